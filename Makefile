@@ -1,0 +1,35 @@
+# Everything sets up .venv by itself; nothing else has to be typed first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-long lint bench system clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## four peers on this machine train a small GPT; DEMO='--peers 6 --minutes 3' for more
+	$(BIN)/gossipdp demo $(DEMO)
+
+test: $(READY) system  ## every test but the long ones
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
+
+test-long: $(READY) system  ## every test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## ratios, measured side by side
+	$(BIN)/python -m simulations.benchmarks
+
+system:  # Debian packages that some tests use
+	@sh .ci/packages
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

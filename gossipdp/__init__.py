@@ -1,0 +1,31 @@
+"""Decentralized data-parallel training by compressed gossip averaging.
+
+    peer = gossipdp.attach(model, optimizer)
+
+torch is imported at the first use of `attach`, and not before: the daemon and the command line live without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossipdp.errors import GossipdpError
+
+if TYPE_CHECKING:
+    from gossipdp.training.attach import Attachment, Progress, attach
+
+__all__ = ["Attachment", "GossipdpError", "Progress", "attach"]
+
+_IN_TRAINING = frozenset(__all__) - {"GossipdpError"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN_TRAINING:
+        from importlib import import_module
+
+        return getattr(import_module("gossipdp.training.attach"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,215 @@
+"""What every algorithm shares: the ledger of one peer, and how jobs reach it.
+
+The ledger holds the anchor `a`, the outer momentum `v` and `pending`, the corrections not yet known to be inside
+the live parameters `x` (algorithms section 1). Its invariant, at every instant:
+
+    x + pending - a = inner progress since the last snapshot
+
+One thread owns all of it; nothing here may lock, wait, or know a peer. Vectors are flat fp32 in schema order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.codecs.base import BLOCK, Buffer, Vector
+from gossipdp.protocol import jobs
+
+__all__ = ["Algorithm", "Ledger", "block_max"]
+
+
+class Algorithm(Protocol):
+    """Executes jobs on the vectors of one peer, one at a time, in order."""
+
+    ledger: Ledger
+
+    def run(self, job: jobs.Job) -> jobs.Result:
+        """The job's result, as its docstring says. A partner's fault is in the result, never raised."""
+
+
+class Ledger:
+    """a, v and pending of one peer, by chunks.
+
+    Args:
+        size: parameters in all, padding included.
+        trainable: where buffers begin; from there on lr is 1 and momentum 0, which makes plain averages.
+        chunk_parameters: parameters a chunk; a multiple of 256.
+    """
+
+    def __init__(self, size: int, trainable: int, chunk_parameters: int) -> None:
+        if not (0 <= trainable <= size and size > 0 and chunk_parameters % BLOCK == 0):
+            raise ValueError(f"size {size}, trainable {trainable}, chunk_parameters {chunk_parameters}")
+        self.size, self.trainable, self.chunk_parameters = size, trainable, chunk_parameters
+        self.chunks = -(-size // chunk_parameters)
+        self.a: Vector = np.zeros(size, np.float32)
+        self.v: Vector = np.zeros(size, np.float32)
+        self.x: Vector | None = None
+        self._slots: tuple[Vector, Vector] | None = None
+        self._open = 1
+        self._dirty: tuple[set[int], set[int]] = (set(), set())
+        self._sealed = 0
+        self._scratch: Vector = np.zeros(min(size, chunk_parameters), np.float32)
+
+    def span(self, chunk: int) -> slice:
+        start = chunk * self.chunk_parameters
+        return slice(start, min(start + self.chunk_parameters, self.size))
+
+    # -- the training process ---------------------------------------------------------------------------------
+
+    def bind(self, x: Vector, slots: tuple[Vector, Vector]) -> None:
+        """Use these shared vectors for x and the two slots from now on; slots must be zero."""
+        self.x, self._slots = x, slots
+        self._open, self._sealed = 1, 0
+        self._dirty = (set(), set())
+
+    def unbind(self) -> None:
+        """No training process: corrections need not be kept, for the next one starts from the anchor."""
+        self.x = self._slots = None
+
+    @property
+    def open_slot(self) -> int:
+        """Number of the slot that collects corrections now; its buffer is `number % 2`."""
+        return self._open
+
+    def pending(self, chunk: int) -> Vector:
+        """The open slot's part of `chunk`, to be added to; a throw-away vector while nobody trains."""
+        span = self.span(chunk)
+        if self._slots is None:
+            return self._scratch[: span.stop - span.start]
+        self._dirty[self._open % 2].add(chunk)
+        return self._slots[self._open % 2][span]
+
+    def outstanding(self, chunk: int, applied: int) -> Vector:
+        """Sum of the corrections on `chunk` in slots past `applied`, a new vector."""
+        span = self.span(chunk)
+        total: Vector = np.zeros(span.stop - span.start, np.float32)
+        if self._slots is not None:
+            for number in {self._sealed, self._open}:
+                if number > applied and chunk in self._dirty[number % 2]:
+                    total += self._slots[number % 2][span]
+        return total
+
+    def found(self, chunk: int) -> bool:
+        """a := x on `chunk` if x is finite there."""
+        assert self.x is not None
+        span = self.span(chunk)
+        if not _finite(self.x[span]):
+            return False
+        self.a[span] = self.x[span]
+        return True
+
+    def attach(self, chunk: int) -> None:
+        """x := a on `chunk`; what was pending on it is inside x by that."""
+        assert self.x is not None and self._slots is not None
+        span = self.span(chunk)
+        self.x[span] = self.a[span]
+        for slot, dirty in zip(self._slots, self._dirty, strict=True):
+            if chunk in dirty:
+                slot[span] = 0.0
+                dirty.discard(chunk)
+
+    def check(self, chunk: int) -> bool:
+        """Is the snapshot finite on `chunk`?"""
+        assert self.x is not None
+        return _finite(self.x[self.span(chunk)])
+
+    def seal(self) -> jobs.Sealed:
+        """Hand the open slot out and open the next. The one handed out before must have been released."""
+        dirty = self._dirty[self._open % 2]
+        if self._slots is None or not dirty or self._dirty[(self._open + 1) % 2]:
+            return jobs.Sealed(0, ())
+        self._sealed, self._open = self._open, self._open + 1
+        return jobs.Sealed(self._sealed, tuple(sorted(dirty)))
+
+    def release(self, slot: int) -> None:
+        """`slot` is inside x now: its buffer serves again."""
+        if self._slots is None or slot != self._sealed or slot == self._open:
+            return
+        buffer, dirty = self._slots[slot % 2], self._dirty[slot % 2]
+        for chunk in dirty:
+            buffer[self.span(chunk)] = 0.0
+        dirty.clear()
+
+    # -- the outer step ---------------------------------------------------------------------------------------
+
+    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> tuple[Vector, Vector]:
+        """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
+
+            D = a - (x + slots > applied);   v <- mu v + D;   m = -alpha (D + mu v)
+            a += m;   pending += (1 - alpha) D - alpha mu v
+
+        The last line equals a_new - (x + pending). With alpha 1 and mu 0 it is exactly zero, so that a lone peer is
+        the bare optimizer bit for bit; v is then set to 0.
+
+        Returns:
+            D and m, fp32 vectors of the chunk.
+        """
+        assert self.x is not None
+        span = self.span(chunk)
+        x_now = self.x[span] + self.outstanding(chunk, applied)
+        pseudo_gradient = self.a[span] - x_now
+        if lr == 1.0 and momentum == 0.0:
+            self.v[span] = 0.0
+            correction = None
+        else:
+            alpha, mu = np.float32(lr), np.float32(momentum)
+            split = min(max(self.trainable - span.start, 0), span.stop - span.start)
+            correction = np.zeros_like(pseudo_gradient)
+            d, v, c = pseudo_gradient[:split], self.v[span][:split], correction[:split]
+            np.multiply(d, np.float32(1.0) - alpha, out=c)
+            if momentum:
+                v *= mu
+                v += d
+                c -= (alpha * mu) * v
+            else:
+                v[:] = 0.0
+            self.v[span][split:] = 0.0
+        if correction is not None and correction.any():
+            pending = self.pending(chunk)
+            pending += correction
+            x_now += correction
+        movement = x_now - self.a[span]
+        self.a[span] = x_now
+        return pseudo_gradient, movement
+
+    # -- state transfer ---------------------------------------------------------------------------------------
+
+    def freeze(self, chunk: int) -> jobs.Frozen:
+        """A bfloat16 copy of the anchor's chunk (round to nearest even), and its hash."""
+        bits = self.a[self.span(chunk)].view(np.uint32)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        payload = ((bits + half) >> np.uint32(16)).astype("<u2")
+        return jobs.Frozen(payload.data.cast("B"), state_hash(payload.data))
+
+    def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
+        """a := payload on `chunk`, v := 0, if length and hash are right and every value is finite."""
+        span = self.span(chunk)
+        if memoryview(payload).nbytes != 2 * (span.stop - span.start) or state_hash(payload) != digest:
+            return False
+        values: Vector = (np.frombuffer(payload, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if not _finite(values):
+            return False
+        self.a[span] = values
+        self.v[span] = 0.0
+        return True
+
+
+def state_hash(payload: Buffer) -> bytes:
+    """16-byte BLAKE2b of a frozen chunk."""
+    return hashlib.blake2b(payload, digest_size=16, person=b"gossipdp state").digest()
+
+
+def block_max(values: Vector) -> NDArray[np.float32]:
+    """max |value| of each block of 256, shape (ceil(n / 256),); the last block may be short."""
+    maxima: NDArray[np.float32] = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
+    return maxima
+
+
+def _finite(values: Vector) -> bool:
+    # NaN propagates through min and max, so two SIMD passes see everything without a temporary.
+    return math.isfinite(float(values.min())) and math.isfinite(float(values.max()))

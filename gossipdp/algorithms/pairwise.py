@@ -1,0 +1,244 @@
+"""`pairwise`: a local Nesterov outer step, then a compressed average of the anchors with one random partner.
+
+What travels is the difference of two anchors, that is, of sums of compressed local updates. Mixing is
+antisymmetric, so the mean of all anchors moves only by outer steps, exactly (algorithms section 3):
+
+    mean(a)' = mean(a) - alpha (mean D + mu mean v)
+
+Pair averaging follows AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al. 2021), the outer step DiLoCo (arXiv
+2311.08105) without its all-reduce, the encoding Moniqua (Lu & De Sa 2020, arXiv 2002.11787), the clipping
+ClippedGossip (He et al. 2022, arXiv 2202.01545). This module knows chunks and jobs, not peers or messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.algorithms.base import Ledger, block_max
+from gossipdp.codecs import CODECS
+from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
+from gossipdp.protocol import jobs
+
+__all__ = ["Pairwise"]
+
+RANGE_SHARE = 0.6
+RANGE_DECAY = 0.8
+"""r_b <- max(0.6 |delta|_inf, 0.8 r_b) after each exchange of block b"""
+NORM_DECAY = 0.7
+"""of the EMA of ||delta_c|| behind the clipping bound"""
+CLIP_FACTOR = 2.0
+"""tau_c = 2 max(EMA ||delta_c||, sqrt2 ||own outer step on c||)"""
+UNMET_GROWTH = 1.5
+"""growth of tau_c after a clipped chunk with a partner not met lately, or a healed network would choke"""
+SHARE_TOLERANCE = 1.001
+"""two hosts may sum ||delta||^2 in another order"""
+JOIN_RANGE = 2.0**-7
+"""first range of a joiner relative to |a|_inf: twice the rounding of bfloat16, and then some movement"""
+
+
+@dataclass(slots=True)
+class _Opened:
+    """One open chunk: `told` is the bound the partner was told, `moved` what the ranges it was told allowed for."""
+
+    side: ChunkCodec
+    moved: NDArray[np.float32]
+    told: float = math.inf
+
+
+class Pairwise:
+    """The vectors of one peer and the jobs on them.
+
+    Args:
+        clip: factor of the clipping bound; infinity switches clipping off.
+    """
+
+    ledger: Ledger
+
+    def __init__(self, *, clip: float = CLIP_FACTOR) -> None:
+        self.clip = clip
+        self._open: dict[jobs.ChunkKey, _Opened] = {}
+
+    def run(self, job: jobs.Job) -> jobs.Result:
+        match job:
+            case jobs.Begin(key, codec, lower):
+                return self._begin(key, codec, lower)
+            case jobs.Answer(key, codec, lower, ranges):
+                return self._answer(key, codec, lower, ranges)
+            case jobs.Decode(key, buffers, first):
+                return self._decode(key, buffers, first)
+            case jobs.DecodeAndMix():
+                return self._decode_and_mix(job)
+            case jobs.Mix():
+                return self._mix_acknowledged(job)
+            case jobs.Drop(keys):
+                for key in keys:
+                    self._open.pop(key, None)
+                return None
+            case jobs.Check(chunk):
+                return jobs.Checked(self.ledger.check(chunk))
+            case jobs.OuterStep(chunk, lr, momentum, applied):
+                return self._outer_step(chunk, lr, momentum, applied)
+            case jobs.Seal():
+                return self.ledger.seal()
+            case jobs.Release(slot):
+                return self.ledger.release(slot)
+            case jobs.Found(chunk):
+                return jobs.Checked(self.ledger.found(chunk))
+            case jobs.Attach(chunk):
+                return self.ledger.attach(chunk)
+            case jobs.Freeze(chunk):
+                return self.ledger.freeze(chunk)
+            case jobs.Adopt(chunk, payload, digest):
+                return self._adopt(chunk, payload, digest)
+            case jobs.Allocate(size, trainable, chunk_parameters):
+                return self.allocate(size, trainable, chunk_parameters)
+        raise TypeError(f"no such job: {job!r}")
+
+    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
+        """Make room for a model; what was held before is gone."""
+        self.ledger = Ledger(size, trainable, chunk_parameters)
+        self._open.clear()
+        blocks = -(-size // BLOCK)
+        self.range: NDArray[np.float32] = np.zeros(blocks, np.float32)
+        self.moved: NDArray[np.float32] = np.zeros(blocks, np.float32)
+        self._distance: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+
+    # -- ranges and bounds ------------------------------------------------------------------------------------
+
+    def _blocks(self, chunk: int) -> slice:
+        span = self.ledger.span(chunk)
+        return slice(span.start // BLOCK, -(-span.stop // BLOCK))
+
+    def _bound(self, chunk: int) -> float:
+        """tau_c; infinite until this peer has stepped or exchanged, for it has nothing to compare with."""
+        # NaN is unknown; so is 0, past which nothing could ever grow again.
+        known = [float(n) for n in (self._distance[chunk], math.sqrt(2.0) * self._step[chunk]) if 0.0 < n < math.inf]
+        return self.clip * max(known) if known else math.inf
+
+    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
+        pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
+        self.moved[self._blocks(chunk)] += block_max(movement)
+        movement2 = _norm2(movement)
+        self._step[chunk] = math.sqrt(movement2)
+        return jobs.Stepped(_norm2(pseudo_gradient), movement2)
+
+    def _adopt(self, chunk: int, payload: Buffer, digest: bytes) -> jobs.Checked:
+        taken = self.ledger.adopt(chunk, payload, digest)
+        if taken:
+            blocks = self._blocks(chunk)
+            self.range[blocks] = JOIN_RANGE * block_max(self.ledger.a[self.ledger.span(chunk)])
+            self.moved[blocks] = 0.0
+        return jobs.Checked(taken)
+
+    # -- the exchange -----------------------------------------------------------------------------------------
+
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, role: bytes) -> ChunkCodec:
+        span, blocks = self.ledger.span(key.chunk), self._blocks(key.chunk)
+        name = b"%s%s%d,%d" % (role, key.initiator, key.exchange, key.chunk)
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
+        moved = self.moved[blocks].copy()
+        predicted = self.range[blocks] + moved
+        side = CODECS[codec].chunk(self.ledger.a[span], predicted, lower=lower, seed=seed)
+        self._open[key] = _Opened(side, moved)
+        return side
+
+    def _begin(self, key: jobs.ChunkKey, codec: str, lower: bool) -> jobs.Turn:
+        return jobs.Turn(tuple(self._codec(key, codec, lower, b"i").ranges()))
+
+    def _answer(self, key: jobs.ChunkKey, codec: str, lower: bool, ranges: Buffer) -> jobs.Turn:
+        side = self._codec(key, codec, lower, b"r")
+        own = side.ranges()
+        try:
+            side.open(ranges)
+        except PayloadError:
+            return self._refuse(key, "payload")
+        return jobs.Turn((*own, *side.emit()), bound=self._bound(key.chunk))
+
+    def _decode(self, key: jobs.ChunkKey, buffers: tuple[Buffer, ...], first: bool) -> jobs.Turn:
+        opened = self._open[key]
+        side = opened.side
+        try:
+            if first:
+                side.open(buffers[0])
+            side.absorb(buffers[1:] if first else buffers)
+        except PayloadError:
+            return self._refuse(key, "payload")
+        # This very bound holds when the acknowledgement comes, whatever has been learned by then.
+        opened.told = self._bound(key.chunk)
+        return jobs.Turn(tuple(side.emit()), side.complete, bound=opened.told)
+
+    def _decode_and_mix(self, job: jobs.DecodeAndMix) -> jobs.Turn:
+        side = self._open[job.key].side
+        try:
+            side.absorb(job.buffers)
+        except PayloadError:
+            return self._refuse(job.key, "payload")
+        if not side.complete:
+            return jobs.Turn(tuple(side.emit()), bound=self._bound(job.key.chunk))
+        norm2 = side.norm2()
+        share = _share(min(job.bound, self._bound(job.key.chunk)), norm2)
+        return self._mix(job.key, self._open[job.key], share, norm2, job)
+
+    def _mix_acknowledged(self, job: jobs.Mix) -> jobs.Turn:
+        opened = self._open[job.key]
+        side = opened.side
+        try:
+            if job.buffers:
+                side.absorb(job.buffers)
+        except PayloadError:
+            return self._refuse(job.key, "payload")
+        if not side.complete:
+            return self._refuse(job.key, "payload")
+        norm2 = side.norm2()
+        if job.share > _share(opened.told, norm2) * SHARE_TOLERANCE:
+            return self._refuse(job.key, "share")
+        return self._mix(job.key, opened, job.share, norm2, job)
+
+    def _mix(
+        self, key: jobs.ChunkKey, opened: _Opened, share: float, norm2: float, job: jobs.Mix | jobs.DecodeAndMix
+    ) -> jobs.Turn:
+        ledger, chunk, span, blocks = self.ledger, key.chunk, self.ledger.span(key.chunk), self._blocks(key.chunk)
+        side = opened.side
+        if not math.isfinite(norm2):
+            return self._refuse(key, "nan")
+        buffers = tuple(side.emit())
+        momentum = ledger.v[span] if job.pull else None
+        largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
+        self.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * self.range[blocks])
+        # An outer step taken meanwhile is not in delta: the next exchange has still to allow for it.
+        self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
+        self._remember(chunk, math.sqrt(norm2), share, job.unmet)
+        del self._open[key]
+        return jobs.Turn(buffers, True, True, share, distance2=norm2, blocks=side.blocks, escalated=side.escalated)
+
+    def _remember(self, chunk: int, distance: float, share: float, unmet: bool) -> None:
+        seen = share * distance
+        if share < 1.0 and unmet:
+            seen *= UNMET_GROWTH / self.clip
+            self._distance[chunk] = max(seen, np.nan_to_num(self._distance[chunk]))
+        elif math.isnan(self._distance[chunk]):
+            self._distance[chunk] = seen
+        else:
+            self._distance[chunk] = NORM_DECAY * self._distance[chunk] + (1.0 - NORM_DECAY) * seen
+
+    def _refuse(self, key: jobs.ChunkKey, reason: str) -> jobs.Turn:
+        self._open.pop(key, None)
+        return jobs.Turn(refused=reason)
+
+
+def _share(bound: float, norm2: float) -> float:
+    """k = min(1, tau / ||delta||)."""
+    if not math.isfinite(bound):
+        return 1.0
+    norm = math.sqrt(norm2)
+    return 1.0 if norm <= bound else bound / norm
+
+
+def _norm2(values: NDArray[np.float32]) -> float:
+    return float(np.dot(values, values))

@@ -1,0 +1,141 @@
+"""Absolute codecs: send the own chunk in fp32, fp16 or bf16, and subtract what both sides know was sent.
+
+Delta is the difference of the two *payloads*, never of the unrounded anchors, so that both sides hold the same
+numbers whatever the rounding lost (algorithms section 2). Nothing here may know about peers or exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector, array_of
+
+__all__ = ["BF16", "FP16", "FP32", "DenseChunk", "DenseCodec", "finite"]
+
+LARGEST: Final = np.float32(2.0**100)
+"""a delta beyond this is cut to this, on both sides: no later product of it can overflow"""
+
+Encode = Callable[[Vector], list[Buffer]]
+Decode = Callable[[Sequence[Buffer], int], Vector]
+"""(frames, parameters) -> values; raises PayloadError"""
+
+
+class DenseChunk:
+    """One side of a chunk that is sent once and whole."""
+
+    escalated = 0
+
+    def __init__(self, encode: Encode, decode: Decode, a: Vector, lower: bool) -> None:
+        self.blocks, self.complete = -(-len(a) // BLOCK), False
+        self._encode, self._decode, self._lower = encode, decode, lower
+        self._a: Vector = a.copy()
+        self._own: list[Buffer] = []
+        self._outbox: list[Buffer] = []
+
+    def ranges(self) -> list[Buffer]:
+        return [b""]
+
+    def open(self, ranges: Buffer) -> None:
+        if memoryview(ranges).nbytes:
+            raise PayloadError(f"{memoryview(ranges).nbytes} bytes of ranges, wanted none")
+        self._own = self._encode(self._a)
+        self._outbox = list(self._own)
+
+    def emit(self) -> list[Buffer]:
+        buffers, self._outbox = self._outbox, []
+        return buffers
+
+    def absorb(self, buffers: Sequence[Buffer]) -> None:
+        if not self._own:
+            raise RuntimeError("chunk is not open")
+        if not buffers:
+            return
+        if self.complete:
+            raise PayloadError("a chunk sent twice")
+        size = len(self._a)
+        own, theirs = self._decode(self._own, size), self._decode(buffers, size)
+        high, low = (theirs, own) if self._lower else (own, theirs)
+        with np.errstate(over="ignore"):
+            delta = high - low
+        np.clip(delta, -LARGEST, LARGEST, out=delta)
+        self._delta: Vector = delta if self._lower else np.negative(delta, out=delta)
+        self.complete = True
+
+    def norm2(self) -> float:
+        if not self.complete:
+            raise RuntimeError("delta is not known yet")
+        return float(np.sum(np.square(self._delta, dtype=np.float64)))
+
+    def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
+        if not self.complete:
+            raise RuntimeError("delta is not known yet")
+        step = np.float32(share) * self._delta
+        a += step
+        pending += step
+        if v is not None:
+            v -= np.float32(pull) * step
+        largest: Vector = np.maximum.reduceat(np.abs(self._delta), np.arange(0, len(self._delta), BLOCK))
+        return largest
+
+
+class DenseCodec:
+    """A name and two functions."""
+
+    def __init__(self, name: str, fineness: int, bytes_per_parameter: float, encode: Encode, decode: Decode) -> None:
+        self.name, self.fineness, self.bytes_per_parameter = name, fineness, bytes_per_parameter
+        self._encode, self._decode = encode, decode
+
+    def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
+        return DenseChunk(self._encode, self._decode, a, lower)
+
+
+def _only(frames: Sequence[Buffer], kind: str, count: int) -> NDArray[Any]:
+    if len(frames) != 1:
+        raise PayloadError(f"{len(frames)} frames, wanted 1")
+    return array_of(frames[0], kind, count)
+
+
+def finite(values: Vector) -> Vector:
+    """`values`, if there is no NaN or infinity among them."""
+    if not np.isfinite(values).all():
+        raise PayloadError("not finite")
+    return values
+
+
+def _encode_fp32(a: Vector) -> list[Buffer]:
+    return [a.astype("<f4", copy=False).data.cast("B")]
+
+
+def _decode_fp32(frames: Sequence[Buffer], size: int) -> Vector:
+    return finite(_only(frames, "<f4", size).astype(np.float32))
+
+
+def _encode_fp16(a: Vector) -> list[Buffer]:
+    largest = np.float32(np.finfo(np.float16).max)
+    return [np.clip(a, -largest, largest).astype("<f2").data.cast("B")]
+
+
+def _decode_fp16(frames: Sequence[Buffer], size: int) -> Vector:
+    return finite(_only(frames, "<f2", size).astype(np.float32))
+
+
+def _encode_bf16(a: Vector) -> list[Buffer]:
+    """Round to nearest even; what would round to infinity stays the largest bfloat16."""
+    largest = np.uint32(0x7F7F_0000).view(np.float32)
+    bits = np.clip(a, -largest, largest).view(np.uint32)
+    bits = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    return [bits.astype("<u2").data.cast("B")]
+
+
+def _decode_bf16(frames: Sequence[Buffer], size: int) -> Vector:
+    bits = _only(frames, "<u2", size).astype(np.uint32) << np.uint32(16)
+    return finite(bits.view(np.float32))
+
+
+FP32: Final = DenseCodec("fp32", 320, 4.0, _encode_fp32, _decode_fp32)
+FP16: Final = DenseCodec("fp16", 161, 2.0, _encode_fp16, _decode_fp16)
+BF16: Final = DenseCodec("bf16", 160, 2.0, _encode_bf16, _decode_bf16)

@@ -1,0 +1,414 @@
+"""The only hot loops of the project: one pass of a chunk each, compiled by numba, one thread, without the GIL.
+
+All work on blocks of 256 parameters and on arrays the caller has already measured; nothing here allocates per
+block, checks lengths, raises, or knows what a peer is. No kernel uses fast-math: u must come out the same when
+it is computed again for an escalation, and both hosts must compute the same delta.
+
+The grid index of a parameter is the stochastic rounding (Moniqua, Lu & De Sa 2020, arXiv 2002.11787)
+
+    u = floor((round(2^16 a / s) + xi) / 2^16),   xi uniform on 0 .. 2^16 - 1
+
+in fixed point: an integer a/s is hit exactly, the mean over xi is a/s to 2^-17, and adding 1.5 * 2^52 turns the
+rounded double into an integer without a conversion instruction (which AVX2 lacks). |a/s| < 2^34 is the caller's
+promise, kept by `capture`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numba
+import numpy as np
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from gossipdp.codecs.base import BLOCK, Vector
+
+__all__ = ["capture", "encode", "encode_rows", "mix", "recompute", "unpack_rows", "verdict", "verdict_rows", "warm_up"]
+
+Bytes = NDArray[np.uint8]
+Checks = NDArray[np.uint16]
+Indices = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SHIFTER: Final = 1.5 * 2.0**52
+SHIFTER_BITS: Final = 0x4338_0000_0000_0000
+LARGEST: Final = np.float32(2.0**48)
+"""an own parameter beyond this is read as this (NaN as 0): the network's grid ends here"""
+LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
+
+
+def _coefficients() -> Checks:
+    state, table = 0x9E37_79B9_7F4A_7C15, np.empty(BLOCK, np.uint16)
+    for k in range(BLOCK):  # SplitMix64 (Steele, Lea & Flood 2014)
+        state = (state + 0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_FFFF
+        z = ((state ^ (state >> 30)) * 0xBF58_476D_1CE4_E5B9) & 0xFFFF_FFFF_FFFF_FFFF
+        z = ((z ^ (z >> 27)) * 0x94D0_49BB_1331_11EB) & 0xFFFF_FFFF_FFFF_FFFF
+        table[k] = ((z ^ (z >> 31)) & 0xFFFF) | 1
+    return table
+
+
+COEFFICIENTS: Final = _coefficients()
+"""Odd, so that one wrong parameter never passes unless it is wrong by a multiple of 2^16 wraps. Part of the wire
+format."""
+_COEF: Final = COEFFICIENTS.astype(np.uint32)
+_COEF16: Final = COEFFICIENTS.view(np.int16)
+
+_STRIDE: Final = 0x9E37_79B9
+_COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.uint32)
+"""counters of the hash, spread over 32 bits"""
+_BLOCK_STRIDE: Final = np.uint32(BLOCK // 2 * _STRIDE & 0xFFFF_FFFF)
+
+
+def _kernel(function: Callable[P, R]) -> Callable[P, R]:
+    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
+    return compiled
+
+
+def _bitcast(typing_context: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(numba.types.uint64))
+
+    return numba.types.uint64(numba.types.float64), generate
+
+
+def _shift_right(typing_context: Any, value: Any, places: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.lshr(*arguments)
+
+    return value(value, value), generate
+
+
+def _shift_left(typing_context: Any, value: Any, places: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.shl(*arguments)
+
+    return value(value, value), generate
+
+
+_bits: Any = intrinsic(_bitcast)
+"""the 64 bits of a double as an integer"""
+_shr: Any = intrinsic(_shift_right)
+_shl: Any = intrinsic(_shift_left)
+"""unsigned shifts within the type of the value; numba's operators widen to 64 bits, which costs vector lanes"""
+
+
+@_kernel
+def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
+    """32 random bits, two xi: Wellons' lowbias32 of counter + low, keyed with `high` in the middle."""
+    x = np.uint32(counter)
+    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB_352D))
+    x = np.uint32((x ^ (x >> np.uint32(15))) + high)
+    x = np.uint32(x * np.uint32(0x846C_A68B))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@_kernel
+def _fixed(a: np.float32, scale: np.float64, xi: np.uint32) -> np.uint64:
+    """2^16 a/s + xi as a two's complement number over SHIFTER_BITS; bits 16.. are those of u."""
+    return np.uint64(_bits(np.float64(a) * scale + SHIFTER) + np.uint64(xi))
+
+
+@_kernel
+def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
+    """The low `width` bits of 256 fields into 32 * width bytes, by planes of 8, 4, 2 and 1 bits.
+
+    A plane keeps neighbours in one byte apart by 256 / (fields a byte), so that every loop vectorises.
+    """
+    done = 0
+    while width - done >= 8:
+        plane, shift = out[at : at + 256], np.uint32(done)
+        for k in range(256):
+            plane[k] = np.uint8(_shr(fields[k], shift))
+        at, done = at + 256, done + 8
+    if (width - done) & 4:
+        plane, shift = out[at : at + 128], np.uint32(done)
+        for k in range(128):
+            low = _shr(fields[k], shift) & np.uint32(15)
+            plane[k] = np.uint8(low | np.uint32(_shr(fields[k + 128], shift) << np.uint32(4)))
+        at, done = at + 128, done + 4
+    if (width - done) & 2:
+        plane, shift = out[at : at + 64], np.uint32(done)
+        for k in range(64):
+            byte = np.uint32(0)
+            for part in range(4):
+                byte |= np.uint32((_shr(fields[k + 64 * part], shift) & np.uint32(3)) << np.uint32(2 * part))
+            plane[k] = np.uint8(byte)
+        at, done = at + 64, done + 2
+    if (width - done) & 1:
+        plane, shift = out[at : at + 32], np.uint32(done)
+        for k in range(32):
+            byte = np.uint32(0)
+            for part in range(8):
+                byte |= np.uint32((_shr(fields[k + 32 * part], shift) & np.uint32(1)) << np.uint32(part))
+            plane[k] = np.uint8(byte)
+
+
+@_kernel
+def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> None:
+    """The inverse of `_pack`, for widths up to 16."""
+    done = 0
+    if width < 4:
+        fields[:] = 0
+    while width - done >= 8:
+        plane, shift = codes[at : at + 256], np.uint16(done)
+        for k in range(256):
+            field = np.uint16(plane[k])
+            fields[k] = field if done == 0 else np.uint16(fields[k] | _shl(field, shift))
+        at, done = at + 256, done + 8
+    if (width - done) & 4:
+        plane, shift = codes[at : at + 128], np.uint16(done)
+        for k in range(128 if done == 0 else 0):
+            fields[k], fields[k + 128] = np.uint16(plane[k] & np.uint8(15)), np.uint16(plane[k] >> np.uint8(4))
+        for k in range(0 if done == 0 else 128):
+            byte = np.uint16(plane[k])
+            fields[k] |= _shl(np.uint16(byte & np.uint16(15)), shift)
+            fields[k + 128] |= _shl(np.uint16(byte >> np.uint16(4)), shift)
+        at, done = at + 128, done + 4
+    if (width - done) & 2:
+        plane, shift = codes[at : at + 64], np.uint16(done)
+        for part in range(4):
+            for k in range(64):
+                field = np.uint16(_shr(np.uint16(plane[k]), np.uint16(2 * part)) & np.uint16(3))
+                fields[k + 64 * part] |= _shl(field, shift)
+        at, done = at + 64, done + 2
+    if (width - done) & 1:
+        plane, shift = codes[at : at + 32], np.uint16(done)
+        for part in range(8):
+            for k in range(32):
+                field = np.uint16(_shr(np.uint16(plane[k]), np.uint16(part)) & np.uint16(1))
+                fields[k + 32 * part] |= _shl(field, shift)
+
+
+@_kernel
+def capture(a: Vector, predicted: Vector, ranges: Doubles, guard: float, copy: Vector, levels: Bytes) -> None:
+    """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
+
+    The level is that of the smallest of `ranges` not below the predicted range, nor below guard * |a|_inf, which
+    keeps |a/s| < 2^34 whatever the prediction. Parameters that no grid reaches are replaced (see LARGEST).
+    """
+    bits, out, bound = a.view(np.uint32), copy.view(np.uint32), np.empty(1, np.uint32)
+    for block in range(len(levels)):
+        base = block * 256
+        size = min(256, len(a) - base)
+        source, target = bits[base : base + size], out[base : base + 256]
+        largest = np.uint32(0)
+        for k in range(size):
+            target[k] = source[k]
+            size_bits = np.uint32(source[k] & np.uint32(0x7FFF_FFFF))
+            largest = largest if largest > size_bits else size_bits
+        for k in range(size, 256):
+            target[k] = 0
+        if largest > LARGEST_BITS:
+            values = copy[base : base + 256]
+            for k in range(size):
+                clipped = min(max(values[k], -LARGEST), LARGEST)
+                values[k] = clipped if values[k] == values[k] else np.float32(0.0)
+        bound[0] = min(largest, LARGEST_BITS)
+        need = np.float64(bound.view(np.float32)[0]) * guard
+        if predicted[block] > need:
+            need = np.float64(predicted[block])
+        level, jump = 0, 128
+        while jump:
+            if ranges[level + jump - 1] < need:
+                level += jump
+            jump >>= 1
+        levels[block] = level
+
+
+@_kernel
+def encode(
+    copy: Vector, scale: Doubles, low: np.uint32, high: np.uint32, bits: int, codes: Bytes, checks: Checks
+) -> None:
+    """The low `bits` bits of every u, and of each block the upper 16 bits of its check.
+
+    The check is C = sum_k coef_k u_k mod 2^(16 + bits); with u = code + 2^bits w it follows from the codes and from
+    sum_k coef_k w_k mod 2^16, which is what is sent.
+    """
+    fields, shift = np.empty(256, np.uint32), np.uint32(bits)
+    for block in range(len(scale)):
+        base, factor = block * 256, scale[block]
+        offset = np.uint32(np.uint32(block) * _BLOCK_STRIDE + low)
+        for k in range(128):
+            xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
+            first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+            second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
+            fields[k] = np.uint32(first >> np.uint64(16))
+            fields[k + 128] = np.uint32(second >> np.uint64(16))
+        check = np.uint32(0)
+        for k in range(256):
+            check = np.uint32(check + np.uint32(_COEF[k] * _shr(fields[k], shift)))
+        checks[block] = np.uint16(check)
+        _pack(fields, bits, codes, block * 32 * bits)
+
+
+@_kernel
+def verdict(
+    high: Bytes,
+    high_checks: Checks,
+    low: Bytes,
+    low_checks: Checks,
+    bits: int,
+    differences: NDArray[np.int16],
+    failed: Bytes,
+    squares: NDArray[np.int64],
+    largest: NDArray[np.int32],
+) -> int:
+    """d = cmod(u_high - u_low, 2^bits); per block: do the checks agree with it, sum d^2, and max |d|.
+
+    Both sides call this with the same arguments, so both reach the same verdict. Returns how many failed.
+    """
+    above, below = np.empty(256, np.uint16), np.empty(256, np.uint16)
+    half, mask = np.int16(1 << (bits - 1)), np.int16((1 << bits) - 1)
+    failures = 0
+    for block in range(len(failed)):
+        _unpack(high, block * 32 * bits, bits, above)
+        _unpack(low, block * 32 * bits, bits, below)
+        d = differences[block * 256 : block * 256 + 256]
+        check, least, most = np.int16(0), np.int16(0), np.int16(0)
+        for k in range(256):
+            e = np.int16(above[k] - below[k])
+            d[k] = np.int16(np.int16(np.int16(e + half) & mask) - half)
+            # d = e + 2^bits * wraps, but e may not fit 16 bits: count the borrow and the sign instead
+            wraps = np.int16(np.int16(above[k] < below[k]) - np.int16(d[k] < 0))
+            check = np.int16(check + np.int16(_COEF16[k] * wraps))
+            least = least if least < d[k] else d[k]
+            most = most if most > d[k] else d[k]
+        wanted = np.uint16(np.uint16(high_checks[block]) - np.uint16(low_checks[block]))
+        failed[block] = np.uint8(np.uint16(check) != wanted)
+        failures += failed[block]
+        largest[block] = max(np.int32(most), -np.int32(least))
+        if bits <= 12:
+            short = np.int32(0)
+            for k in range(256):
+                short = np.int32(short + np.int32(np.int32(d[k]) * np.int32(d[k])))
+            squares[block] = short
+        else:
+            long = np.int64(0)
+            for k in range(256):
+                long += np.int64(d[k]) * np.int64(d[k])
+            squares[block] = long
+    return failures
+
+
+@_kernel
+def mix(
+    differences: NDArray[np.int16],
+    scale: Vector,
+    rows: NDArray[np.int32],
+    wide: NDArray[np.float32],
+    share: float,
+    pull: float,
+    a: Vector,
+    pending: Vector,
+    v: Vector,
+    with_v: bool,
+) -> None:
+    """a += share * delta; pending += share * delta; v -= pull * share * delta.
+
+    delta = scale * difference, or row rows[block] of `wide` where that is not -1.
+    """
+    step, part, back = np.empty(256, np.float32), np.float32(share), np.float32(pull)
+    for block in range(len(scale)):
+        base = block * 256
+        size = min(256, len(a) - base)
+        if rows[block] < 0:
+            factor = scale[block]
+            for k in range(256):
+                step[k] = part * np.float32(factor * np.float32(differences[base + k]))
+        else:
+            delta = wide[rows[block]]
+            for k in range(256):
+                step[k] = part * delta[k]
+        anchor, correction = a[base : base + size], pending[base : base + size]
+        for k in range(size):
+            anchor[k] += step[k]
+        for k in range(size):
+            correction[k] += step[k]
+        if with_v:
+            momentum = v[base : base + size]
+            for k in range(size):
+                momentum[k] -= back * step[k]
+
+
+@_kernel
+def recompute(
+    copy: Vector, scale: Doubles, blocks: Indices, low: np.uint32, high: np.uint32, u: NDArray[np.int64]
+) -> None:
+    """u of some blocks in full, as `encode` saw it."""
+    for row in range(len(blocks)):
+        base, factor = blocks[row] * 256, scale[blocks[row]]
+        offset = np.uint32(np.uint32(blocks[row]) * _BLOCK_STRIDE + low)
+        for k in range(128):
+            xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
+            first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+            second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
+            u[row, k] = np.int64(first - np.uint64(SHIFTER_BITS)) >> 16
+            u[row, k + 128] = np.int64(second - np.uint64(SHIFTER_BITS)) >> 16
+
+
+@_kernel
+def encode_rows(u: NDArray[np.int64], shift: int, width: int, codes: Bytes, checks: Checks) -> None:
+    """Bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
+    fields = np.empty(256, np.uint32)
+    for row in range(len(u)):
+        check = np.uint32(0)
+        for k in range(256):
+            fields[k] = np.uint32(u[row, k] >> shift)
+            check = np.uint32(check + np.uint32(_COEF[k] * _shr(fields[k], np.uint32(width))))
+        checks[row] = np.uint16(check)
+        _pack(fields, width, codes, row * 32 * width)
+
+
+@_kernel
+def unpack_rows(codes: Bytes, blocks: Indices, width: int, known: NDArray[np.int64]) -> None:
+    """The codes of some blocks, one row a block."""
+    fields = np.empty(256, np.uint16)
+    for row in range(len(blocks)):
+        _unpack(codes, blocks[row] * 32 * width, width, fields)
+        for k in range(256):
+            known[row, k] = fields[k]
+
+
+@_kernel
+def verdict_rows(
+    high: NDArray[np.int64],
+    high_checks: Checks,
+    low: NDArray[np.int64],
+    low_checks: Checks,
+    bits: int,
+    failed: Bytes,
+    d: NDArray[np.int64],
+) -> None:
+    """`verdict` for escalated blocks: the rows hold the low `bits` bits of u; higher ones are ignored."""
+    half, mask = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1
+    for row in range(len(failed)):
+        check = np.uint32(0)
+        for k in range(256):
+            e = (high[row, k] & mask) - (low[row, k] & mask)
+            d[row, k] = ((e + half) & mask) - half
+            check = np.uint32(check + np.uint32(_COEF[k] * np.uint32((d[row, k] - e) >> bits)))
+        wanted = np.uint16(np.uint16(high_checks[row]) - np.uint16(low_checks[row]))
+        failed[row] = np.uint8(np.uint16(check) != wanted)
+
+
+def warm_up() -> None:
+    """Compile, or load from numba's cache, every kernel for the types the codecs pass: seconds once a host."""
+    vector, step, one = np.zeros(BLOCK, np.float32), np.ones(1), np.zeros(1, np.int64)
+    codes, checks, flags = np.zeros(512, np.uint8), np.zeros(1, np.uint16), np.zeros(1, np.uint8)
+    rows, small, sealed = np.zeros((1, BLOCK), np.int64), np.zeros(1, np.int32), np.zeros(512, np.uint8)
+    sealed.flags.writeable = False
+    differences = np.zeros(BLOCK, np.int16)
+    key = np.uint32(0)
+    capture(vector, vector[:1], np.ones(256), 0.0, vector.copy(), flags)
+    encode(vector, step, key, key, 4, codes, checks)
+    verdict(sealed, checks, sealed, checks, 4, differences, flags, one, small)
+    mix(differences, vector[:1], small, np.zeros((1, BLOCK), np.float32), 0.0, 0.0, vector, vector, vector, True)
+    recompute(vector, step, one, key, key, rows)
+    encode_rows(rows, 4, 4, codes, checks)
+    unpack_rows(sealed, one, 4, rows)
+    verdict_rows(rows, checks, rows, checks, 8, flags, rows)

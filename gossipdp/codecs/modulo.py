@@ -1,0 +1,221 @@
+"""Modulo codecs: send only the low bits of an anchor, the partner's own anchor supplies the rest.
+
+Two anchors are close, so the difference of their grid indices u fits a few bits and
+
+    d = cmod(u_high - u_low, 2^bits)
+
+recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). Whether it did is
+told by one linear 16-bit check a block; blocks that fail are escalated: both sides send higher bits of the same u,
+never a new rounding, until the check passes or u is known in full. `high` and `low` are the two peers by id. Both
+compute the same d from the same bytes, and each scales it by its own sign, so deltas are opposite to the last bit.
+
+The two sides should be given the *same* seed: then |delta - (y_j - y_i)| < s and equal anchors give exactly zero. With
+seeds of their own the bound is 2 s and the variance of the rounding twice as large; all else holds.
+
+Nothing here may know about peers or exchanges, or hold a loop over parameters (see kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.codecs import kernels
+from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector, array_of
+
+__all__ = ["ModuloCodec"]
+
+SAFETY: Final = 1.0
+"""q: half the grid's width in units of the larger of the two predicted ranges"""
+_OCTAVE: Final = (1.0905077326652577, 1.2968395546510096, 1.5422108254079407, 1.8340080864093424)
+"""2^(n/4 + 1/8); literals, so that every host computes with the same bits. The eighth keeps every step irrational
+next to round numbers: anchors apart by exactly 1.0 on a step of 2^-20 would differ by whole turns of the check."""
+RANGES: Final = np.array([np.ldexp(_OCTAVE[level % 4], level // 4 - 32) for level in range(256)])
+"""the range a range byte stands for, 2^-31.9 to 2^31.9; byte 0 is the floor"""
+ESCALATIONS: Final = (4, 16)
+"""higher bits sent in stages 1 and 2; stage 3 is u itself"""
+_RAW: Final = len(ESCALATIONS) + 1
+
+
+class ModuloCodec:
+    """`modulo<bits>`, for 2 to 16 bits a parameter."""
+
+    def __init__(self, bits: int) -> None:
+        if not 2 <= bits <= 16:
+            raise ValueError(f"{bits} bits, allowed 2 to 16")
+        self.name = f"modulo{bits}"
+        self.bits = bits
+        self.fineness = 10 * bits + 5
+        self.bytes_per_parameter = bits / 8 + 3 / BLOCK
+        self.steps: NDArray[np.float64] = RANGES * (2.0 * SAFETY) / (2**bits - 2)
+        """the grid's step s for each range byte"""
+        self.guard = (2**bits - 2) * 2.0**-34 / SAFETY
+        """range / |a|_inf below which |a/s| would leave the 34 bits of `kernels`"""
+        widths = (bits, *ESCALATIONS)
+        self.stages = tuple((sum(widths[:stage]), width) for stage, width in enumerate(widths))
+        """(shift, width) of the bits of u sent in each stage but the last"""
+
+    def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
+        return _ModuloChunk(self, a, predicted, lower, seed)
+
+
+class _ModuloChunk:
+    """One side of one chunk. Stages are taken in strictly in order; `_failing` are the blocks of the next one.
+
+    Because the verdict is one equation on both sides, a stage is prepared as soon as its blocks are known, and what
+    the partner sends can only be that stage: any other length is a fault of the partner's.
+    """
+
+    def __init__(self, codec: ModuloCodec, a: Vector, predicted: NDArray[np.float32], lower: bool, seed: int) -> None:
+        self._codec, self._lower, self._key = codec, lower, _key(seed)
+        self.blocks, self.escalated, self.complete = -(-len(a) // BLOCK), 0, False
+        self._copy: Vector = np.empty(self.blocks * BLOCK, np.float32)
+        self._levels: NDArray[np.uint8] = np.empty(self.blocks, np.uint8)
+        kernels.capture(a, predicted, RANGES, codec.guard, self._copy, self._levels)
+        self._outbox: list[Buffer] = []
+        self._stage = -1
+        self._rows: NDArray[np.int32] = np.full(self.blocks, -1, np.int32)
+        self._wide: NDArray[np.float32] = np.empty((0, BLOCK), np.float32)
+
+    def ranges(self) -> list[Buffer]:
+        return [self._levels.data]
+
+    def open(self, ranges: Buffer) -> None:
+        levels = np.maximum(self._levels, array_of(ranges, "u1", self.blocks))
+        if self._stage >= 0:
+            raise RuntimeError("chunk is open already")
+        step = self._codec.steps[levels]
+        self._step, self._scale = step, 65536.0 / step
+        codes, checks = self._room(self.blocks, self._codec.bits)
+        kernels.encode(self._copy, self._scale, *self._key, self._codec.bits, codes, checks)
+        self._post(0, codes, checks)
+
+    def emit(self) -> list[Buffer]:
+        buffers, self._outbox = self._outbox, []
+        return buffers
+
+    def absorb(self, buffers: Sequence[Buffer]) -> None:
+        if self._stage < 0:
+            raise RuntimeError("chunk is not open")
+        if len(buffers) % 2:
+            raise PayloadError(f"{len(buffers)} frames, wanted pairs")
+        for codes, checks in zip(buffers[::2], buffers[1::2], strict=True):
+            if self.complete:
+                raise PayloadError("a stage that no block needs")
+            if self._stage == 0:
+                self._absorb_first(codes, checks)
+            elif self._stage < _RAW:
+                self._absorb_escalation(codes, checks)
+            else:
+                self._absorb_raw(codes, checks)
+
+    def norm2(self) -> float:
+        if not self.complete:
+            raise RuntimeError("delta is not known yet")
+        narrow = float(np.dot(self._squares, self._step * self._step))
+        return narrow + float(np.sum(np.square(self._wide, dtype=np.float64)))
+
+    def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
+        if not self.complete:
+            raise RuntimeError("delta is not known yet")
+        scale = (self._step if self._lower else -self._step).astype(np.float32)
+        momentum = a if v is None else v
+        kernels.mix(self._differences, scale, self._rows, self._wide, share, pull, a, pending, momentum, v is not None)
+        largest: Vector = np.abs(scale) * self._largest.astype(np.float32)
+        if self.escalated:
+            escalated = self._rows >= 0
+            largest[escalated] = np.abs(self._wide).max(axis=1)[self._rows[escalated]]
+        return largest
+
+    # -- stages -----------------------------------------------------------------------------------------------
+
+    def _room(self, blocks: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+        return np.empty(blocks * width * BLOCK // 8, np.uint8), np.empty(blocks, np.uint16)
+
+    def _post(self, stage: int, codes: NDArray[np.uint8], checks: NDArray[np.uint16]) -> None:
+        """Own part of `stage` is ready: to be sent, and to be compared with the partner's."""
+        self._stage, self._codes, self._checks = stage, codes, checks
+        self._outbox += [codes.data, checks.astype("<u2", copy=False).data.cast("B")]
+
+    def _ordered(self, own: Any, theirs: Any) -> tuple[Any, Any]:
+        """(of the higher id, of the lower id)"""
+        return (theirs, own) if self._lower else (own, theirs)
+
+    def _absorb_first(self, codes: Buffer, checks: Buffer) -> None:
+        bits = self._codec.bits
+        theirs = array_of(codes, "u1", len(self._codes))
+        their_checks = array_of(checks, "<u2", self.blocks).astype(np.uint16)
+        own = self._codes.view()
+        own.flags.writeable = False
+        (high, low), (high_checks, low_checks) = self._ordered(own, theirs), self._ordered(self._checks, their_checks)
+        self._differences: NDArray[np.int16] = np.empty(self.blocks * BLOCK, np.int16)
+        self._largest: NDArray[np.int32] = np.empty(self.blocks, np.int32)
+        squares, failed = np.empty(self.blocks, np.int64), np.empty(self.blocks, np.uint8)
+        self.escalated = kernels.verdict(
+            high, high_checks, low, low_checks, bits, self._differences, failed, squares, self._largest
+        )
+        self._squares: NDArray[np.float64] = squares.astype(np.float64)
+        self.complete = self.escalated == 0
+        if self.complete:
+            return
+        failing = np.flatnonzero(failed)
+        self._squares[failing] = 0.0
+        self._rows[failing] = np.arange(len(failing), dtype=np.int32)
+        self._wide = np.zeros((len(failing), BLOCK), np.float32)
+        self._failing: NDArray[np.int64] = failing
+        self._u: NDArray[np.int64] = np.empty((len(failing), BLOCK), np.int64)
+        self._known: NDArray[np.int64] = np.empty_like(self._u)
+        kernels.recompute(self._copy, self._scale, failing, *self._key, self._u)
+        kernels.unpack_rows(theirs, failing, bits, self._known)
+        self._escalate()
+
+    def _absorb_escalation(self, codes: Buffer, checks: Buffer) -> None:
+        shift, width = self._codec.stages[self._stage]
+        rows = len(self._failing)
+        theirs = array_of(codes, "u1", len(self._codes))
+        their_checks = array_of(checks, "<u2", rows).astype(np.uint16)
+        fields = np.empty_like(self._known)
+        kernels.unpack_rows(theirs, np.arange(rows), width, fields)
+        self._known |= fields << shift
+        (high, low), (high_checks, low_checks) = (
+            self._ordered(self._u, self._known),
+            self._ordered(self._checks, their_checks),
+        )
+        failed, d = np.empty(rows, np.uint8), np.empty_like(self._u)
+        kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, failed, d)
+        passed = failed == 0
+        self._settle(self._failing[passed], d[passed])
+        self.complete = bool(passed.all())
+        if not self.complete:
+            again = ~passed
+            self._failing, self._u, self._known = self._failing[again], self._u[again], self._known[again]
+            self._escalate()
+
+    def _absorb_raw(self, codes: Buffer, checks: Buffer) -> None:
+        theirs = array_of(codes, "<i8", self._u.size).astype(np.int64).reshape(self._u.shape)
+        array_of(checks, "u1", 0)
+        high, low = self._ordered(self._u, theirs)
+        self._settle(self._failing, high - low)
+        self.complete = True
+
+    def _escalate(self) -> None:
+        stage = self._stage + 1
+        if stage == _RAW:
+            raw = self._u.astype("<i8").view(np.uint8).reshape(-1)
+            self._post(stage, raw, np.empty(0, np.uint16))
+            return
+        shift, width = self._codec.stages[stage]
+        codes, checks = self._room(len(self._failing), width)
+        kernels.encode_rows(self._u, shift, width, codes, checks)
+        self._post(stage, codes, checks)
+
+    def _settle(self, blocks: NDArray[np.int64], d: NDArray[np.int64]) -> None:
+        step = self._step[blocks] if self._lower else -self._step[blocks]
+        self._wide[self._rows[blocks]] = step[:, None] * d
+
+
+def _key(seed: int) -> tuple[np.uint32, np.uint32]:
+    return np.uint32(seed & 0xFFFF_FFFF), np.uint32(seed >> 32 & 0xFFFF_FFFF)

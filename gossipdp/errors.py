@@ -1,0 +1,86 @@
+"""Every error gossipdp raises, and whose fault it is.
+
+    GossipdpError
+    ├── ConfigError            GD-3xx / usage: what the operator wrote             exit 3
+    ├── UnreachableError       GD-1xx: nobody answers where we were told to look   exit 4
+    ├── RefusedError           GD-2xx: somebody answered, and said no              exit 5
+    ├── MismatchError          GD-3xx: two peers that cannot train together        exit 6
+    ├── HardwareError          GD-5xx: something on this host                      exit 7
+    ├── DataError              GD-6xx: a checkpoint or a data file                 exit 8
+    ├── LocalProtocolError     this process called the protocol out of order: a bug here
+    └── RemoteProtocolError    a peer sent what the protocol does not allow: a fact, never a crash
+
+An error says four things: a code, the cause in one sentence, what was seen, and what to do. Nothing here may
+import anything of gossipdp, print, or log.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "GossipdpError",
+    "HardwareError",
+    "LocalProtocolError",
+    "MismatchError",
+    "RefusedError",
+    "RemoteProtocolError",
+    "UnreachableError",
+]
+
+
+class GossipdpError(Exception):
+    """An error an operator can act on.
+
+    Args:
+        code: stable identifier, such as ``GD-101``; documented in the README.
+        cause: one sentence, no trailing full stop.
+        seen: what was observed (addresses, values, names), or "".
+        do: what to do about it, or "".
+    """
+
+    exit_code = 70
+
+    def __init__(self, code: str, cause: str, *, seen: str = "", do: str = "") -> None:
+        self.code, self.cause, self.seen, self.do = code, cause, seen, do
+        super().__init__(code, cause, seen, do)
+
+    def __str__(self) -> str:
+        text = f"{self.code} {self.cause}"
+        if self.seen:
+            text += f"\n  seen: {self.seen}"
+        if self.do:
+            text += f"\n  do:   {self.do}"
+        return text
+
+
+class ConfigError(GossipdpError):
+    exit_code = 3
+
+
+class UnreachableError(GossipdpError):
+    exit_code = 4
+
+
+class RefusedError(GossipdpError):
+    exit_code = 5
+
+
+class MismatchError(GossipdpError):
+    exit_code = 6
+
+
+class HardwareError(GossipdpError):
+    exit_code = 7
+
+
+class DataError(GossipdpError):
+    exit_code = 8
+
+
+class LocalProtocolError(Exception):
+    """This process broke the contract of a state machine: a bug in the caller."""
+
+
+class RemoteProtocolError(Exception):
+    """A peer sent something the protocol does not allow. It is counted and dropped, never propagated."""

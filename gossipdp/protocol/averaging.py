@@ -1,0 +1,418 @@
+"""All exchanges of one peer: offers out and in, the one exchange under way, and those still to be settled.
+
+`partners` chooses, `exchange` knows one dialogue; this machine joins them and routes messages and job results. A peer
+takes part in one exchange at a time, as initiator or responder. An initiator whose partner fell silent is kept
+while chunks are in doubt; a responder is kept as the log of what it mixed until the initiator has settled, or offers
+anew, which it does only then.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
+from gossipdp.protocol.exchange import Deadlines, Initiator, Responder, Terms
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.messages import (
+    Accept,
+    Ack,
+    Ask,
+    Data,
+    End,
+    Member,
+    Message,
+    Miss,
+    Offer,
+    Ranges,
+    Refuse,
+    State,
+    Void,
+    short,
+)
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.partners import Matching, MatchingConfig
+from gossipdp.protocol.transfer import Model
+from gossipdp.protocol.wire import Buffer
+
+__all__ = ["Averaging", "AveragingConfig"]
+
+LATELY = 10
+"""rounds after which a partner counts as not met lately"""
+MAX_SETTLING = 4
+"""lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
+MAX_LOGS = 256
+MAX_MET = 4096
+"""partners of whom the last exchange is remembered"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingConfig:
+    fineness: Mapping[str, int]
+    """the codecs this peer speaks; of two wishes the finer holds"""
+    settings: bytes
+    """digest of what peers must agree on (16 bytes)"""
+    weight: float = 0.5
+    """gamma: a_i += gamma k delta"""
+    window: int = 8
+    """chunks open at once (credit)"""
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+class Averaging:
+    """Args: ended: called once for each exchange that ended, with the chunks it mixed and its duration in seconds."""
+
+    def __init__(
+        self,
+        config: AveragingConfig,
+        membership: Membership,
+        *,
+        incarnation: int,
+        random: Random,
+        outputs: Outputs,
+        ended: Callable[[int, float, float], None],
+    ) -> None:
+        self._config, self._membership, self._outputs, self._ended = config, membership, outputs, ended
+        self._me = membership.me.id
+        self._matching = Matching(config.matching, random)
+        self._random = random
+        self._counter = incarnation << 32
+        self._active: Initiator | Responder | None = None
+        self._settling: dict[int, Initiator] = {}
+        self._logs: dict[bytes, Responder] = {}
+        self._met: dict[bytes, int] = {}
+        self._latest: OrderedDict[bytes, int] = OrderedDict()
+        self._offer_out: Offer | None = None
+        self._incarnation = incarnation
+        self._first = 0
+        self._round = 0
+        self._stopped = False
+        self.model: Model | None = None
+        self.codec = ""
+        self.pull = 0.0
+
+    # -- commands ---------------------------------------------------------------------------------------------
+
+    def want(self, exchanges: int, now: float) -> None:
+        """A round has begun: look for so many partners; end what has lasted longer than a round."""
+        self._round += 1
+        if isinstance(self._active, Initiator) and self._active.round < self._round - 1:
+            self._active.finish_early(now)
+        self._matching.want(exchanges, now)
+        self.step(now)
+
+    def stop(self, now: float) -> None:
+        """Offer and accept no more, and end what is under way at the next chunk boundary."""
+        self._stopped = True
+        self._matching.wanted = 0
+        if isinstance(self._active, Initiator):
+            self._active.finish_early(now)
+        elif self._active is not None:
+            self._active.close("cut", now, "leaving")
+        self.step(now)
+
+    @property
+    def partner(self) -> bytes | None:
+        """Whom this peer is averaging with right now."""
+        return None if self._active is None else self._active.terms.partner
+
+    @property
+    def at_rest(self) -> bool:
+        """No exchange under way, no chunk being mixed, none in doubt."""
+        return self._active is None and not self._settling and not any(log.working for log in self._logs.values())
+
+    @property
+    def in_doubt(self) -> int:
+        return sum(exchange.in_doubt for exchange in self._settling.values())
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
+        match message:
+            case Offer():
+                self._offer(message, source, now)
+            case Accept(exchange):
+                self._accepted(message, source, exchange, now)
+            case Refuse(exchange, reason):
+                offered = self._matching.offered
+                if offered is not None and (offered.partner, offered.exchange) == (source, exchange):
+                    self._matching.refused(reason, now)
+                    self._outputs.emit(OfferRefused(source, reason))
+            case Data(exchange, _, turn) | Miss(exchange, _, turn) | Ask(exchange, _, turn):
+                # Even turns are the initiator's; a Miss names the initiator's turn but is the responder's word.
+                from_initiator = isinstance(message, Ask) or (isinstance(message, Data) and turn % 2 == 0)
+                self._route(exchange, from_initiator, message, buffers, source, size, now)
+            case Ranges(exchange):
+                self._route(exchange, True, message, buffers, source, size, now)
+            case Ack(exchange) | Void(exchange):
+                self._route(exchange, False, message, buffers, source, size, now)
+            case End(exchange, mine):
+                self._route(exchange, mine, message, buffers, source, size, now)
+        self.step(now)
+
+    def _route(
+        self,
+        exchange: int,
+        from_initiator: bool,
+        message: Message,
+        buffers: list[Buffer],
+        source: bytes,
+        size: int,
+        now: float,
+    ) -> None:
+        side = self._responder(source, exchange) if from_initiator else self._initiator(exchange)
+        if side is not None and side.terms.partner == source:
+            side.receive(message, buffers, size, now)
+        elif from_initiator and not isinstance(message, End):
+            self._outputs.send(source, End(exchange, False, "unknown"))
+
+    def _initiator(self, exchange: int) -> Initiator | None:
+        if isinstance(self._active, Initiator) and self._active.terms.exchange == exchange:
+            return self._active
+        return self._settling.get(exchange)
+
+    def _responder(self, partner: bytes, exchange: int) -> Responder | None:
+        log = self._logs.get(partner)
+        return log if log is not None and log.terms.exchange == exchange else None
+
+    def job_done(self, job: jobs.Job, result: jobs.Turn, now: float) -> None:
+        """The result of a chunk's job."""
+        assert isinstance(job, jobs.Begin | jobs.Answer | jobs.Decode | jobs.DecodeAndMix | jobs.Mix)
+        initiator, exchange, _ = job.key
+        side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
+        if side is not None:
+            late = side.ended and result.mixed
+            side.job_done(job, result, now)
+            if late:
+                self._ended(1, 0.0, now)
+        self.step(now)
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news: a failed partner ends its exchange, a new incarnation ends its doubts."""
+        over = member.state == State.LEFT
+        sides: list[Initiator | Responder] = [*self._settling.values()]
+        sides += [log for log in self._logs.values() if log.terms.partner == member.id]
+        sides += [self._active] if isinstance(self._active, Initiator) else []
+        for side in sides:
+            if side.terms.partner != member.id:
+                continue
+            if over or member.incarnation > side.terms.incarnation:
+                side.give_up(now)
+            elif member.state == State.FAILED and not side.ended:
+                side.lose(now) if isinstance(side, Initiator) else side.close("lost", now)
+        offered = self._matching.offered
+        if offered is not None and offered.partner == member.id and member.state in (State.FAILED, State.LEFT):
+            self._matching.refused("gone", now)
+        self.step(now)
+
+    # -- offers -----------------------------------------------------------------------------------------------
+
+    def _offer(self, offer: Offer, source: bytes, now: float) -> None:
+        known = self._responder(source, offer.exchange)
+        if known is not None:
+            return known.offered_again(offer)
+        if offer.exchange <= self._latest.get(source, 0):
+            return
+        if isinstance(self._active, Responder) and self._active.terms.partner == source:
+            self._active.supersede(now)
+            self._retire(now)
+        reason = self._objection(offer, source)
+        if reason:
+            if reason != "crossing":
+                self._outputs.send(source, Refuse(offer.exchange, reason))
+            return
+        self._matching.withdraw()
+        self._remember(source, offer.exchange)
+        fineness = self._config.fineness
+        codec = max(offer.codec, self.codec or offer.codec, key=lambda name: fineness[name])
+        accept = Accept(
+            offer.exchange,
+            codec,
+            min(offer.weight, self._config.weight),
+            min(offer.pull, self.pull),
+            min(offer.window, self._config.window),
+            self._incarnation,
+        )
+        assert self.model is not None
+        responder = Responder(
+            # An exchange's number begins with its initiator's incarnation, which membership may not have heard of yet.
+            self._terms(source, accept, offer.exchange >> 32),
+            accept,
+            self._outputs,
+            self._config.deadlines,
+            chunks=self.model.chunks,
+            chunk_parameters=self.model.chunk_parameters,
+            now=now,
+        )
+        for partner in [source, *self._logs][: max(1, len(self._logs) - MAX_LOGS + 2)]:
+            log = self._logs.pop(partner, None)
+            if log is not None:
+                log.forget()
+        self._logs[source] = responder
+        self._start(responder, source)
+
+    def _objection(self, offer: Offer, source: bytes) -> str:
+        if self._stopped:
+            return "leaving"
+        if self.model is None:
+            return "joining"
+        if offer.schema != self.model.schema.digest:
+            return "schema"
+        if offer.settings != self._config.settings:
+            return "settings"
+        if offer.codec not in self._config.fineness:
+            return "codec"
+        if self._active is not None:
+            return "busy"
+        if not self._matching.yields_to(source, self._me):
+            # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
+            offered = self._matching.offered
+            return "crossing" if offered is not None and offered.partner == source else "busy"
+        return ""
+
+    def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
+        offered = self._matching.offered
+        if offered is None or (offered.partner, offered.exchange) != (source, exchange):
+            if self._initiator(exchange) is None:
+                self._outputs.send(source, End(exchange, True, "unwanted"))
+            return
+        fineness, offer = self._config.fineness, self._offer_out
+        assert offer is not None
+        fair = (
+            accept.codec in fineness
+            and fineness[accept.codec] >= fineness[offer.codec]
+            and accept.weight <= offer.weight
+            and accept.pull <= offer.pull
+            and accept.window <= offer.window
+        )
+        if not fair or self.model is None:
+            self._matching.refused("terms", now)
+            self._outputs.send(source, End(exchange, True, "unwanted"))
+            return
+        initiator = Initiator(
+            self._terms(source, accept, accept.incarnation),
+            self._me,
+            self._outputs,
+            self._config.deadlines,
+            first=self._first,
+            chunks=self.model.chunks,
+            chunk_parameters=self.model.chunk_parameters,
+            now=now,
+        )
+        initiator.round = self._round
+        self._start(initiator, source)
+
+    def _terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
+        unmet = self._met.get(partner, -LATELY) <= self._round - LATELY
+        member = self._membership.members.get(partner)
+        return Terms(
+            partner=partner,
+            incarnation=incarnation if member is None else max(incarnation, member.incarnation),
+            exchange=accept.exchange,
+            codec=accept.codec,
+            weight=accept.weight,
+            pull=accept.pull,
+            window=accept.window,
+            unmet=unmet,
+            lower=self._me < partner,
+        )
+
+    def _start(self, side: Initiator | Responder, partner: bytes) -> None:
+        self._active = side
+        self._matching.matched()
+        if len(self._met) > MAX_MET:
+            self._met.clear()
+        self._met[partner] = self._round
+        terms = side.terms
+        self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
+
+    # -- the clockwork ----------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Retire what has ended, and offer if a partner is wanted."""
+        self._retire(now)
+        if self._active is None and self.model is not None and not self._stopped:
+            self._make_offer(now)
+
+    def _retire(self, now: float) -> None:
+        active = self._active
+        if active is not None and active.ended:
+            self._active = None
+            if isinstance(active, Initiator):
+                self._first = active.next_first
+                if not active.settled:
+                    self._settling[active.terms.exchange] = active
+                    if len(self._settling) > MAX_SETTLING:
+                        self._settling[next(iter(self._settling))].give_up(now)
+            if active.tally.chunks == 0:
+                self._matching.unmatched(now)
+            self._ended(active.tally.chunks, now - active.tally.started, now)
+        for exchange in [number for number, side in self._settling.items() if side.settled]:
+            del self._settling[exchange]
+        for partner in [peer for peer, log in self._logs.items() if log.settled and log.ended]:
+            del self._logs[partner]
+
+    def _make_offer(self, now: float) -> None:
+        assert self.model is not None
+        unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
+        alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
+        partner = self._matching.candidate(alive, unsettled, self._membership.rtt, now)
+        if partner is not None:
+            self._counter += 1
+            self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)
+            self._offer_out = Offer(
+                self._counter,
+                self.model.schema.digest,
+                self._config.settings,
+                self.codec,
+                self._config.weight,
+                self.pull,
+                self._first,
+                self._config.window,
+            )
+            self._send_offer(partner)
+        elif self._matching.lonely(now):
+            reasons = {**{member.id: "busy" for member in alive}, **self._matching.refusals, **unsettled}
+            told = ", ".join(f"{short(peer)} {why}" for peer, why in sorted(reasons.items())) or "nobody is alive"
+            text = f"no partner in {self._config.matching.lonely:g} s: {len(alive)} members ({told}); training goes on"
+            self._outputs.emit(Notice("GD-401", text))
+
+    def _remember(self, source: bytes, exchange: int) -> None:
+        """Offers up to this one have been dealt with: a copy that comes late must not begin the exchange anew."""
+        self._latest[source] = exchange
+        self._latest.move_to_end(source)
+        if len(self._latest) > MAX_MET:
+            self._latest.popitem(last=False)
+
+    def _send_offer(self, partner: bytes) -> None:
+        assert self._offer_out is not None
+        self._outputs.send(partner, self._offer_out, address=self._membership.address_of(partner))
+
+    def timer(self) -> float | None:
+        sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
+        sides += [self._active] if isinstance(self._active, Initiator) else []
+        times = [side.timer() for side in sides]
+        if self._active is None and self.model is not None and not self._stopped:
+            times.append(self._matching.timer())
+        return min((time for time in times if time is not None), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
+        sides += [self._active] if isinstance(self._active, Initiator) else []
+        for side in sides:
+            side.handle_timer(now)
+        offered = self._matching.offered
+        if offered is not None:
+            if now >= offered.expires:
+                self._matching.refused("silent", now)
+                self._outputs.emit(OfferRefused(offered.partner, "silent"))
+                # Its Accept may be on the way, or lost: it need not wait for this peer.
+                self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
+            elif now >= offered.repeat and not offered.repeated:
+                offered.repeated = True
+                self._send_offer(offered.partner)
+        self.step(now)

@@ -1,0 +1,174 @@
+"""What happened, as the application should know it: metrics, logs and the training link are fed by these alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossipdp.protocol.messages import Member, State
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChanged(Event):
+    """`before` is None for a member seen for the first time."""
+
+    member: Member
+    before: State | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """The first other member has answered."""
+
+    through: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateReady(Event):
+    """This peer holds a model. origin: founded, received or restored."""
+
+    origin: str
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReceived(Event):
+    """The network's schema came with the state, before any training process attached."""
+
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened(Event):
+    """The training process may load x from shared memory and step; its submits carry `session`."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRefused(Event):
+    """code: GD-301 (schema differs), GD-402 (the model has NaN or Inf)."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(Event):
+    """Submit every so many steps from now on."""
+
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSealed(Event):
+    """The training process should apply `slot` on these chunks."""
+
+    slot: int
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken(Event):
+    """The snapshot area is free again. refused: "" or nan."""
+
+    snapshot: int
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone(Event):
+    """One outer step. Norms are RMS per parameter."""
+
+    round: int
+    clock: int
+    pseudo_gradient: float
+    movement: float
+    lr: float
+    momentum: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStarted(Event):
+    partner: bytes
+    exchange: int
+    initiator: bool
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEnded(Event):
+    """result: done, cut (ended early at a chunk boundary), lost (the partner went silent), refused.
+
+    distance: RMS of a_i - a_j per parameter over the mixed chunks. duration in seconds. Bytes are whole frames.
+    lateness: steps from the submit to the end of the exchange, as a share of a round (h/H), or NaN.
+    """
+
+    partner: bytes
+    exchange: int
+    initiator: bool
+    result: str
+    codec: str
+    chunks: int
+    of: int
+    distance: float
+    clipped: int
+    blocks: int
+    escalated: int
+    sent: int
+    received: int
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRefused(Event):
+    partner: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksInDoubt(Event):
+    """The partner died before it said whether it had mixed these chunks: counted, never guessed."""
+
+    partner: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRefused(Event):
+    """A peer's payload was refused before a byte reached the anchor. reason: payload, nan, share, hash."""
+
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDropped(Event):
+    """Undecodable or out-of-protocol bytes from a verified peer."""
+
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress(Event):
+    source: bytes
+    chunks: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Event):
+    """This peer has said goodbye; the driver may stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Event):
+    """Something an operator should read. code: a GD-nnn."""
+
+    code: str
+    text: str

@@ -1,0 +1,249 @@
+"""Vector work, described as data: what the protocol asks of the thread that owns the vectors.
+
+The protocol never touches a vector. It asks for a job on one chunk (50 ms at most) and hears the result through
+`Peer.job_done`; jobs run one at a time in the order asked, so that nothing needs a lock. An `Algorithm`
+(gossipdp.algorithms) executes them; a driver carries them there and back. Buffers in jobs and results are opaque here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gossipdp.protocol.wire import Buffer
+
+
+class ChunkKey(NamedTuple):
+    """One chunk of one exchange, unique in the network for ever."""
+
+    initiator: bytes
+    exchange: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Base of all jobs."""
+
+
+# -- the ledger: a, v, pending and the training process's x ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate(Job):
+    """The model's size is known: make room. Always the first job. Result: None.
+
+    `size` and `trainable` count parameters; from `trainable` on plain averages stand (lr 1, momentum 0).
+    """
+
+    size: int
+    trainable: int
+    chunk_parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore(Job):
+    """Load the newest checkpoint of this host, if there is one. The driver does it. Result: Restored or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the checkpoint says of itself. `schema` is the schema's canonical bytes."""
+
+    schema: bytes
+    clock: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(Job):
+    """Use the newest training process's shared vectors for x and the slots. The driver does it. Result: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind(Job):
+    """No training process any more. The driver does it. Result: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Job):
+    """a_c := x_c: take the training process's model as the network's first. Result: Checked."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Job):
+    """x_c := a_c, both slots of c := 0: a new session starts from the anchor. Result: None."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Job):
+    """Is the submitted snapshot finite on this chunk? Result: Checked."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class OuterStep(Job):
+    """The outer step on one chunk, from the submitted snapshot. Result: Stepped.
+
+    `applied` is the last slot that is inside the snapshot. With momentum 0, v becomes 0.
+    """
+
+    chunk: int
+    lr: float
+    momentum: float
+    applied: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal(Job):
+    """Close the open slot for the training process to apply, and open the next. Result: Sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Job):
+    """The training process has applied this slot: zero it. Result: None."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Squared norms on one chunk: of the pseudo-gradient D, and of the anchor's own movement m."""
+
+    pseudo_gradient2: float
+    movement2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """`chunks` lists the dirty chunks of `slot`; when none is dirty nothing was sealed."""
+
+    slot: int
+    chunks: tuple[int, ...]
+
+
+# -- the exchange ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Job):
+    """The initiator opens a chunk. Result: Turn with [ranges]."""
+
+    key: ChunkKey
+    codec: str
+    lower: bool
+    """this peer's id is the lower of the two"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Job):
+    """The responder opens a chunk knowing the initiator's ranges. Result: Turn with [ranges, *codes]."""
+
+    key: ChunkKey
+    codec: str
+    lower: bool
+    ranges: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Decode(Job):
+    """The initiator takes a turn in. `first`: buffers start with the responder's ranges. Result: Turn."""
+
+    key: ChunkKey
+    buffers: tuple[Buffer, ...]
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAndMix(Job):
+    """The responder takes a turn in, and mixes at once if every block has passed its check. Result: Turn.
+
+    `bound` is the initiator's tau; `weight` is gamma; v moves by -pull times what a moves by (kappa / alpha);
+    `unmet`: the partner was not met lately, so that a clipped chunk may widen tau.
+    """
+
+    key: ChunkKey
+    buffers: tuple[Buffer, ...]
+    bound: float
+    weight: float
+    pull: float
+    unmet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mix(Job):
+    """The initiator mixes with the share the responder used, after taking in its last buffers. Result: Turn."""
+
+    key: ChunkKey
+    buffers: tuple[Buffer, ...]
+    share: float
+    weight: float
+    pull: float
+    unmet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Job):
+    """Forget the open chunks `keys`; what was not mixed is not. Result: None."""
+
+    keys: tuple[ChunkKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What came of a turn of a chunk.
+
+    buffers: what to send to the partner now (empty: nothing it lacks).
+    complete: every block of delta is exact. mixed: delta has been applied with `share`.
+    bound: own tau. distance2: ||delta||^2 once complete. blocks, escalated: counts for the metrics, once complete.
+    refused: "" or why the partner's buffers were refused: payload, nan, share.
+    """
+
+    buffers: tuple[Buffer, ...] = ()
+    complete: bool = False
+    mixed: bool = False
+    share: float = 1.0
+    bound: float = float("inf")
+    distance2: float = 0.0
+    blocks: int = 0
+    escalated: int = 0
+    refused: str = ""
+
+
+# -- state transfer --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze(Job):
+    """Copy one chunk of the anchor as bfloat16, with its hash. Result: Frozen."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    payload: Buffer
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt(Job):
+    """a_c := payload if its hash is right and it is finite. Result: Checked (finite False: refused)."""
+
+    chunk: int
+    payload: Buffer
+    hash: bytes
+
+
+Result = Any
+"""Checked, Stepped, Sealed, Turn, Frozen or None, as each job says."""

@@ -1,0 +1,330 @@
+"""What peers say to each other: one frozen type a message, append-only ids, a limit on every field.
+
+A message is a small header; vectors never stand in it but travel as raw buffers behind it (see `wire`).
+Lengths are in bytes, times in seconds. Nothing here may hold behaviour beyond construction.
+
+Adding a message: append it to `MESSAGES` with the next id. Never reuse an id, never reorder fields; a new
+field goes last and has a default.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+PROTOCOL_VERSION: Final = 1
+
+MAX_HEADER: Final = 4096
+"""bytes of one header frame"""
+MAX_FRAMES: Final = 64
+"""frames of one message, header included"""
+MAX_BUFFER: Final = 4 << 20
+"""bytes of one raw buffer"""
+MAX_RECORDS: Final = 12
+"""member records in one message; 12 of at most 300 bytes fit the header"""
+
+U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+PeerId = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""The peer's Ed25519 public key."""
+Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Name = Annotated[str, Meta(max_length=48)]
+Address = Annotated[str, Meta(max_length=80)]
+"""``host:port``, or "" for a peer that can only dial out."""
+Reason = Annotated[str, Meta(max_length=80)]
+CodecName = Annotated[str, Meta(max_length=16)]
+Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
+Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
+"""how far v moves against what a moves by: kappa / alpha, or 0"""
+Norm = Annotated[float, Meta(ge=0.0)]
+"""A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
+
+
+class Lane(enum.IntEnum):
+    """The two connections of a link; a payload on DATA never stands in front of a ping on CONTROL."""
+
+    CONTROL = 0
+    DATA = 1
+
+
+class State(enum.IntEnum):
+    """What the network believes of a member (SWIM, Das et al. 2002, section 4.2)."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    FAILED = 2
+    LEFT = 3
+
+
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all messages."""
+
+
+class Member(Struct, frozen=True, array_like=True):
+    """One member as gossiped. A later (incarnation, refutation), compared as a pair, overrides an earlier one.
+
+    `incarnation` counts starts of the peer and names its state; `refutation` counts refuted suspicions within
+    one incarnation, so that refuting never disturbs an exchange.
+    """
+
+    id: PeerId
+    name: Name
+    address: Address
+    incarnation: U32
+    refutation: U32
+    state: State
+    version: Annotated[int, Meta(ge=1, le=255)] = PROTOCOL_VERSION
+    software: Annotated[str, Meta(max_length=16)] = ""
+
+
+class Progress(Struct, frozen=True, array_like=True):
+    """How far one peer has come; grow-only, merged by maximum."""
+
+    id: PeerId
+    clock: U63
+    """outer clock in steps: the network's clock when the peer joined, plus its own steps since"""
+    steps: U63
+    samples: U63
+    rounds: U32
+
+
+Members = Annotated[tuple[Member, ...], Meta(max_length=MAX_RECORDS)]
+ProgressReports = Annotated[tuple[Progress, ...], Meta(max_length=8)]
+
+
+# -- membership -----------------------------------------------------------------------------------------------
+
+
+class Ping(Message, frozen=True):
+    """Are you there? Carries gossip both ways (SWIM section 4.1)."""
+
+    sequence: U32
+    members: Members = ()
+    progress: ProgressReports = ()
+
+
+class Pong(Message, frozen=True):
+    """SWIM's ack; named so because `Ack` acknowledges a chunk."""
+
+    sequence: U32
+    members: Members = ()
+    progress: ProgressReports = ()
+
+
+class PingRequest(Message, frozen=True):
+    """Please ping `target` for me; answer with a Pong of the same sequence, or a Nack."""
+
+    sequence: U32
+    target: PeerId
+    address: Address
+
+
+class Nack(Message, frozen=True):
+    """I am here, but the target of your PingRequest did not answer me (Lifeguard section III.A)."""
+
+    sequence: U32
+
+
+class PushPull(Message, frozen=True):
+    """A page of the sender's whole view. `reply` asks for the receiver's view in return."""
+
+    reply: bool
+    members: Members = ()
+    progress: ProgressReports = ()
+
+
+# -- exchange (pairwise averaging) ----------------------------------------------------------------------------
+
+
+class Offer(Message, frozen=True):
+    """Will you average with me now? `exchange` is (incarnation << 32 | counter): unique per initiator for ever."""
+
+    exchange: U63
+    schema: Digest
+    settings: Digest
+    codec: CodecName
+    weight: Weight
+    pull: Pull
+    first: U32
+    """the chunk to begin with; it rotates from exchange to exchange"""
+    window: Annotated[int, Meta(ge=1, le=256)]
+    """chunks the initiator may have open at once"""
+
+
+class Accept(Message, frozen=True):
+    """Yes: with the finer of the two codecs wished for, and the smaller weight, pull and window."""
+
+    exchange: U63
+    codec: CodecName
+    weight: Weight
+    pull: Pull
+    window: Annotated[int, Meta(ge=1, le=256)]
+    incarnation: U32 = 0
+    """the sender's: the initiator may know only an earlier one"""
+
+
+class Refuse(Message, frozen=True):
+    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec."""
+
+    exchange: U63
+    reason: Reason
+
+
+class Ranges(Message, frozen=True):
+    """Turn 0 of a chunk: the initiator's predicted ranges. Buffers: [ranges]."""
+
+    exchange: U63
+    chunk: U32
+
+
+class Data(Message, frozen=True):
+    """A later turn of a chunk: codes, checks and escalations. Even turns are the initiator's.
+
+    Buffers: turn 1: [ranges, *codec frames]; later: codec frames.
+    """
+
+    exchange: U63
+    chunk: U32
+    turn: Annotated[int, Meta(ge=1, le=16)]
+    bound: Norm
+    """tau: the largest ||delta|| of this chunk that the sender accepts unclipped"""
+
+
+class Ack(Message, frozen=True):
+    """An odd turn, the responder's last word: it has mixed the chunk with `share`. Buffers: codec frames."""
+
+    exchange: U63
+    chunk: U32
+    turn: Annotated[int, Meta(ge=1, le=16)]
+    share: Weight
+    """k: the share of delta left by clipping, min(1, tau / ||delta||)"""
+
+
+class Ask(Message, frozen=True):
+    """The initiator has waited long after sending `turn`: say again what you answered."""
+
+    exchange: U63
+    chunk: U32
+    turn: Annotated[int, Meta(ge=0, le=16)]
+
+
+class Miss(Message, frozen=True):
+    """Answer to Ask: your `turn` never came, send it again."""
+
+    exchange: U63
+    chunk: U32
+    turn: Annotated[int, Meta(ge=0, le=16)]
+
+
+class Void(Message, frozen=True):
+    """The responder has not mixed this chunk, and never will."""
+
+    exchange: U63
+    chunk: U32
+
+
+class End(Message, frozen=True):
+    """The sender opens no more chunks of this exchange.
+
+    `mine` tells whose exchange it is, for two peers may use the same number. `reason` is a stable word. From
+    the initiator: settled (every chunk is), lost (some may be asked for later), unwanted (an offer taken back).
+    From the responder: leaving, round, unknown (it remembers nothing of this exchange).
+    """
+
+    exchange: U63
+    mine: bool
+    reason: Reason
+
+
+# -- state transfer to joiners --------------------------------------------------------------------------------
+
+
+class StateRequest(Message, frozen=True):
+    """Freeze your state for me, and send the manifest."""
+
+    transfer: U63
+
+
+class StateManifest(Message, frozen=True):
+    """What the source froze. Buffers: [schema, chunk hashes (16 bytes each), signature over both and this header]."""
+
+    transfer: U63
+    snapshot: U63
+    """names the frozen state; two requests may be served from one"""
+    parameters: U63
+    chunk_parameters: U32
+    clock: U63
+    rounds: U32
+    schema: Digest
+    settings: Digest
+    distance: Norm
+    """the source's estimate of the consensus distance, RMS per parameter"""
+
+
+class StateAsk(Message, frozen=True):
+    """Send these chunks."""
+
+    transfer: U63
+    snapshot: U63
+    chunks: Annotated[tuple[U32, ...], Meta(min_length=1, max_length=32)]
+
+
+class StateChunk(Message, frozen=True):
+    """One chunk of frozen state. Buffers: [bfloat16 values]."""
+
+    transfer: U63
+    snapshot: U63
+    chunk: U32
+
+
+class StateRefuse(Message, frozen=True):
+    """No state from here: `reason` is joining, busy, leaving or gone (the snapshot was dropped)."""
+
+    transfer: U63
+    reason: Reason
+
+
+MESSAGES: Final[dict[int, type[Message]]] = {
+    1: Ping,
+    2: Pong,
+    3: PingRequest,
+    4: Nack,
+    5: PushPull,
+    6: Offer,
+    7: Accept,
+    8: Refuse,
+    9: Ranges,
+    10: Data,
+    11: Ack,
+    12: Ask,
+    13: Miss,
+    14: Void,
+    15: End,
+    16: StateRequest,
+    17: StateManifest,
+    18: StateAsk,
+    19: StateChunk,
+    20: StateRefuse,
+}
+"""Append only."""
+
+BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
+    Ranges: (1, 1),
+    Data: (1, MAX_FRAMES - 1),
+    Ack: (0, MAX_FRAMES - 1),
+    StateManifest: (3, 3),
+    StateChunk: (1, 1),
+}
+"""How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
+
+DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
+    {Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk}
+)
+"""Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
+
+
+def short(peer: bytes) -> str:
+    """Eight hexadecimal digits of a peer id, as logs and tables show it."""
+    return peer[:4].hex()

@@ -1,0 +1,150 @@
+"""Who to exchange with: random matching by offer and accept.
+
+A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says
+so and the next is tried after a random pause. Of two crossing offers the lower id's holds. Choice is 80 % in
+favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006, "Randomized
+gossip algorithms"; algorithms section 7). This module knows ids and round-trip times, nothing of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gossipdp.protocol.messages import Member
+
+__all__ = ["Matching", "MatchingConfig", "choose_partner", "exchanges_per_round"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingConfig:
+    """Times in seconds."""
+
+    answer: float = 1.0
+    """wait for the answer to an offer, plus 4 round trips; the offer is repeated once at half of it"""
+    pause: float = 0.05
+    """shortest pause after a refusal; drawn from [pause, 2 pause], doubled at each further refusal"""
+    longest_pause: float = 2.0
+    biased: float = 0.8
+    """share of the choices that favour near members"""
+    lonely: float = 30.0
+    """without a partner for so long, tell the operator (GD-401)"""
+
+
+def choose_partner(
+    candidates: Sequence[bytes], rtt: Callable[[bytes], float | None], biased: float, random: Random
+) -> bytes:
+    """One of `candidates`: uniformly, or with weights 1 / (rtt + 5 ms), so that equal links have equal chances."""
+    if len(candidates) == 1 or random.random() >= biased:
+        return candidates[random.randrange(len(candidates))]
+    weights = [1.0 / ((rtt(peer) or 0.0) + 0.005) for peer in candidates]
+    return random.choices(candidates, weights)[0]
+
+
+def exchanges_per_round(members: int, early: bool) -> int:
+    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1 (algorithms section 6)."""
+    return min(3, max(1, (members - 1).bit_length())) if early else 1
+
+
+@dataclass
+class Offered:
+    """The one offer this peer waits for."""
+
+    partner: bytes
+    exchange: int
+    expires: float
+    repeat: float
+    repeated: bool = False
+
+
+class Matching:
+    """When to offer, and to whom. The owner sends the messages.
+
+    `wanted` counts the exchanges still wanted in this round; an exchange accepted counts as well as one offered.
+    """
+
+    def __init__(self, config: MatchingConfig, random: Random) -> None:
+        self._config, self._random = config, random
+        self.wanted = 0
+        self.offered: Offered | None = None
+        self.refusals: dict[bytes, str] = {}
+        self._refused = 0
+        self._not_before = 0.0
+        self._counted = False
+        self._lonely_since: float | None = None
+
+    def want(self, exchanges: int, now: float) -> None:
+        """A round has begun: forget old refusals, want so many exchanges."""
+        if self.wanted == 0:
+            self._refused = 0
+            self._not_before = now
+        self.wanted = exchanges
+        if self._lonely_since is None:
+            self._lonely_since = now
+
+    def candidate(
+        self, alive: Sequence[Member], excluded: Mapping[bytes, str], rtt: Callable[[bytes], float | None], now: float
+    ) -> bytes | None:
+        """Whom to offer to now, if anybody."""
+        if self.wanted == 0 or self.offered is not None or now < self._not_before:
+            return None
+        possible = [member.id for member in alive if member.id not in excluded]
+        fresh = [peer for peer in possible if peer not in self.refusals] or possible
+        if not fresh:
+            self._back_off(now)
+            return None
+        return choose_partner(fresh, rtt, self._config.biased, self._random)
+
+    def offer(self, partner: bytes, exchange: int, rtt: float | None, now: float) -> None:
+        wait = self._config.answer + 4.0 * (rtt or 0.0)
+        self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
+
+    def yields_to(self, source: bytes, me: bytes) -> bool:
+        """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
+        return self.offered is None or (self.offered.partner == source and source < me)
+
+    def withdraw(self) -> Offered | None:
+        offered, self.offered = self.offered, None
+        return offered
+
+    def refused(self, reason: str, now: float) -> None:
+        """The one offer out was refused, or not answered."""
+        offered = self.withdraw()
+        if offered is not None:
+            self.refusals[offered.partner] = reason
+            self._back_off(now)
+
+    def matched(self) -> None:
+        """An exchange has begun, by own offer or by another's."""
+        self.offered = None
+        self._counted = self.wanted > 0
+        self.wanted -= self._counted
+        self.refusals.clear()
+        self._refused = 0
+        self._lonely_since = None
+
+    def unmatched(self, now: float) -> None:
+        """The exchange mixed nothing: it is wanted again, if it was."""
+        self.wanted += self._counted
+        self._counted = False
+        self._back_off(now)
+
+    def _back_off(self, now: float) -> None:
+        pause = min(self._config.pause * 2.0**self._refused, self._config.longest_pause)
+        self._refused = min(self._refused + 1, 16)
+        self._not_before = now + pause * (1.0 + self._random.random())
+        if self._refused % 4 == 0:
+            self.refusals.clear()
+
+    def lonely(self, now: float) -> bool:
+        """True once in `config.lonely` seconds without a partner; the owner tells the operator why."""
+        if self.wanted and self._lonely_since is not None and now >= self._lonely_since + self._config.lonely:
+            self._lonely_since = now
+            return True
+        return False
+
+    def timer(self) -> float | None:
+        if self.offered is not None:
+            return self.offered.expires if self.offered.repeated else self.offered.repeat
+        return self._not_before if self.wanted else None

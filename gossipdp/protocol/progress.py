@@ -1,0 +1,121 @@
+"""How far every peer has come: grow-only counters, gossiped and merged by maximum. Their clock is the network's.
+
+A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types"): one entry a peer, written
+by that peer alone, each field merged by maximum, so order, loss and duplication of reports do not matter. A member that
+lies about its progress is believed. Nothing here knows what a step is, or who is alive.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from gossipdp.protocol.messages import Progress
+
+__all__ = ["MAX_REPORTS", "ProgressBoard"]
+
+MAX_REPORTS = 4096
+"""peers reported on; past it new ones are refused, and counted"""
+_U63 = (1 << 63) - 1
+_U32 = 0xFFFF_FFFF
+
+
+class ProgressBoard:
+    """The reports one peer knows, its own among them.
+
+    A restarted peer counts from zero again, but the others remember its earlier lives. A merged report on oneself that
+    exceeds one's own can only come from an earlier life: it becomes the base that the present one is counted on.
+    """
+
+    def __init__(self, me: bytes) -> None:
+        self._me = me
+        self._reports: OrderedDict[bytes, Progress] = OrderedDict()
+        self._base = self._life = (0, 0, 0)
+        self._clock = 0
+        self.refused = 0
+
+    @property
+    def mine(self) -> Progress:
+        """The own entry, earlier lives included."""
+        steps, samples, rounds = (base + life for base, life in zip(self._base, self._life, strict=True))
+        return Progress(self._me, self._clock, min(steps, _U63), min(samples, _U63), min(rounds, _U32))
+
+    def of(self, peer: bytes) -> Progress | None:
+        """What is known of `peer`."""
+        return self.mine if peer == self._me else self._reports.get(peer)
+
+    def reports(self) -> list[Progress]:
+        """Everything known, the own entry included once there is one."""
+        return list(self._reports.values())
+
+    def clock(self) -> int:
+        """The network's clock in steps: the furthest any peer is known to have come."""
+        return max((report.clock for report in self._reports.values()), default=0)
+
+    def steps(self) -> int:
+        """Steps of all peers together, ever."""
+        return sum(report.steps for report in self._reports.values())
+
+    def samples(self) -> int:
+        """Samples of all peers together, ever."""
+        return sum(report.samples for report in self._reports.values())
+
+    def report(self, *, clock: int, steps: int, samples: int, rounds: int) -> None:
+        """This peer's progress: `clock` absolute (that adopted at the join, plus own steps since), the rest
+        counted since this process started."""
+        self._clock = max(self._clock, min(clock, _U63))
+        before, now = self._life, (steps, samples, rounds)
+        self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
+        self._write(self.mine)
+
+    def merge(self, reports: Iterable[Progress]) -> None:
+        """Reports that came from a peer, or from this peer's own store."""
+        for report in reports:
+            if report.id == self._me:
+                self._merge_mine(report)
+                continue
+            known = self._reports.get(report.id)
+            if known is None:
+                # One place is kept for the own entry.
+                if len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1:
+                    self.refused += 1
+                    continue
+                self._write(report)
+            else:
+                merged = Progress(
+                    report.id,
+                    max(known.clock, report.clock),
+                    max(known.steps, report.steps),
+                    max(known.samples, report.samples),
+                    max(known.rounds, report.rounds),
+                )
+                if merged != known:
+                    self._write(merged)
+
+    def _merge_mine(self, report: Progress) -> None:
+        mine = self.mine
+        self._base = (
+            report.steps if report.steps > mine.steps else self._base[0],
+            report.samples if report.samples > mine.samples else self._base[1],
+            report.rounds if report.rounds > mine.rounds else self._base[2],
+        )
+        self._clock = max(self._clock, report.clock)
+        if self.mine != mine:
+            self._write(self.mine)
+
+    def _write(self, report: Progress) -> None:
+        self._reports[report.id] = report
+        self._reports.move_to_end(report.id, last=False)
+
+    def page(self, limit: int) -> tuple[Progress, ...]:
+        """Up to `limit` reports to piggyback: the own one, then those changed last, in turn with all the others."""
+        mine = self._reports.get(self._me)
+        head = [] if mine is None or limit < 1 else [mine]
+        for peer in self._reports:
+            if len(head) >= limit:
+                break
+            if peer != self._me:
+                head.append(self._reports[peer])
+        for report in head:
+            self._reports.move_to_end(report.id)
+        return tuple(head)

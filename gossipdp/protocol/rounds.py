@@ -1,0 +1,196 @@
+"""The training process as the protocol sees it: sessions, snapshots, outer steps, slots.
+
+A session is one attachment of a training process. It submits snapshots; each is checked, then stepped on chunk by
+chunk; corrections collect in the open slot, which is sealed at the end of a round or of an exchange and released
+once the training process has applied it (algorithms section 1). One slot is out at a time, one round at a time, and a
+slot is released between rounds only, for a round counts the slots its snapshot has not seen.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.outputs import Outputs
+
+__all__ = ["Outer", "Rounds"]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Hyper-parameters of one outer step."""
+
+    lr: float
+    momentum: float
+
+
+class _Phase(enum.Enum):
+    IDLE = "idle"
+    FOUNDING = "founding"
+    ATTACHING = "attaching"
+    CHECKING = "checking"
+    STEPPING = "stepping"
+
+
+class Rounds:
+    """Sequences whole-vector work as chunk jobs, one at a time, so that exchanges interleave with it."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._phase = _Phase.IDLE
+        self._chunks = 0
+        self._size = 1
+        self._attached = False
+        self._founds = False
+        self._waiting = False
+        self.session = 0
+        self.open = False
+        self.rounds = 0
+        self._snapshot = 0
+        self._applied = 0
+        self._outer = Outer(1.0, 0.0)
+        self._clock = 0
+        self._sums = [0.0, 0.0]
+        self._out = 0
+        self._releasable = 0
+        self._dirty = False
+        self._sealing = False
+        self.finished_round = False
+        self.founded = False
+
+    @property
+    def founding(self) -> bool:
+        """The network's first model is being taken from the training process."""
+        return self._phase is _Phase.FOUNDING
+
+    def allocate(self, chunks: int, size: int) -> None:
+        """The model has so many chunks and parameters."""
+        self._chunks, self._size = chunks, size
+
+    def attach(self, *, found: bool) -> None:
+        """A training process has written its x; give it the anchor, or take the model from it if `found`."""
+        self._attached, self._waiting, self._founds = True, True, found
+        self.open = False
+        self._begin_attach()
+
+    def _begin_attach(self) -> None:
+        if self._waiting and self._phase is _Phase.IDLE and not self._sealing:
+            self._waiting = False
+            self._out = self._releasable = 0
+            self._dirty = False
+            self._outputs.ask(jobs.Bind())
+            self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
+            self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
+
+    def detach(self) -> None:
+        """The training process is gone. A round under way is finished: its snapshot is whole."""
+        self._attached = self._waiting = self.open = False
+        if self._phase is _Phase.IDLE:
+            self._outputs.ask(jobs.Unbind())
+
+    def submit(self, session: int, snapshot: int, applied: int, outer: Outer, clock: int) -> bool:
+        """A snapshot stands in x. False if it is of an older session, or not awaited: it is then dropped."""
+        if not self.open or session != self.session or self._phase is not _Phase.IDLE:
+            return False
+        self._snapshot, self._applied, self._outer, self._clock = snapshot, applied, outer, clock
+        self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
+        self._outputs.ask(jobs.Check(0))
+        return True
+
+    def slot_applied(self, session: int, slot: int) -> None:
+        """The training process has added `slot` to x."""
+        if self.open and session == self.session and slot == self._out:
+            self._releasable = slot
+            self._release()
+
+    def mixed(self) -> None:
+        """An exchange has put corrections into the open slot: hand them out."""
+        self._dirty = True
+        self._seal()
+
+    def _release(self) -> None:
+        if self._releasable and self._phase is _Phase.IDLE:
+            self._outputs.ask(jobs.Release(self._releasable))
+            self._out = self._releasable = 0
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._dirty and self.open and not self._out and not self._sealing and self._phase is _Phase.IDLE:
+            self._dirty, self._sealing = False, True
+            self._outputs.ask(jobs.Seal())
+
+    def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
+        match job:
+            case jobs.Seal():
+                self._sealing = False
+                if self.open and result.chunks:
+                    self._out = result.slot
+                    self._outputs.emit(SlotSealed(result.slot, result.chunks))
+                self._begin_attach()
+            case jobs.Found(chunk):
+                if not result.finite:
+                    self._phase = _Phase.IDLE
+                    text = "the model to found the network with has NaN or Inf"
+                    self._outputs.emit(SessionRefused("GD-402", text))
+                elif chunk + 1 < self._chunks:
+                    self._outputs.ask(jobs.Found(chunk + 1))
+                else:
+                    self._founds, self.founded = False, True
+                    self._open_session()
+            case jobs.Attach(chunk):
+                if chunk + 1 < self._chunks:
+                    self._outputs.ask(jobs.Attach(chunk + 1))
+                else:
+                    self._open_session()
+            case jobs.Check(chunk):
+                self._checked(chunk, result)
+            case jobs.OuterStep(chunk):
+                self._stepped(chunk, result)
+
+    def _open_session(self) -> None:
+        self._phase = _Phase.IDLE
+        if self._attached and not self._waiting:
+            self.session += 1
+            self.open = True
+            self._outputs.emit(SessionOpened(self.session))
+        self._idle()
+
+    def _checked(self, chunk: int, result: jobs.Checked) -> None:
+        if not result.finite:
+            self._phase = _Phase.IDLE
+            self._outputs.emit(SnapshotTaken(self._snapshot, "nan"))
+            self._idle()
+        elif chunk + 1 < self._chunks:
+            self._outputs.ask(jobs.Check(chunk + 1))
+        else:
+            self._phase = _Phase.STEPPING
+            self._step(0)
+
+    def _step(self, chunk: int) -> None:
+        self._outputs.ask(jobs.OuterStep(chunk, self._outer.lr, self._outer.momentum, self._applied))
+
+    def _stepped(self, chunk: int, result: jobs.Stepped) -> None:
+        self._sums[0] += result.pseudo_gradient2
+        self._sums[1] += result.movement2
+        if chunk + 1 < self._chunks:
+            return self._step(chunk + 1)
+        self._phase = _Phase.IDLE
+        self.rounds += 1
+        self.finished_round = True
+        self._outputs.emit(SnapshotTaken(self._snapshot))
+        pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)
+        outer = self._outer
+        self._outputs.emit(RoundDone(self.rounds, self._clock, pseudo_gradient, movement, outer.lr, outer.momentum))
+        self._dirty = True
+        self._idle()
+
+    def _idle(self) -> None:
+        """Between two rounds: what had to wait for one to end."""
+        if not self._attached:
+            self._outputs.ask(jobs.Unbind())
+        self._release()
+        self._seal()
+        self._begin_attach()

@@ -1,0 +1,205 @@
+"""The layout of a model as one flat fp32 vector: which tensor stands where, and what two peers must agree on.
+
+Trainable parameters come first, one after another in the model's order; floating-point buffers follow from the next
+multiple of 256, for they are plain averages (outer lr 1, momentum 0). Offsets follow from names and shapes alone,
+so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Nothing here may hold a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gossipdp.errors import RemoteProtocolError
+
+__all__ = ["Dtype", "Entry", "Kind", "Schema", "chunk_count", "chunk_parameters"]
+
+MAX_BYTES: Final = 4 << 20
+"""bytes of a schema; it travels as one buffer of a manifest"""
+MAX_ENTRIES: Final = 65_536
+MAX_SIZE: Final = 1 << 36
+"""parameters of a model"""
+ALIGNMENT: Final = 256
+"""a block of the codecs; no block holds both parameters and buffers"""
+_VERSION: Final = 1
+
+_CHUNKS: Final = 16
+"""a model has at least so many chunks ..."""
+_LEAST: Final = 8_192
+"""... unless they would be smaller than this, 4 KiB of payload at 4 bits"""
+_MOST: Final = 524_288
+"""256 KiB of payload at 4 bits"""
+
+Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
+"""of the model's own tensor; the flat vector is fp32 throughout"""
+Kind: TypeAlias = Literal["buffer", "parameter"]
+Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIZE)], ...], Meta(max_length=16)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class Entry(NamedTuple):
+    """One tensor: its row-major elements stand at ``[offset, offset + numel)``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    kind: Kind
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.numel
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape} {self.dtype}"
+
+
+class _Spec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An entry as it is written."""
+
+    name: Name
+    shape: Shape
+    dtype: Dtype
+    kind: Kind
+
+
+class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    entries: Annotated[tuple[_Spec, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
+
+
+_decoder = msgspec.msgpack.Decoder(_Written)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Schema:
+    """A model's layout; never changed, equal if its bytes are.
+
+    Args:
+        entries: parameters first, then buffers, each at the offset the layout gives it. `Schema.of` computes them.
+
+    Raises:
+        ValueError: the entries are not such a layout.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: tuple[Entry, ...] = tuple(entries)
+        _check(self.entries)
+        specs = tuple(_Spec(entry.name, entry.shape, entry.dtype, entry.kind) for entry in self.entries)
+        self._bytes: bytes = _encoder.encode(_Written(_VERSION, specs))
+        if len(self._bytes) > MAX_BYTES:
+            raise ValueError(f"the schema takes {len(self._bytes)} bytes, limit {MAX_BYTES}")
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]]) -> Schema:
+        """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise."""
+        listed = sorted(tensors, key=lambda tensor: tensor[3] == "buffer")
+        entries: list[Entry] = []
+        for name, shape, dtype, kind in listed:
+            entries.append(Entry(name, shape, dtype, kind, _next_offset(entries[-1] if entries else None, kind)))
+        return cls(entries)
+
+    @property
+    def size(self) -> int:
+        """Parameters of the flat vector, the padding before the buffers included."""
+        return self.entries[-1].stop
+
+    @cached_property
+    def trainable(self) -> int:
+        """Where buffers begin; `size` if there are none."""
+        return next((entry.offset for entry in self.entries if entry.kind == "buffer"), self.size)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16-byte BLAKE2b of the canonical bytes."""
+        return hashlib.blake2b(self.to_bytes(), digest_size=16, person=b"gossipdp schema").digest()
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes: equal layouts have equal bytes."""
+        return self._bytes
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Schema:
+        """Inverse of `to_bytes`.
+
+        Raises:
+            RemoteProtocolError: anything at all is wrong with the bytes.
+        """
+        if len(data) > MAX_BYTES:
+            raise RemoteProtocolError(f"schema of {len(data)} bytes, limit {MAX_BYTES}")
+        try:
+            written = _decoder.decode(data)
+            schema = cls.of((spec.name, spec.shape, spec.dtype, spec.kind) for spec in written.entries)
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+            raise RemoteProtocolError(f"schema: {error!s:.120}") from None
+        if schema.to_bytes() != data:
+            raise RemoteProtocolError("schema: not in canonical form")
+        return schema
+
+    def first_difference(self, other: Schema) -> str:
+        """What a person needs to find why `other` (this model) is not `self` (the network's); "" if they are equal."""
+        for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
+            if mine != theirs:
+                kind = mine.kind if mine.kind == theirs.kind else "tensor"
+                return f"{kind} {number}: {mine} in the network, {theirs} in this model"
+        shared = min(len(self.entries), len(other.entries))
+        if len(self.entries) == len(other.entries):
+            return ""
+        longer, where = (self, "the network") if len(self.entries) > shared else (other, "this model")
+        extra = longer.entries[shared]
+        counts = f"{len(self.entries)} tensors in the network, {len(other.entries)} in this model"
+        return f"{counts}; the first that only {where} has is {extra.kind} {extra}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        return f"Schema({len(self.entries)} tensors, {self.size} parameters, {self.digest.hex()[:8]})"
+
+
+def _next_offset(before: Entry | None, kind: Kind) -> int:
+    if before is None:
+        return 0
+    if before.kind == kind:
+        return before.stop
+    return -(-before.stop // ALIGNMENT) * ALIGNMENT
+
+
+def _check(entries: tuple[Entry, ...]) -> None:
+    if not 1 <= len(entries) <= MAX_ENTRIES:
+        raise ValueError(f"{len(entries)} tensors; a schema has 1 to {MAX_ENTRIES}")
+    if len({entry.name for entry in entries}) != len(entries):
+        raise ValueError("two tensors have the same name")
+    before: Entry | None = None
+    for entry in entries:
+        if before is not None and (before.kind, entry.kind) == ("buffer", "parameter"):
+            raise ValueError(f"parameter {entry.name} stands behind buffers")
+        if entry.offset != _next_offset(before, entry.kind):
+            raise ValueError(f"{entry.name} stands at {entry.offset}, not at {_next_offset(before, entry.kind)}")
+        if min(entry.shape, default=1) < 1 or entry.stop > MAX_SIZE:
+            raise ValueError(f"{entry.name}: shape {entry.shape}, or more than {MAX_SIZE} parameters in all")
+        before = entry
+
+
+def chunk_parameters(size: int) -> int:
+    """Parameters a chunk of a model of `size` parameters: size/16, rounded up to 256, from 8,192 to 524,288."""
+    sixteenth = -(-size // _CHUNKS)
+    return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), _MOST)
+
+
+def chunk_count(size: int) -> int:
+    """Chunks of a model of `size` parameters."""
+    return -(-size // chunk_parameters(size))

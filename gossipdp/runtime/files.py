@@ -1,0 +1,166 @@
+"""Writing a file so that a crash leaves the old contents or the new, and the small state files of a home.
+
+`Files` is the seam to the file system: tests hand in one that fails, tears or forgets. State files are JSON, read
+back through a type and a size limit. Nothing here may unpickle or know what a checkpoint is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gossipdp.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Files",
+    "Hex",
+    "Remembered",
+    "load_members",
+    "load_run",
+    "load_state",
+    "save_members",
+    "save_run",
+    "save_state",
+]
+
+MAX_STATE: Final = 16 << 20
+TEMPORARY: Final = ".unfinished-"
+Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{2}){0,64}$")]
+T = TypeVar("T")
+
+
+class Files:
+    """The few things a store asks of a file system; a test hands in one that fails or forgets."""
+
+    def create(self, path: Path) -> IO[bytes]:
+        return open(path, "xb", buffering=0, opener=_private)
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        while piece:
+            piece = piece[file.write(piece) or 0 :]
+
+    def sync(self, file: IO[bytes]) -> None:
+        os.fsync(file.fileno())
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(mode=0o700, parents=True)
+
+    def rename(self, before: Path, after: Path) -> None:
+        os.replace(before, after)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# -- state files -------------------------------------------------------------------------------------------------
+
+
+def save_state(path: Path, value: Any, files: Files | None = None) -> None:
+    """Replace `path` by `value` as JSON: after a crash it holds the old value or the new one, whole.
+
+    Raises:
+        DataError: GD-602.
+    """
+    files = files or Files()
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        write_file(files, temporary, [msgspec.json.encode(value)])
+        files.rename(temporary, path)
+        files.sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def load_state(path: Path, kind: type[T]) -> T | None:
+    """What `save_state` saved, checked against the msgspec type `kind`; None if there is no such file.
+
+    Raises:
+        DataError: GD-603, the file is there and does not hold that.
+    """
+    try:
+        return msgspec.json.decode(read_bounded(path, MAX_STATE), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        raise DataError(
+            "GD-603", f"{path} cannot be read", seen=str(error), do="move it away; the peer writes a new one"
+        ) from None
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A member met before, to be dialled after a restart."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    name: Annotated[str, Meta(max_length=48)]
+    address: Annotated[str, Meta(max_length=80)]
+
+
+def save_members(path: Path, members: Sequence[Remembered]) -> None:
+    """Remember `members`. Raises DataError GD-602."""
+    save_state(path, list(members))
+
+
+def load_members(path: Path) -> list[Remembered]:
+    """Those remembered; [] if there is no such file. Raises DataError GD-603."""
+    return load_state(path, list[Remembered]) or []
+
+
+def save_run(path: Path, run: bytes) -> None:
+    """Remember the run this home belongs to, so that it never founds another. Raises DataError GD-602."""
+    save_state(path, run.hex())
+
+
+def load_run(path: Path) -> bytes | None:
+    """The remembered run id, or None. Raises DataError GD-603."""
+    text = load_state(path, Hex)
+    return None if text is None else bytes.fromhex(text)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------
+
+
+def bytes_of(piece: NDArray[Any] | memoryview | bytes) -> memoryview:
+    view = memoryview(piece)  # type: ignore[arg-type]
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def write_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]]) -> None:
+    with files.create(path) as file:
+        for piece in pieces:
+            files.write(file, bytes_of(piece))
+        files.sync(file)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    with open(path, "rb") as file:
+        contents = file.read(limit + 1)
+    if len(contents) > limit:
+        raise ValueError(f"{path.name}: more than {limit} bytes")
+    return contents
+
+
+def unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        "GD-602", f"{path} could not be written", seen=str(error), do="make room, or let the peer write there"
+    )

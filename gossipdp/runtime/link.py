@@ -1,0 +1,72 @@
+"""Daemon and training process of one host: a socket for words, shared memory for vectors (architecture section 4b).
+
+The socket is AF_UNIX SOCK_SEQPACKET, mode 0600, and both ends check the other's user. Its end-of-file is the crash
+detector: whoever dies, the other knows at once. Neither end waits for the other in `send`, `receive` or `handle`. The
+parts are in `link_server`, `link_client`, `link_messages` and `region`; this is the one to import. None of them may
+know torch, zmq, or what the vectors mean.
+"""
+
+from __future__ import annotations
+
+from gossipdp.runtime.link_client import Link
+from gossipdp.runtime.link_messages import (
+    Applied,
+    Closing,
+    FromDaemon,
+    FromTraining,
+    Hello,
+    Pace,
+    Ready,
+    Refused,
+    RegionReady,
+    Report,
+    Session,
+    Slot,
+    Submit,
+    Taken,
+    Waiting,
+    spans,
+)
+from gossipdp.runtime.link_server import (
+    Attached,
+    Detached,
+    LinkEvent,
+    LinkServer,
+    ModelWritten,
+    Reported,
+    SlotApplied,
+    Submitted,
+)
+from gossipdp.runtime.link_socket import default_home, socket_path
+from gossipdp.runtime.region import Region
+
+__all__ = [
+    "Applied",
+    "Attached",
+    "Closing",
+    "Detached",
+    "FromDaemon",
+    "FromTraining",
+    "Hello",
+    "Link",
+    "LinkEvent",
+    "LinkServer",
+    "ModelWritten",
+    "Pace",
+    "Ready",
+    "Refused",
+    "Region",
+    "RegionReady",
+    "Report",
+    "Reported",
+    "Session",
+    "Slot",
+    "SlotApplied",
+    "Submit",
+    "Submitted",
+    "Taken",
+    "Waiting",
+    "default_home",
+    "socket_path",
+    "spans",
+]

@@ -1,0 +1,149 @@
+"""The training process's end of the link.
+
+Nothing here waits, but for `Link.wait`. Nothing here may know torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import weakref
+from pathlib import Path
+
+from gossipdp.errors import RemoteProtocolError, UnreachableError
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime.link_messages import (
+    LINK_VERSION,
+    FromDaemon,
+    FromTraining,
+    Hello,
+    RegionReady,
+    decode_from_daemon,
+    encode,
+)
+from gossipdp.runtime.link_socket import check_private, receive, socket_path, user_of
+from gossipdp.runtime.region import Region, write_blob
+
+__all__ = ["Link"]
+
+
+class Link:
+    """The training process's end. Made by `connect`; `hello` begins the dialogue."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.region: Region | None = None
+        """there once `receive` has returned RegionReady"""
+        self.lost = ""
+        """why the daemon is gone, once it is"""
+        _links.add(self)
+
+    @classmethod
+    def connect(cls, home: Path) -> Link:
+        """Reach the daemon of `home`; returns at once.
+
+        Raises:
+            UnreachableError: GD-105, no daemon serves this home.
+        """
+        path = socket_path(home)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.setblocking(False)
+            if path.name != "link.sock":
+                check_private(path.parent)
+            connection.connect(str(path))
+            if user_of(connection) != os.geteuid():
+                raise OSError(errno.EPERM, f"served by user {user_of(connection)}")
+        except OSError as error:
+            connection.close()
+            raise _no_daemon(path, error) from None
+        return cls(connection)
+
+    def hello(self, schema: Schema, world: int = 1) -> None:
+        """Introduce this process: the model it trains, and how many processes train the replica."""
+        fd = write_blob(schema.to_bytes())
+        try:
+            hello = Hello(LINK_VERSION, os.getpid(), world, schema.digest)
+            socket.send_fds(self._connection, [encode(hello)], [fd])
+        except OSError:
+            pass  # the end-of-file tells
+        finally:
+            os.close(fd)
+
+    def send(self, message: FromTraining) -> bool:
+        """False if the daemon cannot take it now, or is gone; `receive` knows which."""
+        try:
+            self._connection.send(encode(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[FromDaemon]:
+        """What the daemon has said since; never waits. Once it is gone `lost` says so."""
+        messages: list[FromDaemon] = []
+        reset = False
+        while not self.lost:
+            try:
+                packet, fds = receive(self._connection)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                # Reported before what the daemon said last; the second try reads that.
+                if reset:
+                    self.lost = "the daemon is gone"
+                reset = True
+                continue
+            except OSError as error:
+                self.lost = f"the connection to the daemon broke: {error.strerror}"
+                break
+            try:
+                if not packet:
+                    self.lost = "the daemon is gone"
+                    break
+                message = decode_from_daemon(packet)
+                if isinstance(message, RegionReady):
+                    if len(fds) != 1:
+                        raise RemoteProtocolError("a region without its memory")
+                    self.region = Region(fds[0], message.size)
+                messages.append(message)
+            except (RemoteProtocolError, ValueError, OSError) as error:
+                self.lost = str(error)
+            finally:
+                for received in fds:
+                    os.close(received)
+        return messages
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the daemon to say something, or to go."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(1000.0 * timeout))
+
+    def close(self) -> None:
+        """Leave. The region stays mapped as long as its arrays are used."""
+        self.lost = self.lost or "closed"
+        self._connection.close()
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data loader's: it would keep the connection open after the parent's death."""
+    for link in list(_links):
+        link.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _no_daemon(path: Path, error: OSError) -> UnreachableError:
+    return UnreachableError(
+        "GD-105",
+        "no daemon on this host",
+        seen=f"{path}: {error.strerror}",
+        do="start one: `gossipdp up RUN.toml -- CMD` on the first host, `gossipdp join @invite -- CMD` on the others "
+        "(--home or GOSSIPDP_HOME says which); GOSSIPDP_OFF=1 trains without",
+    )

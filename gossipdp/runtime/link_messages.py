@@ -1,0 +1,205 @@
+"""What a daemon and a training process say to each other, in packets of at most 64 KiB.
+
+    training process                          daemon
+    Hello + schema file          ->
+                                 <-           Region + memory file, or Refused
+    Ready (x holds its model)    ->
+                                 <-           Waiting, now and then;  Session (x holds the model to start from)
+    Submit, Applied, Report      ->
+                                 <-           Pace, Slot, Taken, Closing
+
+Both sides are of one user on one host, and may be of different versions. Nothing here may hold a socket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.messages import U32, U63, Digest, Weight
+
+__all__ = [
+    "LINK_VERSION",
+    "Applied",
+    "Closing",
+    "FromDaemon",
+    "FromTraining",
+    "Hello",
+    "Pace",
+    "Ready",
+    "Refused",
+    "RegionReady",
+    "Report",
+    "Session",
+    "Slot",
+    "Submit",
+    "Taken",
+    "Waiting",
+    "decode_from_daemon",
+    "decode_from_training",
+    "encode",
+    "spans",
+]
+
+LINK_VERSION: Final = 1
+MAX_SPANS: Final = 2048
+
+Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Span: TypeAlias = tuple[U32, U32]
+"""chunks first to last, the last included"""
+
+
+class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all. Fields are append-only; a new one has a default."""
+
+
+# -- from the training process --------------------------------------------------------------------------------
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """The first word; the schema's canonical bytes come with it, as a file."""
+
+    version: U32
+    pid: U32
+    world: Annotated[int, Meta(ge=1, le=65_536)]
+    """training processes of this replica group"""
+    schema: Digest
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """`x` holds the training process's own model."""
+
+
+class Submit(_Message, frozen=True, tag="submit"):
+    """`x` holds a snapshot in which slots up to `applied` are; steps and samples since the one before."""
+
+    session: U63
+    snapshot: Count
+    applied: U63
+    steps: U63
+    samples: U63
+    loss: float = math.nan
+
+
+class Applied(_Message, frozen=True, tag="applied"):
+    """`slot` is inside the live parameters; its memory may be used again."""
+
+    session: U63
+    slot: Count
+
+
+class Report(_Message, frozen=True, tag="report"):
+    """For the metrics. Sums count from the start of the training process; NaN is "not known"."""
+
+    session: U63
+    loss: float = math.nan
+    stall_seconds: float = 0.0
+    lost_steps: U63 = 0
+
+
+# -- from the daemon ------------------------------------------------------------------------------------------
+
+
+class RegionReady(_Message, frozen=True, tag="region"):
+    """The shared memory for vectors of `size` parameters comes with it, as a file."""
+
+    size: Count
+
+
+class Refused(_Message, frozen=True, tag="refused"):
+    """The daemon will not serve this training process; the fields are those of a GossipdpError."""
+
+    code: Annotated[str, Meta(max_length=16)]
+    cause: Annotated[str, Meta(max_length=400)]
+    seen: Annotated[str, Meta(max_length=4000)] = ""
+    do: Annotated[str, Meta(max_length=400)] = ""
+
+
+class Waiting(_Message, frozen=True, tag="waiting"):
+    """No model yet: what the daemon waits for, and the share of it that is there."""
+
+    text: Annotated[str, Meta(max_length=400)]
+    share: Weight = 0.0
+
+
+class Session(_Message, frozen=True, tag="session"):
+    """`x` holds the model to start from; submit every so many steps. `clock` is the network's, in steps."""
+
+    session: Count
+    every: Count
+    clock: U63
+    chunk_parameters: Count
+
+
+class Pace(_Message, frozen=True, tag="pace"):
+    """Submit every so many steps from now on; the network's clock, in steps and in samples."""
+
+    every: Count
+    clock: U63
+    samples: U63
+
+
+class Slot(_Message, frozen=True, tag="slot"):
+    """Add `slots[slot % 2]` to the live parameters on these chunks; it is zero on all others."""
+
+    session: Count
+    slot: Count
+    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)]
+
+
+class Taken(_Message, frozen=True, tag="taken"):
+    """`x` is free for the next snapshot. refused: "", nan, or session (its steps were not counted)."""
+
+    snapshot: Count
+    refused: Annotated[str, Meta(max_length=80)] = ""
+
+
+class Closing(_Message, frozen=True, tag="closing"):
+    """The daemon goes; training goes on alone."""
+
+
+FromTraining: TypeAlias = Hello | Ready | Submit | Applied | Report
+FromDaemon: TypeAlias = RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Closing
+
+_encoder = msgspec.msgpack.Encoder()
+_from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
+_from_daemon: msgspec.msgpack.Decoder[FromDaemon] = msgspec.msgpack.Decoder(FromDaemon)
+
+
+def encode(message: FromTraining | FromDaemon) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_training(packet: bytes) -> FromTraining:
+    """Raises RemoteProtocolError, whatever the bytes."""
+    try:
+        return _from_training.decode(packet)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"from the training process: {error!s:.120}") from None
+
+
+def decode_from_daemon(packet: bytes) -> FromDaemon:
+    """Raises RemoteProtocolError, whatever the bytes."""
+    try:
+        return _from_daemon.decode(packet)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"from the daemon: {error!s:.120}") from None
+
+
+def spans(chunks: Sequence[int]) -> tuple[Span, ...]:
+    """Runs of consecutive chunks, first and last included; `chunks` ascend.
+
+    More than fit a packet become one run: a slot is zero on the chunks between, and adding zero changes nothing.
+    """
+    runs: list[Span] = []
+    for chunk in chunks:
+        if runs and chunk == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], chunk)
+        else:
+            runs.append((chunk, chunk))
+    return tuple(runs) if len(runs) <= MAX_SPANS else ((runs[0][0], runs[-1][1]),)

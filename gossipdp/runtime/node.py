@@ -1,0 +1,408 @@
+"""Drives one Peer in the real world: sockets, shared memory, threads and the clock, and nothing of the protocol.
+
+One I/O thread, the caller's, runs everything here; one compute thread owns every vector and runs jobs in the order
+asked; one storage thread writes checkpoints. They share nothing but queues, so there is no lock. One turn of the loop:
+poll, feed what came to the Peer one input at a time, and after each drain its messages, jobs and events.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.errors import DataError, GossipdpError
+from gossipdp.protocol import events, jobs
+from gossipdp.protocol.messages import Ack, Data, Member, State, short
+from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.runtime import link as links
+from gossipdp.runtime import transport as wires
+from gossipdp.runtime.compute import Compute, Finished
+from gossipdp.runtime.faults import FaultPoint
+from gossipdp.runtime.keeper import Keeper
+from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.status import Status
+from gossipdp.runtime.store import CheckpointMeta, Store
+
+__all__ = ["Node", "Service"]
+
+log = logging.getLogger("gossipdp.node")
+
+TICK = 0.5
+"""seconds between looks at what no event tells: queues, round-trip times, checkpoints due"""
+LINK_CODES = {"GD-301": ("this model is not the network's", "train the model the network trains, or found another")}
+
+
+class Service(Protocol):
+    """Something else that lives in the I/O loop, such as the control socket."""
+
+    def filenos(self) -> Sequence[int]: ...
+
+    def handle(self, fd: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    network: str
+    checkpoint_every: float = 600.0
+    """seconds"""
+
+
+class Node:
+    """Args:
+
+    peer: not started yet; `start` is called on it by the daemon before `run`.
+    found_run: called when this peer has founded the network, for a new run id.
+    learned_run: called with the run id this peer hears of when it has none.
+    remember: called with the members to be dialled after a restart, when their addresses have changed.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        peer: Peer,
+        algorithm: Pairwise,
+        *,
+        transport: wires.Transport,
+        link: links.LinkServer,
+        store: Store,
+        metrics: Metrics,
+        incarnation: int,
+        learned_run: Callable[[bytes], None],
+        found_run: Callable[[], bytes],
+        remember: Callable[[Sequence[Member]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self.peer, self._algorithm, self._clock = config, peer, algorithm, clock
+        self._transport, self._link, self._store, self._metrics = transport, link, store, metrics
+        self._incarnation = incarnation
+        self._learned_run, self._found_run, self._remember = learned_run, found_run, remember
+        self._remembered: dict[bytes, str] = {}
+        self._compute = Compute(self._execute)
+        self._keeper = Keeper(store, self._copy, self._checkpoint_saved)
+        self._services: list[Service] = []
+        self._faults = FaultPoint.from_environment()
+        self.status = Status(peer, transport, network=config.network)
+        self._attached_schema = b""
+        self._region: links.Region | None = None
+        self._lost_steps = 0
+        self._next_tick = 0.0
+        self._next_checkpoint = math.inf
+        self._stopping_at = math.inf
+        self._final_checkpoint = False
+        self._finished = False
+        self._told: dict[tuple[str, str], float] = {}
+
+    # -- what the daemon calls --------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> bytes:
+        """The run this peer belongs to, or b""."""
+        return self._transport.run
+
+    def add(self, service: Service) -> None:
+        self._services.append(service)
+
+    def run(self) -> None:
+        """Until the peer has left."""
+        while not self._finished:
+            self._turn()
+
+    def leave(self, within: float = 8.0) -> None:
+        """Finish the chunks in flight, write a checkpoint, say goodbye; `run` then returns."""
+        if self._stopping_at == math.inf:
+            now = self._clock()
+            self._stopping_at = now + within
+            self.peer.leave(now)
+            self._drain(now)
+
+    def checkpoint(self) -> bool:
+        """Begin a checkpoint now; False if there is no model yet or one is being written."""
+        if not self.peer.ready or self._keeper.busy:
+            return False
+        model, status = self.peer.model, self.status
+        assert model is not None
+        meta = CheckpointMeta(
+            network=self._config.network,
+            run=self._transport.run.hex(),
+            peer=self.peer.id.hex(),
+            incarnation=self._incarnation,
+            round=self.peer.rounds.rounds,
+            clock=self.peer.clock,
+            steps=status.steps,
+            samples=status.samples,
+            schema=model.schema.digest.hex(),
+        )
+        self._keeper.save(self._algorithm.ledger, meta, model.schema_bytes)
+        return True
+
+    def close(self) -> None:
+        self._link.close()
+        self._transport.close()
+        self._compute.close()
+        self._keeper.close()
+        self._metrics.close()
+
+    # -- one turn ---------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        now = self._clock()
+        services = {fd: service for service in self._services for fd in service.filenos()}
+        trainers = set(self._link.filenos())
+        waits = [self.peer.timer(), self._next_tick, self._stopping_at]
+        timeout = max(0.0, min(wait for wait in waits if wait is not None) - now)
+        watched = [*services, *trainers, self._compute.fileno(), self._keeper.fileno()]
+        arrived, readable = self._transport.poll(timeout, watched)
+        now = self._clock()
+        for event in arrived:
+            self._from_transport(event, now)
+            self._drain(now)
+        for fd in readable:
+            if fd == self._compute.fileno():
+                self._collect()
+            elif fd == self._keeper.fileno():
+                self._keeper.collect()
+            elif fd in trainers:
+                for message in self._link.handle(fd):
+                    self._from_link(message, now)
+                    self._drain(now)
+            elif fd in services:
+                services[fd].handle(fd)
+        timer = self.peer.timer()
+        if timer is not None and timer <= now:
+            self.peer.handle_timer(now)
+            self._drain(now)
+        if now >= self._next_tick:
+            self._tick(now)
+
+    def _drain(self, now: float) -> None:
+        for envelope in self.peer.messages_to_send():
+            self._transport.send(envelope.to, envelope.address, envelope.lane, envelope.frames)
+            if self._faults is not None:
+                self._pass_points(envelope)
+        while (job := self.peer.next_job()) is not None:
+            self._compute.submit(self._bound(job))
+        while (event := self.peer.next_event()) is not None:
+            self._from_peer(event, now)
+
+    def _pass_points(self, envelope: Envelope) -> None:
+        assert self._faults is not None
+        if isinstance(envelope.message, Data):
+            self._faults.passed(f"chunk {envelope.message.chunk} sent")
+        elif isinstance(envelope.message, Ack):
+            self._faults.passed("ACK sent")
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def _bound(self, job: jobs.Job) -> Any:
+        """Jobs that are the driver's own become functions; what they need is taken now, on the I/O thread."""
+        match job:
+            case jobs.Bind():
+                region = self._region
+                assert region is not None
+                return (job, partial(self._bind, region.x, (region.slots[0], region.slots[1])))
+            case jobs.Unbind():
+                return (job, self._algorithm.ledger.unbind)
+            case jobs.Restore():
+                return (job, self._restore)
+        return job
+
+    def _execute(self, work: Any) -> Any:
+        if isinstance(work, tuple):
+            return work[1]()
+        return self._algorithm.run(work)
+
+    def _bind(self, x: Any, slots: tuple[Any, Any]) -> None:
+        self._algorithm.ledger.bind(x, slots)
+
+    def _restore(self) -> tuple[jobs.Restored | None, Sequence[str]]:
+        checkpoint, notices = self._store.latest()
+        if checkpoint is None:
+            return None, notices
+        schema = Schema.from_bytes(checkpoint.schema)
+        self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
+        checkpoint.read_into("anchor", self._algorithm.ledger.a)
+        checkpoint.read_into("momentum", self._algorithm.ledger.v)
+        return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round), notices
+
+    def _copy(self, piece: Callable[[], Any]) -> None:
+        self._compute.submit((self._keeper, piece))
+
+    def _collect(self) -> None:
+        for finished in self._compute.collect():
+            self._finish(finished)
+
+    def _finish(self, finished: Finished) -> None:
+        if finished.error is not None:
+            raise finished.error
+        job, result = (finished.work[0], finished.result) if isinstance(finished.work, tuple) else finished[:2]
+        if job is self._keeper:
+            self._keeper.copied(result)
+            return
+        if isinstance(job, jobs.Restore):
+            result, notices = result
+            for notice in notices:
+                log.warning("%s", notice)
+        half_way = isinstance(job, jobs.OuterStep) and job.chunk == self._algorithm.ledger.chunks // 2
+        if half_way and self._faults is not None:
+            self._faults.passed("outer step half done")
+        now = self._clock()
+        self.peer.job_done(job, result, now)
+        self._drain(now)
+
+    # -- what came in -----------------------------------------------------------------------------------------
+
+    def _from_transport(self, event: wires.TransportEvent, now: float) -> None:
+        match event:
+            case wires.Received(peer, _, frames):
+                self.peer.receive(frames, peer, now)
+            case wires.LinkDown(peer, reason):
+                self.peer.link_down(peer, reason, now)
+            case wires.LinkUp(peer, address, inbound):
+                log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
+            case wires.DialFailed(peer, address, reason, code):
+                self._trouble(code, f"{address or short(peer)}: {reason}", now)
+                if peer:
+                    self.peer.link_down(peer, reason, now)
+            case wires.HandshakeRefused(address, code, reason):
+                self._trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
+            case wires.RunLearned(run):
+                self._learned_run(run)
+                log.info("this peer belongs to run %s", run.hex()[:8])
+
+    def _trouble(self, code: str, text: str, now: float) -> None:
+        """Say it once a minute: the protocol dials again and again."""
+        last = self._told.get((code, text))
+        if last is None or now - last >= 60.0:
+            if len(self._told) > 256:
+                self._told.clear()
+            self._told[(code, text)] = now
+            log.warning("%s %s", code, text, extra={"code": code})
+            self.status.notices.append(f"{code} {text}")
+
+    def _from_link(self, event: links.LinkEvent, now: float) -> None:
+        match event:
+            case links.Attached():
+                # Kept here, for the process may die, and a job that was asked for meets its vectors all the same.
+                self._attached_schema, self._region = event.schema, self._link.region
+            case links.ModelWritten():
+                self.peer.attach(self._attached_schema, now)
+                if not self.peer.ready:
+                    log.info("a training process waits for the model")
+            case links.Submitted():
+                self.status.steps += event.steps
+                self.status.samples += event.samples
+                self.peer.submit(event.session, event.snapshot, event.applied, event.steps, event.samples, now)
+            case links.SlotApplied():
+                self.peer.slot_applied(event.session, event.slot, now)
+            case links.Reported():
+                self._reported(event)
+            case links.Detached():
+                log.info("the training process is gone: %s", event.reason)
+                self.status.training = False
+                self.peer.detach(now)
+
+    def _from_peer(self, event: events.Event, now: float) -> None:
+        self.status.observe(event)
+        self._metrics.observe(event)
+        match event:
+            case events.SessionOpened(session):
+                self.status.training = True
+                ledger = self._algorithm.ledger
+                self._link.send(links.Session(session, self.peer.every, self.peer.clock, ledger.chunk_parameters))
+            case events.SessionRefused(code, reason):
+                cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
+                log.error("%s %s: %s", code, cause, reason, extra={"code": code})
+                self._link.refuse(code, cause, reason, do)
+            case events.Pace(every):
+                if self.status.training:
+                    self._link.send(links.Pace(every, self.peer.clock, self.peer.progress.samples()))
+            case events.SlotSealed(slot, chunks):
+                self._link.send(links.Slot(self.peer.rounds.session, slot, links.spans(chunks)))
+            case events.SnapshotTaken(snapshot, refused):
+                if refused:
+                    log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
+                self._link.send(links.Taken(snapshot, refused))
+            case events.StateReady(origin, clock):
+                self._ready(origin, clock, now)
+            case events.MemberChanged(member, before):
+                was = "" if before is None else f", was {before.name.lower()}"
+                log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
+            case events.ExchangeEnded():
+                self._log_exchange(event)
+            case events.TransferProgress(source, chunks, of):
+                if chunks % max(1, of // 10) == 0:
+                    self._link.send(links.Waiting(f"model from {short(source)}", chunks / of))
+            case events.Notice(code, text):
+                self._trouble(code, text, now)
+            case events.UpdateRefused(peer, reason):
+                self._trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.ChunksInDoubt(partner, count):
+                log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
+            case events.Left():
+                self.status.leaving = True
+                self._stopping_at = now + 0.3
+
+    def _ready(self, origin: str, clock: int, now: float) -> None:
+        if origin == "founded":
+            self._transport.run = self._found_run()
+        log.info("model %s, network clock %d", origin, clock)
+        self._next_checkpoint = now + self._config.checkpoint_every
+
+    def _log_exchange(self, event: events.ExchangeEnded) -> None:
+        log.log(
+            logging.DEBUG if event.result == "done" else logging.INFO,
+            "exchange %d with %s %s: %d of %d chunks, %s, %.2f s",
+            event.exchange,
+            short(event.partner),
+            event.result,
+            event.chunks,
+            event.of,
+            event.codec,
+            event.duration,
+            extra={"exchange": event.exchange, "partner": event.partner.hex(), "round": self.peer.rounds.rounds},
+        )
+
+    def _reported(self, event: links.Reported) -> None:
+        if math.isfinite(event.loss):
+            self.status.loss = event.loss
+        self.status.stall_seconds = event.stall_seconds
+        if event.lost_steps > self._lost_steps:
+            self._metrics.count_lost_steps(event.lost_steps - self._lost_steps)
+        self._lost_steps = event.lost_steps
+
+    # -- now and then -----------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        self._next_tick = now + TICK
+        self._metrics.update(self.status, queued=self._compute.waiting)
+        members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
+        addresses = {member.id: member.address for member in members if member.state != State.LEFT}
+        if addresses and addresses != self._remembered:
+            self._remembered = addresses
+            self._remember([member for member in members if member.id in addresses])
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._config.checkpoint_every
+            self.checkpoint()
+        if self.status.leaving and not self._final_checkpoint:
+            self._final_checkpoint = True
+            self.checkpoint()
+        if now >= self._stopping_at and not (self._keeper.busy and now < self._stopping_at + 5.0):
+            self._finished = True
+
+    def _checkpoint_saved(self, outcome: Path | DataError) -> None:
+        if isinstance(outcome, GossipdpError):
+            log.error("%s", outcome, extra={"code": outcome.code})
+            self.status.notices.append(str(outcome).splitlines()[0])
+        else:
+            log.info("checkpoint %s", outcome.name)
+            self.status.checkpoint = str(outcome)
+            self._metrics.checkpoint_saved()

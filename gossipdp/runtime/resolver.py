@@ -1,0 +1,76 @@
+"""Names to IP addresses without ever blocking the caller. No zmq socket may stand here.
+
+Literal addresses are resolved at once. A name costs a thread for as long as the system's resolver takes, for
+libzmq would look it up on its only I/O thread and hold up every link meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from typing import Final, NamedTuple
+
+MAX_LOOKUPS: Final = 8
+MAX_TARGETS: Final = 4
+
+
+class Target(NamedTuple):
+    """One place to dial: what a person reads, what libzmq takes, and whether the routing table knows a way."""
+
+    text: str
+    endpoint: str
+    routable: bool
+
+
+class Resolver:
+    def __init__(self) -> None:
+        self._done: queue.SimpleQueue[tuple[str, list[Target] | str]] = queue.SimpleQueue()
+        self.pending = 0
+
+    def look_up(self, key: str, host: str, port: int) -> list[Target] | str | None:
+        """Targets for `host:port`, the reason there are none, or None: `collect` will return it later, under `key`."""
+        try:
+            return _resolve(host, port, socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            pass
+        if self.pending >= MAX_LOOKUPS:
+            return "too many names are being looked up"
+        self.pending += 1
+        threading.Thread(target=self._run, args=(key, host, port), name="gossipdp-resolver", daemon=True).start()
+        return None
+
+    def collect(self) -> list[tuple[str, list[Target] | str]]:
+        """What has been resolved since the last call."""
+        done = []
+        while not self._done.empty():
+            done.append(self._done.get_nowait())
+            self.pending -= 1
+        return done
+
+    def _run(self, key: str, host: str, port: int) -> None:
+        try:
+            self._done.put((key, _resolve(host, port, 0)))
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name"
+            self._done.put((key, f"name not resolved: {why}"))
+
+
+def _resolve(host: str, port: int, flags: int) -> list[Target]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    targets = {}
+    for family, _, _, _, place in found:
+        name = str(place[0])
+        text = f"[{name}]:{port}" if family == socket.AF_INET6 else f"{name}:{port}"
+        targets[text] = Target(text, f"tcp://{text}", _has_route(family, place))
+    return list(targets.values())[:MAX_TARGETS]
+
+
+def _has_route(family: int, place: tuple[str | int | bytes, ...]) -> bool:
+    """Connecting a datagram socket sends nothing: it only asks the routing table."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)
+    except OSError:
+        return False
+    return True

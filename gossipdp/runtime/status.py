@@ -1,0 +1,216 @@
+"""What a peer can say of itself at any moment: the answers to `status` and `members`, kept from its events.
+
+Only plain numbers and strings come out, ready for JSON; peers are named by hexadecimal ids. Nothing here may send,
+wait or touch a vector.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossipdp.protocol import events
+from gossipdp.protocol.messages import Lane, State, short
+from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.transport import Transport
+
+__all__ = ["Status"]
+
+
+@dataclass
+class _Partner:
+    last_exchange: float = math.nan
+    exchanges: int = 0
+    strikes: int = 0
+
+
+@dataclass
+class _Rate:
+    """Samples a second of one member, from two looks at its reports."""
+
+    at: float
+    samples: int
+    rate: float = math.nan
+
+
+@dataclass
+class Status:
+    """Feed it every event; ask it at any time."""
+
+    peer: Peer
+    transport: Transport
+    network: str
+    address: str = ""
+    metrics: str = ""
+    home: str = ""
+    exchanges: Counter[str] = field(default_factory=Counter)
+    blocks: int = 0
+    escalated: int = 0
+    exchanged_bytes: int = 0
+    exchanged_parameters: float = 0.0
+    distance: float = math.nan
+    loss: float = math.nan
+    stall_seconds: float = 0.0
+    steps: int = 0
+    samples: int = 0
+    training: bool = False
+    in_doubt: int = 0
+    last_partner: bytes = b""
+    checkpoint: str = ""
+    leaving: bool = False
+    notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
+    _partners: dict[bytes, _Partner] = field(default_factory=dict)
+    _rates: dict[bytes, _Rate] = field(default_factory=dict)
+    _transfer: str = ""
+    _started: float = field(default_factory=time.monotonic)
+    _shares: list[float] = field(default_factory=list)
+
+    def observe(self, event: events.Event) -> None:
+        match event:
+            case events.ExchangeEnded():
+                self._exchange(event)
+            case events.ChunksInDoubt(_, count):
+                self.in_doubt += count
+            case events.UpdateRefused(peer, reason):
+                self._of(peer).strikes += 1
+                self.notices.append(f"GD-402 update of {short(peer)} refused: {reason}")
+            case events.Notice(code, text):
+                self.notices.append(f"{code} {text}")
+            case events.TransferProgress(source, chunks, of):
+                self._transfer = f"{chunks} of {of} chunks from {short(source)}"
+            case events.StateReady():
+                self._transfer = ""
+            case events.RoundDone():
+                self._samples_seen()
+
+    def _exchange(self, event: events.ExchangeEnded) -> None:
+        self.exchanges[event.result] += 1
+        partner = self._of(event.partner)
+        if event.chunks == 0:
+            return
+        partner.exchanges += 1
+        partner.last_exchange = time.monotonic()
+        self.last_partner = event.partner
+        self.distance = event.distance
+        self.blocks += event.blocks
+        self.escalated += event.escalated
+        self.exchanged_bytes += event.received
+        model = self.peer.model
+        if model is not None:
+            self.exchanged_parameters += model.schema.size * event.chunks / event.of
+        if event.blocks and len(self._shares) < 100_000:
+            self._shares.append(event.escalated / event.blocks)
+
+    def _of(self, peer: bytes) -> _Partner:
+        if len(self._partners) > 4096:
+            self._partners.clear()
+        return self._partners.setdefault(peer, _Partner())
+
+    def _samples_seen(self) -> None:
+        now = time.monotonic()
+        for report in self.peer.progress.reports():
+            rate = self._rates.setdefault(report.id, _Rate(now, report.samples))
+            if now - rate.at >= 5.0:
+                rate.rate = (report.samples - rate.samples) / (now - rate.at)
+                rate.at, rate.samples = now, report.samples
+
+    @property
+    def consensus_distance(self) -> float:
+        """RMS distance of a replica to the mean, per parameter: E||a_i - a_j||^2 = 2N/(N-1) CD^2 over pairs."""
+        members = 1 + len(self.peer.membership.alive())
+        return self.distance * math.sqrt((members - 1) / (2 * members)) if members > 1 else 0.0
+
+    def counts(self) -> dict[str, int]:
+        """Members by state, this peer included."""
+        counts = Counter(member.state.name.lower() for member in self.peer.membership.members.values())
+        return {state.name.lower(): counts[state.name.lower()] for state in State}
+
+    def describe(self) -> dict[str, Any]:
+        """The answer to `status`."""
+        peer, counters = self.peer, self.transport.counters
+        shares = sorted(self._shares)
+        state = "leaving" if self.leaving else "ready" if peer.ready else "joining"
+        return {
+            "id": peer.id.hex(),
+            "name": peer.membership.me.name,
+            "network": self.network,
+            "run": self.transport.run.hex(),
+            "incarnation": peer.membership.me.incarnation,
+            "address": self.address,
+            "metrics": self.metrics,
+            "home": self.home,
+            "state": state,
+            "transfer": self._transfer,
+            "training": "attached" if self.training else "none",
+            "round": peer.rounds.rounds,
+            "clock": peer.clock,
+            "steps": self.steps,
+            "samples": self.samples,
+            "every": peer.every,
+            "warming_up": peer.warming_up,
+            "members": self.counts(),
+            "partner": "" if peer.averaging.partner is None else peer.averaging.partner.hex(),
+            "last_partner": self.last_partner.hex(),
+            "exchanges": dict(self.exchanges),
+            "exchanged_bytes": self.exchanged_bytes,
+            "exchanged_parameters": self.exchanged_parameters,
+            "blocks": self.blocks,
+            "escalated_blocks": self.escalated,
+            "escalated_median": shares[len(shares) // 2] if shares else None,
+            "chunks_in_doubt": self.in_doubt,
+            "consensus_distance": _number(self.consensus_distance),
+            "loss": _number(self.loss),
+            "stall_seconds": self.stall_seconds,
+            "sent_bytes": sum(counters.sent_bytes.values()),
+            "received_bytes": sum(counters.received_bytes.values()),
+            "received_data_bytes": _lane(counters.received_bytes, Lane.DATA),
+            "checkpoint": self.checkpoint,
+            "uptime": time.monotonic() - self._started,
+            "notices": list(self.notices),
+        }
+
+    def members(self) -> list[dict[str, Any]]:
+        """The answer to `members`, this peer first, then by name."""
+        peer, counters = self.peer, self.transport.counters
+        reports = {report.id: report for report in peer.progress.reports()}
+        clock = peer.clock
+        rows = []
+        for member in peer.membership.members.values():
+            report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
+            rate = self._rates.get(member.id)
+            rows.append(
+                {
+                    "name": member.name,
+                    "id": member.id.hex(),
+                    "me": member.id == peer.id,
+                    "state": member.state.name.lower(),
+                    "incarnation": member.incarnation,
+                    "address": member.address,
+                    "path": "direct" if member.address else "outbound-only",
+                    "rtt": _number(peer.membership.rtt(member.id)),
+                    "round": None if report is None else report.rounds,
+                    "steps": None if report is None else report.steps,
+                    "samples_per_second": None if rate is None else _number(rate.rate),
+                    "lag": None if report is None else max(0, clock - report.clock),
+                    "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
+                    "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
+                    "last_exchange": _number(time.monotonic() - partner.last_exchange),
+                    "exchanges": partner.exchanges,
+                    "strikes": partner.strikes,
+                    "version": member.software,
+                }
+            )
+        rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
+        return rows
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:
+    return sum(size for (_, where), size in counter.items() if where is lane)

@@ -1,0 +1,149 @@
+"""What a transport tells its driver, what it counts, and how far it may go. Plain data; no socket may stand here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossipdp.protocol.messages import Lane
+from gossipdp.protocol.wire import Buffer
+
+MAX_COUNTED_PEERS: Final = 4096
+"""traffic of peers past this many is counted under b"", so that minting identities costs no memory here"""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportEvent:
+    """Base of all transport events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received(TransportEvent):
+    """One message of a verified peer. Frames past 4 KiB are memoryviews over libzmq's own memory, not copies."""
+
+    peer: bytes
+    lane: Lane
+    frames: list[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp(TransportEvent):
+    """The peer is verified on both connections. `address`: as dialled, or the IP an inbound link came from."""
+
+    peer: bytes
+    address: str
+    inbound: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown(TransportEvent):
+    """No link to the peer is left."""
+
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed(TransportEvent):
+    """`reason` names each address tried and what came of it. `peer` is b"" when only the address was known.
+
+    code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret; GD-202 an identity was not
+    proven; GD-203 another network or run; GD-204 this peer's key is banned there; GD-205 this identity is live there;
+    GD-302 another protocol version.
+    """
+
+    peer: bytes
+    address: str
+    reason: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeRefused(TransportEvent):
+    """This peer refused somebody who dialled in. `address` is where from, as far as known; codes as in DialFailed."""
+
+    address: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunLearned(TransportEvent):
+    """A peer that knew no run has heard it from a verified one, and is of that run from now on."""
+
+    run: bytes
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportLimits:
+    """Times in seconds."""
+
+    handshake: float = 1.0
+    """for CURVE, once TCP is connected; at libzmq's 30 s, 300 idle strangers lock honest peers out"""
+    connect: float = 4.0
+    """for TCP and CURVE, each resolved address; one lost SYN costs 1 s, a second one 2 s more"""
+    hello: float = 2.0
+    """for the signed hello, once CURVE is done"""
+    heartbeat: float = 1.5
+    """between ZMTP heartbeats; the dialler finds a dead link after 4 of them, the listener after 11"""
+    redial: float = 0.5
+    """after a failed dial nothing is dialled at that address before this"""
+    idle: float = 60.0
+    """a link unused for so long is closed by its dialler; after twice as long by its listener"""
+    drain: float = 2.0
+    """a link that was given up for a better one is still read for so long"""
+    links: int = 128
+    dials: int = 32
+    hellos: int = 128
+    """inbound connections between hello and proof"""
+    queue_messages: int = 1024
+    """waiting for one lane of one link, or for one dial"""
+    queue_bytes: int = 64 << 20
+    turn: int = 64
+    """messages taken from one socket in one turn"""
+
+
+@dataclass(slots=True)
+class TransportCounters:
+    """Everything a transport counts. Bytes are those of whole frames of protocol messages, header included."""
+
+    sent_bytes: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
+    sent_messages: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
+    received_bytes: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
+    received_messages: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
+    handshakes: Counter[str] = field(default_factory=Counter)
+    """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), GD-nnn"""
+    drops: Counter[str] = field(default_factory=Counter)
+    """by reason: own (unroutable, redial, links, queue, unreachable, link down), others' (unverified, malformed)"""
+    full: int = 0
+    """sends that met a full connection and waited in the queue"""
+
+    def count_sent(self, peer: bytes, lane: Lane, size: int) -> None:
+        key = (peer, lane)
+        if key not in self.sent_bytes and len(self.sent_bytes) >= MAX_COUNTED_PEERS:
+            key = (b"", lane)
+        self.sent_bytes[key] += size
+        self.sent_messages[key] += 1
+
+    def count_received(self, peer: bytes, lane: Lane, size: int) -> None:
+        key = (peer, lane)
+        if key not in self.received_bytes and len(self.received_bytes) >= MAX_COUNTED_PEERS:
+            key = (b"", lane)
+        self.received_bytes[key] += size
+        self.received_messages[key] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One link as `status` shows it; `idle` and `age` in seconds."""
+
+    peer: bytes
+    address: str
+    inbound: bool
+    incarnation: int
+    idle: float
+    age: float
+    queued: int

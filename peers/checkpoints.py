@@ -1,0 +1,113 @@
+"""`gossipdp checkpoint`: look at, verify and export what this peer saved. Needs no daemon, and disturbs none."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from peers.options import find_home, home_option, json_option
+
+if TYPE_CHECKING:
+    from gossipdp.runtime.store import Store
+
+__all__ = ["checkpoint"]
+
+
+@click.group()
+def checkpoint() -> None:
+    """The checkpoints of this peer."""
+
+
+@checkpoint.command("list")
+@json_option
+@home_option
+@click.pass_context
+def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
+    """Every checkpoint, verified, the oldest first."""
+    from gossipdp.errors import DataError
+    from peers import tables
+
+    store, rows = _store(ctx), []
+    for path in store.list():
+        row: dict[str, Any] = {"path": str(path), "name": path.name}
+        try:
+            manifest = store.verify(path).manifest
+        except DataError as error:
+            rows.append({**row, "state": "damaged", "seen": error.seen})
+            continue
+        size = sum(record.bytes for record in manifest.files.values())
+        meta = manifest.meta
+        rows.append(
+            {
+                **row, "state": "ok", "age": max(time.time() - manifest.saved_at, 0.0), "saved_at": manifest.saved_at,
+                "round": meta.round, "clock": meta.clock, "steps": meta.steps, "samples": meta.samples, "bytes": size,
+            }
+        )  # fmt: skip
+    if as_json:
+        tables.print_json(rows)
+        return
+    columns = [
+        tables.Column("checkpoint", "name"),
+        tables.Column("state", "state"),
+        tables.Column("age", "age", tables.duration, 0, True),
+        tables.Column("round", "round", str, 0, True),
+        tables.Column("clock", "clock", str, 1, True),
+        tables.Column("size", "bytes", lambda value: tables.quantity(value, "B"), 1, True),
+    ]
+    tables.print_table(columns, rows)
+
+
+@checkpoint.command("verify")
+@click.argument("path", required=False, metavar="[CHECKPOINT]")
+@home_option
+@click.pass_context
+def checkpoint_verify(ctx: click.Context, path: str | None) -> int:
+    """Read every byte of one checkpoint, or of all; exit with 8 if one is damaged."""
+    from gossipdp.errors import DataError
+
+    store, code = _store(ctx), 0
+    for each in [_checkpoint_path(store, path)] if path else store.list():
+        try:
+            click.echo(f"ok: {each}, round {store.verify(each).meta.round}")
+        except DataError as error:
+            click.echo(str(error), err=True)
+            code = error.exit_code
+    return code
+
+
+@checkpoint.command("export")
+@click.argument("out", metavar="OUT.safetensors")
+@click.option("--checkpoint", "path", metavar="CHECKPOINT", help="Which one; the newest by default.")
+@home_option
+@click.pass_context
+def checkpoint_export(ctx: click.Context, out: str, path: str | None) -> None:
+    """Write the model as named tensors, for from_pretrained and the like."""
+    from gossipdp.errors import DataError
+
+    store = _store(ctx)
+    if path is not None:
+        chosen = store.verify(_checkpoint_path(store, path))
+    else:
+        newest, notices = store.latest()
+        for notice in notices:
+            click.echo(notice, err=True)
+        if newest is None:
+            raise DataError("GD-604", "there is no checkpoint to export", seen=str(store.dir))
+        chosen = newest
+    count = chosen.export(Path(out).absolute())
+    click.echo(f"wrote {out}: {count} tensors of round {chosen.meta.round}")
+
+
+def _store(ctx: click.Context) -> Store:
+    from gossipdp.runtime.store import Store
+    from peers import home as homes
+
+    home = find_home(ctx)
+    return Store(home / homes.read_config(home).checkpoint.dir)
+
+
+def _checkpoint_path(store: Store, text: str) -> Path:
+    return store.dir / text if "/" not in text else Path(text)

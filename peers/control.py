@@ -1,0 +1,311 @@
+"""How the command line talks to the daemon of the same home: one request line, one reply line, over a unix socket.
+
+The socket is HOME/control.sock (0600); whoever connects must be the same user or root (SO_PEERCRED). The server never
+blocks: the daemon's I/O thread polls its one descriptor beside its other sockets. What a verb means, and what stands in
+a reply, is the daemon's business and not decided here; nor may this import numpy, zmq or torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gossipdp.errors import (
+    ConfigError,
+    DataError,
+    GossipdpError,
+    HardwareError,
+    MismatchError,
+    RefusedError,
+    UnreachableError,
+)
+from gossipdp.runtime.link_socket import MAX_PATH, check_private, user_of
+
+__all__ = ["VERBS", "ControlServer", "Request", "ask", "socket_path"]
+
+VERBS: Final = ("status", "members", "leave", "invite", "checkpoint", "stop")
+MAX_REQUEST: Final = 64 << 10
+MAX_REPLY: Final = 16 << 20
+MAX_CONNECTIONS: Final = 16
+"""the one that connected first is dropped for a newcomer"""
+SHORT: Final = Path(f"/tmp/gossipdp-{os.geteuid()}")
+"""where sockets of homes with long paths are"""
+
+_ERRORS: Final = {
+    kind.exit_code: kind
+    for kind in (ConfigError, UnreachableError, RefusedError, MismatchError, HardwareError, DataError)
+}
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    verb: str
+    args: dict[str, Any] = {}
+
+
+class _Failure(msgspec.Struct, forbid_unknown_fields=True):
+    code: str
+    cause: str
+    seen: str = ""
+    do: str = ""
+    exit: int = 70
+
+
+class _Answer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    reply: dict[str, Any] | None = None
+    error: _Failure | None = None
+
+
+def socket_path(home: Path) -> Path:
+    """HOME/control.sock, or, like the link's, a short path named after it if that is too long for a socket."""
+    path = Path(os.path.realpath(home)) / "control.sock"
+    if len(os.fsencode(path)) <= MAX_PATH:
+        return path
+    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+    return SHORT / f"{name}.sock"
+
+
+# -- the daemon's side -------------------------------------------------------------------------------------------
+
+
+class Request:
+    """One question, to be answered by exactly one of `reply` and `fail`, now or later."""
+
+    def __init__(self, connection: _Connection, verb: str, args: dict[str, Any]) -> None:
+        self._connection, self.verb, self.args = connection, verb, args
+
+    def reply(self, answer: dict[str, Any]) -> None:
+        """Answer. NaN and infinity become null. The asker may be gone: that is no error."""
+        self._connection.send(_Answer(reply=answer))
+
+    def fail(self, error: GossipdpError) -> None:
+        """Answer with an error, which `ask` raises again."""
+        self._connection.send(_Answer(error=_failure(error)))
+
+
+class _Connection:
+    def __init__(self, server: ControlServer, peer: socket.socket) -> None:
+        self.server, self.socket = server, peer
+        self.incoming, self.outgoing = bytearray(), memoryview(b"")
+        self.answered = False
+
+    def receive(self) -> Request | None:
+        """What came, once it is a whole line."""
+        try:
+            piece = self.socket.recv(MAX_REQUEST)
+        except BlockingIOError:
+            return None
+        except OSError:
+            piece = b""
+        self.incoming += piece
+        line, newline, _ = self.incoming.partition(b"\n")
+        if not newline:
+            if not piece:
+                self.close()
+            elif len(self.incoming) > MAX_REQUEST:
+                self.send(_Answer(error=_Failure("usage", f"a request has at most {MAX_REQUEST} bytes", exit=2)))
+            return None
+        self.server.stop_reading(self)
+        try:
+            request = msgspec.json.decode(line, type=_Line)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            self.send(_Answer(error=_Failure("usage", "the request is not understood", f"{error!s:.200}", exit=2)))
+            return None
+        if request.verb not in VERBS:
+            seen, do = f"{request.verb!r:.40}", "one of " + ", ".join(VERBS)
+            self.send(_Answer(error=_Failure("usage", "no such verb", seen, do, exit=2)))
+            return None
+        return Request(self, request.verb, request.args)
+
+    def send(self, answer: _Answer) -> None:
+        if self.answered or self.socket.fileno() < 0:
+            return
+        self.answered = True
+        line = msgspec.json.encode(answer, enc_hook=_plain) + b"\n"
+        if len(line) > MAX_REPLY:
+            line = msgspec.json.encode(_Answer(error=_Failure("bug", f"a reply of {len(line)} bytes"))) + b"\n"
+        self.outgoing = memoryview(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes; the rest goes when it takes more. Closes when all is out."""
+        try:
+            while self.outgoing:
+                self.outgoing = self.outgoing[self.socket.send(self.outgoing) :]
+        except BlockingIOError:
+            self.server.wait_to_write(self)
+            return
+        except OSError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        self.server.forget(self)
+        self.socket.close()
+
+
+class ControlServer:
+    """Listens for one home. Only one daemon can: the second gets GD-104.
+
+    Poll `filenos()` for reading (it is one descriptor, readable also when a reply can go on), then call `handle`.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.path = socket_path(home)
+        self._connections: dict[int, _Connection] = {}
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.path.parent == SHORT:
+            check_private(SHORT)
+        self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # A lock, not the socket's presence: it goes with the process, however the process goes.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise HardwareError(
+                "GD-104",
+                "a daemon already runs for this home",
+                seen=str(home),
+                do="`gossipdp leave`, or another --home",
+            ) from None
+        self.path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)  # so that there is no moment at which others may connect
+        try:
+            self._listener.bind(os.fspath(self.path))
+        finally:
+            os.umask(before)
+        self._listener.listen(MAX_CONNECTIONS)
+        self._poll = select.epoll()
+        self._poll.register(self._listener, select.EPOLLIN)
+
+    def filenos(self) -> list[int]:
+        return [self._poll.fileno()]
+
+    def handle(self, fileno: int | None = None) -> list[Request]:
+        """Do all that can be done without waiting; the requests that are now complete."""
+        requests: list[Request] = []
+        for ready, happened in self._poll.poll(0):
+            if ready == self._listener.fileno():
+                self._accept()
+            elif connection := self._connections.get(ready):
+                if connection.outgoing:
+                    connection.flush()
+                elif connection.answered is False and happened & select.EPOLLIN:
+                    if request := connection.receive():
+                        requests.append(request)
+                elif happened & (select.EPOLLHUP | select.EPOLLERR):
+                    connection.close()
+        return requests
+
+    def close(self) -> None:
+        """Answer nobody any more, and take the socket away."""
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._poll.close()
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def forget(self, connection: _Connection) -> None:
+        if (fileno := connection.socket.fileno()) in self._connections:
+            del self._connections[fileno]
+            self._poll.unregister(fileno)
+
+    def stop_reading(self, connection: _Connection) -> None:
+        """The question is here: only the asker's end is of interest now."""
+        self._poll.modify(connection.socket, 0)
+
+    def wait_to_write(self, connection: _Connection) -> None:
+        self._poll.modify(connection.socket, select.EPOLLOUT)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            peer, _ = self._listener.accept()
+            peer.setblocking(False)
+            if user_of(peer) not in (os.getuid(), 0):
+                peer.close()
+                return
+            if len(self._connections) >= MAX_CONNECTIONS:
+                next(iter(self._connections.values())).close()
+            self._connections[peer.fileno()] = _Connection(self, peer)
+            self._poll.register(peer, select.EPOLLIN)
+
+
+def _failure(error: GossipdpError) -> _Failure:
+    return _Failure(error.code, error.cause, error.seen, error.do, error.exit_code)
+
+
+def _plain(value: Any) -> Any:
+    """numpy's scalars, without importing it."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"cannot send {type(value)}")
+
+
+# -- the command line's side -------------------------------------------------------------------------------------
+
+
+def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[str, Any]:
+    """The daemon's reply to `verb`.
+
+    Raises:
+        UnreachableError: GD-105, no daemon runs for `home`, or it does not answer within `timeout` seconds.
+        GossipdpError: what the daemon answered.
+    """
+    line = msgspec.json.encode(_Line(verb, args)) + b"\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        # A full backlog makes a non-blocking connect fail at once; a blocking one waits, this long.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout), int(timeout % 1 * 1e6)))
+        try:
+            if (path := socket_path(home)).parent == SHORT:
+                check_private(SHORT)
+            peer.connect(os.fspath(path))
+            peer.settimeout(timeout)
+            peer.sendall(line)
+            reply = b"".join(_pieces(peer, time.monotonic() + timeout))
+        except (TimeoutError, BlockingIOError):
+            raise UnreachableError(
+                "GD-105",
+                "the daemon of this home does not answer",
+                seen=f"{socket_path(home)}: nothing in {timeout:g} s",
+                do="see its log; `kill` it and start it again if it hangs",
+            ) from None
+        except OSError as error:
+            raise UnreachableError(
+                "GD-105",
+                "no daemon runs for this home",
+                seen=f"{home}: {error.strerror}",
+                do="start one: `gossipdp up` or `gossipdp join`; or name another home by --home",
+            ) from None
+    try:
+        answer = msgspec.json.decode(reply, type=_Answer)
+    except (msgspec.MsgspecError, ValueError):
+        raise UnreachableError(
+            "GD-105", "the daemon of this home broke off its answer", seen=f"{len(reply)} bytes", do="see its log"
+        ) from None
+    if answer.error is not None:
+        kind = _ERRORS.get(answer.error.exit, GossipdpError)
+        raise kind(answer.error.code, answer.error.cause, seen=answer.error.seen, do=answer.error.do)
+    return answer.reply or {}
+
+
+def _pieces(peer: socket.socket, deadline: float) -> Iterator[bytes]:
+    total = 0
+    while total <= MAX_REPLY:
+        peer.settimeout(max(deadline - time.monotonic(), 0.001))
+        piece = peer.recv(1 << 18)
+        if not piece:
+            return
+        total += len(piece)
+        yield piece

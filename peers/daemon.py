@@ -1,0 +1,294 @@
+"""The peer daemon of one host: reads the home, builds the node, answers the control socket, obeys signals.
+
+Run as ``python -m peers.daemon --home HOME``; `supervisor` does that. It is the peer: training processes come and go.
+Nothing of the protocol, and no torch, may be here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gossipdp.runtime.link import LinkServer
+
+from gossipdp import config as configuration
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs import CODECS
+from gossipdp.codecs.kernels import warm_up
+from gossipdp.config import Config
+from gossipdp.errors import ConfigError, GossipdpError
+from gossipdp.protocol import membership
+from gossipdp.protocol.averaging import AveragingConfig
+from gossipdp.protocol.exchange import Deadlines
+from gossipdp.protocol.messages import Member, State, short
+from gossipdp.protocol.partners import MatchingConfig
+from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.transfer import TransferConfig
+from gossipdp.runtime import files
+from gossipdp.runtime.addresses import advertised
+from gossipdp.runtime.identity import Identity, NetworkSecret, next_incarnation
+from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.node import Node, NodeConfig
+from gossipdp.runtime.store import Store
+from gossipdp.runtime.transport import Transport
+from peers import home as homes
+from peers import logs
+from peers.control import ControlServer, Request
+from peers.version import SOFTWARE
+
+log = logging.getLogger("gossipdp.daemon")
+
+MEMBERS = "members.json"
+
+TIMINGS: dict[str, dict[str, Any]] = {
+    "local": {
+        "membership": membership.LOCAL,
+        "deadlines": Deadlines(ask=0.5, silence=4.0, doubt=1.0),
+        "matching": MatchingConfig(answer=0.5, pause=0.02, longest_pause=0.5),
+        "transfer": TransferConfig(manifest=10.0, chunk=1.0, silence=4.0),
+        "resume_after": 10.0,
+    },
+    "lan": {
+        "membership": membership.LAN,
+        "deadlines": Deadlines(ask=1.0, silence=10.0, doubt=3.0),
+        "matching": MatchingConfig(),
+        "transfer": TransferConfig(),
+        "resume_after": 30.0,
+    },
+    "wan": {
+        "membership": membership.WAN,
+        "deadlines": Deadlines(ask=4.0, silence=30.0, doubt=10.0),
+        "matching": MatchingConfig(answer=2.0, pause=0.1, longest_pause=4.0),
+        "transfer": TransferConfig(manifest=60.0, chunk=20.0, silence=60.0, window=16),
+        "resume_after": 30.0,
+    },
+}
+"""What [membership] timing means beyond membership itself; seconds."""
+
+
+class Control:
+    """Answers the control socket from the I/O loop."""
+
+    def __init__(self, server: ControlServer, node: Node, home: Path, config: Config) -> None:
+        self._server, self._node, self._home, self._config = server, node, home, config
+
+    def filenos(self) -> Sequence[int]:
+        return self._server.filenos()
+
+    def handle(self, fd: int) -> None:
+        for request in self._server.handle(fd):
+            try:
+                request.reply(self._answer(request))
+            except GossipdpError as error:
+                request.fail(error)
+
+    def _answer(self, request: Request) -> dict[str, Any]:
+        match request.verb:
+            case "status":
+                return self._node.status.describe()
+            case "members":
+                return {"members": self._node.status.members()}
+            case "invite":
+                path = homes.write_invite(self._home, (self._node.status.address,), self._config)
+                return {"path": str(path), "seeds": [self._node.status.address]}
+            case "checkpoint":
+                return {"started": self._node.checkpoint()}
+        self._node.leave()
+        return {"leaving": True}
+
+
+class Signals:
+    """SIGTERM and SIGINT, seen by the I/O loop through a descriptor."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._read, write = socket.socketpair()
+        for end in (self._read, write):
+            end.setblocking(False)
+        self._write = write
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def filenos(self) -> Sequence[int]:
+        return [self._read.fileno()]
+
+    def handle(self, fd: int) -> None:
+        numbers = self._read.recv(64)
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            log.info("leaving: told to stop")
+            self._node.leave()
+
+
+def peer_config(config: Config) -> PeerConfig:
+    """What the operator wrote, as the protocol takes it."""
+    timing = TIMINGS[config.membership.timing]
+    exchange, outer = config.exchange, config.outer
+    return PeerConfig(
+        membership=timing["membership"],
+        averaging=AveragingConfig(
+            fineness={name: codec.fineness for name, codec in CODECS.items()},
+            settings=configuration.settings_digest(config),
+            weight=exchange.weight,
+            window=exchange.window,
+            matching=timing["matching"],
+            deadlines=timing["deadlines"],
+        ),
+        transfer=timing["transfer"],
+        every=exchange.every,
+        bits=exchange.bits,
+        lr=outer.lr,
+        momentum=outer.momentum,
+        kappa=exchange.kappa,
+        warmup_steps=exchange.warmup_steps,
+        early_steps=exchange.early_steps,
+        run_steps=exchange.run_steps,
+        resume_after=timing["resume_after"],
+    )
+
+
+def address_to_advertise(config: Config, port: int) -> tuple[str, str]:
+    """``host:port`` for others to dial, "" for a peer that only dials out; and why."""
+    wish = config.network.advertise
+    if port == 0 or wish == "none":
+        return "", "outbound-only: nobody can dial this peer"
+    if wish != "auto":
+        with_port = wish if wish.rpartition(":")[2].isdigit() and ":" in wish else f"{wish}:{port}"
+        return with_port, "as configured"
+    host = config.network.listen.removeprefix("tcp://").rpartition(":")[0]
+    return advertised(host, port, config.network.seeds)
+
+
+def metrics_address(metrics: Metrics, listen: str) -> str:
+    if listen == "off":
+        return ""
+    host, port = metrics.serve(listen)
+    return f"http://{host}:{port}/metrics"
+
+
+def build(home: Path, config: Config) -> Node:
+    """The node of `home`, bound and named, not yet joined."""
+    belonging = homes.belonging(home)
+    if belonging is None:
+        raise ConfigError("GD-314", "this home belongs to no network", seen=str(home), do="`gossipdp up` or `join`")
+    control = ControlServer(home)  # first: its lock says that no other daemon has this home
+    identity, secret = Identity.load(home), NetworkSecret.load(home)
+    incarnation = next_incarnation(home)
+    run = files.load_run(home / "run") or b""
+    listen = None if config.network.listen == "off" else config.network.listen
+    transport = Transport(identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen)
+    address, why = address_to_advertise(config, transport.port)
+    name = config.network.peer if config.network.peer != "auto" else f"{socket.gethostname()[:30]}-{short(identity.id)}"
+    me = Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
+    metrics = Metrics()
+
+    def found_run() -> bytes:
+        new = secrets.token_bytes(16)
+        files.save_run(home / "run", new)
+        return new
+
+    directory = home / config.checkpoint.dir
+    store = Store(directory, keep=config.checkpoint.keep)
+    peer = Peer(
+        peer_config(config),
+        me,
+        random=Random(secrets.randbits(64)),
+        sign=identity.sign,
+        verify=Identity.verify,
+        now=time.monotonic(),
+    )
+    node = Node(
+        NodeConfig(network=belonging.name, checkpoint_every=config.checkpoint.every),
+        peer,
+        Pairwise(clip=config.safety.clip_factor),
+        transport=transport,
+        link=LinkServer(home),
+        store=store,
+        metrics=metrics,
+        incarnation=incarnation,
+        learned_run=lambda learned: files.save_run(home / "run", learned),
+        found_run=found_run,
+        remember=lambda members: _remember(home / MEMBERS, members),
+    )
+    node.add(Control(control, node, home, config))
+    node.add(Signals(node))
+    node.status.address, node.status.home = address, str(home)
+    node.status.metrics = metrics_address(metrics, config.metrics.listen)
+    log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
+    _start(node, home, config, founder=belonging.founder and not run)
+    return node
+
+
+def _remember(path: Path, members: Sequence[Member]) -> None:
+    """Keep who could be dialled, for a restart without seeds."""
+    kept = [files.Remembered(id=m.id.hex(), name=m.name, address=m.address) for m in members if m.address]
+    files.save_members(path, kept)
+
+
+def _remembered(path: Path) -> list[Member]:
+    # Of a member remembered only its address counts: incarnation 0 gives way to whatever it says of itself.
+    return [
+        Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED)
+        for known in files.load_members(path)
+    ]
+
+
+def _start(node: Node, home: Path, config: Config, *, founder: bool) -> None:
+    if founder:
+        node.peer.found()
+        log.info("this peer founds the network %s with its first training process's model", config.network.name)
+        homes.write_invite(home, (node.status.address,), config)
+    now = time.monotonic()
+    seeds = [] if founder else list(config.network.seeds)
+    node.peer.join(seeds, now, remembered=_remembered(home / MEMBERS), resume=not founder and bool(node.run_id))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m peers.daemon", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="overrides the file")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    parser.add_argument("--verbose", action="store_true", help="one line an exchange")
+    return parser.parse_args(argv)
+
+
+def overrides(pairs: Sequence[str]) -> Mapping[str, str]:
+    parted = [pair.partition("=") for pair in pairs]
+    return {key: value for key, _, value in parted}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    home = arguments.home.expanduser().absolute()
+    logs.configure(home.name, arguments.log_format, verbose=arguments.verbose)
+    # Descriptors are what a peer with many links runs out of first.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 8192:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
+    try:
+        config = homes.read_config(home, overrides(arguments.set))
+        warm_up()  # before anybody can wait for this peer
+        node = build(home, config)
+    except GossipdpError as error:
+        log.error("%s", error, extra={"code": error.code})
+        return error.exit_code
+    try:
+        node.run()
+    finally:
+        node.close()
+    log.info("left")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

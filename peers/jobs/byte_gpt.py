@@ -1,0 +1,345 @@
+"""Train a GPT on bytes: a decoder-only transformer on the standard library's own sources.
+
+    gossipdp up -- python -m peers.jobs.byte_gpt --size 1M --steps 2000                # one process, with its peers
+    gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M       # one host, eight GPUs, one peer
+    GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt                                       # alone
+
+Settings, data, model, optimizer, loop, in this order. All that gossipdp needs of it is the one line with `attach`;
+nothing else here knows of peers, rounds or networks. The model follows GPT-2 (Radford et al. 2019) with rotary
+positions (Su et al. 2021, arXiv 2104.09864) in place of learned ones, so that its size does not depend on the context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import socket
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gossipdp
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+class Size(NamedTuple):
+    layers: int
+    heads: int
+    width: int
+    lr: float
+    """peak learning rate for windows in the tens; the smaller the model, the more it stands"""
+
+
+VOCABULARY = 256
+SIZES = {
+    "0.25M": Size(layers=2, heads=3, width=96, lr=3e-3),
+    "1M": Size(layers=5, heads=4, width=128, lr=2e-3),
+    "3M": Size(layers=4, heads=8, width=256, lr=1.5e-3),
+    "11M": Size(layers=6, heads=6, width=384, lr=1e-3),
+}
+
+
+def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="byte_gpt", description="Train a byte-level GPT on the standard library.")
+    add = parser.add_argument
+    add("--size", choices=SIZES, default="0.25M", help="parameters (%(default)s)")
+    add("--steps", type=int, default=1000, help="optimizer steps (%(default)s)")
+    add("--batch", type=int, default=8, help="windows a step and process (%(default)s)")
+    add("--context", type=int, default=128, help="bytes a window (%(default)s)")
+    add("--lr", type=float, help="peak learning rate (by size: " + ", ".join(f"{s.lr:g}" for s in SIZES.values()) + ")")
+    add("--warmup", type=int, help="steps of linear warm-up (a twentieth of --steps, at most 100)")
+    add("--seed", type=int, default=0, help="initial weights: the same on every peer (%(default)s)")
+    add("--data-seed", type=int, help="which windows are read (from the host, the peer's home and the rank)")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the matrix products; weights are fp32")
+    add("--threads", type=int, default=0, help="torch threads on a CPU; 0: torch's own choice")
+    add("--eval-every", type=int, default=200, help="steps between validations; 0: only at the end (%(default)s)")
+    add("--eval-windows", type=int, default=128, help="validation windows, the same for all (%(default)s)")
+    add("--log", type=Path, help="append JSON lines here: step, loss, tokens, elapsed, val")
+    add("--log-every", type=int, default=10, help="steps between lines (%(default)s)")
+    add("--save", type=Path, help="write the final weights here (safetensors)")
+    return parser.parse_args(argv)
+
+
+# -- data ------------------------------------------------------------------------------------------------------
+
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "encodings"}
+"""Not the library, or (encodings) tables so alike that a validation file would be known from its neighbours."""
+
+
+class Corpus(NamedTuple):
+    """Bytes as uint8 vectors; files are separated by a zero byte."""
+
+    train: Tensor
+    validation: Tensor
+
+
+def is_validation(path: str) -> bool:
+    """Whether a file, named relative to the library with forward slashes, is held out: one in ten.
+
+    The name alone decides. Peers with another version of Python hold out the same files, so no peer trains
+    on what another one validates on.
+    """
+    return hashlib.blake2b(path.encode(), digest_size=8).digest()[0] % 10 == 0
+
+
+def corpus_files(root: Path) -> list[str]:
+    """The sources below `root`, relative, in an order that no file system decides."""
+    found = []
+    for directory, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in SKIPPED]
+        found += [Path(directory, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
+    return sorted(found)
+
+
+@functools.cache
+def load_corpus(root: Path | None = None) -> Corpus:
+    root = root or Path(sysconfig.get_paths()["stdlib"])
+    parts: dict[bool, list[bytes]] = {False: [], True: []}
+    for name in corpus_files(root):
+        parts[is_validation(name)].append((root / name).read_bytes())
+    if not all(parts.values()):
+        raise SystemExit(f"byte_gpt: too few .py sources below {root} for a training and a validation set")
+    return Corpus(*(torch.frombuffer(bytearray(b"\0".join(parts[held])), dtype=torch.uint8) for held in (False, True)))
+
+
+def windows_at(text: Tensor, starts: Tensor, context: int) -> Tensor:
+    """`context` bytes and the one after them, from each start: (len(starts), context + 1), int64."""
+    return text[starts[:, None] + torch.arange(context + 1)].long()
+
+
+def validation_windows(n: int, context: int) -> Tensor:
+    """`n` windows spread evenly over the validation text: fixed, so that losses of different peers compare."""
+    text = load_corpus().validation
+    starts = torch.linspace(0, len(text) - context - 1, n, dtype=torch.float64).long()
+    return windows_at(text, starts, context)
+
+
+def data_generator(seed: int | None, rank: int) -> torch.Generator:
+    """Where the windows come from: another stream for every peer, rank and start of the process.
+
+    Without a seed the peer's home and its host name it. GOSSIPDP_ATTEMPT counts restarts: a process that
+    comes back must not read the same windows again.
+    """
+    home = os.environ.get("GOSSIPDP_HOME", "")
+    source = f"{socket.gethostname()}:{Path(home).resolve()}" if seed is None and home else str(seed or 0)
+    name = f"{source}:{rank}:{os.environ.get('GOSSIPDP_ATTEMPT', '0')}"
+    digest = hashlib.blake2b(name.encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+
+
+# -- model -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position x frequency, (length, width / 2). No buffer: there is nothing here to average."""
+    frequency = 10_000.0 ** -(torch.arange(0, width, 2, device=device) / width)
+    angle = torch.arange(length, device=device)[:, None] * frequency
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.inputs(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        cos, sin = rotations(length, width // self.heads, x.device)
+        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True)
+        return self.output(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(width, bias=False)
+        self.attention = Attention(width, heads)
+        self.norm_2 = nn.LayerNorm(width, bias=False)
+        self.inner = nn.Linear(width, 4 * width, bias=False)
+        self.output = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x))
+        return x + self.output(F.gelu(self.inner(self.norm_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """Bytes (batch, length) -> logits (batch, length, 256). The head is the embedding, transposed."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, size.width)
+        self.blocks = nn.ModuleList(Block(size.width, size.heads) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+def build_model(size: str, seed: int = 0) -> GPT:
+    """A model of one of SIZES; the same `seed` gives the same weights on every host."""
+    model = GPT(SIZES[size])
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            # what is added to the residual stream starts smaller, by the number of additions (GPT-2, section 2.3)
+            scale = (2 * len(model.blocks)) ** -0.5 if name.endswith("output.weight") else 1.0
+            nn.init.normal_(parameter, std=0.02 * scale, generator=generator)
+    return model
+
+
+def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
+    logits = model(windows[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, windows: Tensor, batch: int = 32) -> float:
+    """Mean loss over `windows`, in nats a byte; the device is the model's."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    total = sum(window_loss(model, part.to(device)).item() * len(part) for part in windows.split(batch))
+    model.train(was_training)
+    return total / len(windows)
+
+
+# -- optimizer -------------------------------------------------------------------------------------------------
+
+
+def build_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """AdamW; matrices decay, gains do not."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    gains = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+
+
+def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
+    """Linear warm-up, then a cosine down to a tenth of the peak (Loshchilov & Hutter 2017, arXiv 1608.03983)."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    share = (step - warmup) / max(1, steps - warmup)
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+
+
+# -- loop ------------------------------------------------------------------------------------------------------
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """One training process from start to end; returns what `main` prints."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device(
+        options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    )
+    if device.type == "cuda":
+        device = torch.device("cuda", local_rank if device.index is None else device.index)
+        torch.cuda.set_device(device)
+    distributed = "WORLD_SIZE" in os.environ
+    if distributed:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    text = load_corpus().train
+    held_out = validation_windows(options.eval_windows, options.context)
+    generator = data_generator(options.data_seed, rank)
+
+    peak = options.lr or SIZES[options.size].lr
+    warmup = min(100, options.steps // 20) if options.warmup is None else options.warmup
+    model = build_model(options.size, options.seed).to(device)
+    optimizer = build_optimizer(model, peak)
+    replica = DistributedDataParallel(model) if distributed else model
+    precision = torch.autocast(device.type, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
+
+    peer = gossipdp.attach(model, optimizer)
+
+    evaluating = 0.0
+    start = time.monotonic()
+    log = contextlib.nullcontext() if options.log is None or rank else options.log.open("a", buffering=1)
+    with log as lines:
+        for step in range(options.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, options.steps, warmup, peak)
+            starts = torch.randint(len(text) - options.context, (options.batch,), generator=generator)
+            windows = windows_at(text, starts, options.context).to(device)
+            with precision:
+                loss = window_loss(replica, windows)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+            done = step + 1
+            record: dict[str, Any] = {}
+            if done % options.log_every == 0 or done == options.steps:
+                record = {"step": done, "loss": loss.item()}
+                peer.report(loss=record["loss"])
+            if rank == 0 and options.eval_every and done % options.eval_every == 0 and done < options.steps:
+                before = time.monotonic()
+                record |= {"step": done, "loss": loss.item(), "val": evaluate(model, held_out)}
+                evaluating += time.monotonic() - before
+            if record and lines:
+                elapsed = time.monotonic() - start - evaluating
+                record |= {"tokens": done * windows[:, 1:].numel() * world_size(), "elapsed": round(elapsed, 4)}
+                lines.write(json.dumps(record) + "\n")
+
+        seconds = time.monotonic() - start - evaluating
+        peer.detach()
+        summary = {
+            "validation_loss": evaluate(model, held_out) if rank == 0 else math.nan,
+            "steps": options.steps,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "seconds": round(seconds, 4),
+            "stall_seconds": round(peer.stall_seconds, 4),
+            "stall_share": round(peer.stall_seconds / seconds, 6) if seconds else 0.0,
+        }
+        if lines:
+            lines.write(json.dumps({"step": options.steps, "val": summary["validation_loss"]}) + "\n")
+    if rank == 0 and options.save is not None:
+        save_file(model.state_dict(), options.save)
+    if distributed:
+        dist.destroy_process_group()
+    return summary
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    summary = train(settings(argv))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(summary), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""How the daemon speaks: one line a fact, as text or JSON, with the peer and, where there is one, the exchange.
+
+The exchange's number is in both peers' logs and joins them. Nothing secret may be given to a logger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+__all__ = ["configure"]
+
+FIELDS = ("code", "round", "exchange", "partner")
+
+
+class JsonLines(logging.Formatter):
+    def __init__(self, peer: str) -> None:
+        super().__init__()
+        self._peer = peer
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "peer": self._peer,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class Text(logging.Formatter):
+    def __init__(self, peer: str) -> None:
+        super().__init__()
+        self._peer = peer
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = "" if record.levelno <= logging.INFO else f" {record.levelname.lower()}:"
+        text = f"{clock} {self._peer}{level} {record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure(peer: str, style: str, *, verbose: bool = False) -> None:
+    """Log to standard error as `style`, "text" or "json"; `peer` is its name."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(peer) if style == "json" else Text(peer))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("gossipdp").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,0 +1,108 @@
+"""Options that several commands share, and what they mean. Imports click alone, so that `--help` stays quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = [
+    "WithCommand",
+    "command_of",
+    "find_home",
+    "flags_of",
+    "flags_option",
+    "home_option",
+    "json_option",
+    "log_format_option",
+]
+
+_COMMAND = "gossipdp.command"
+_FLAGS = "gossipdp.flags"
+
+
+class WithCommand(click.Command):
+    """A command that takes ``-- CMD...``: click alone would take CMD for its own first argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, command = args[:at], args[at + 1 :]
+            if not command:
+                raise click.UsageError("no command after --", ctx)
+            ctx.meta[_COMMAND] = command
+        return super().parse_args(ctx, args)
+
+
+def home_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--home is taken before and after the command's name."""
+
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.obj = value
+
+    return click.option("--home", metavar="DIR", expose_value=False, callback=keep, help="The peer's home.")(function)
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+
+
+def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Flags that set one key each; collected in `flags`."""
+
+    def collect(key: str) -> Callable[..., None]:
+        def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+            found = ctx.meta.setdefault(_FLAGS, {})
+            if key == "*":
+                for item in value:
+                    name, equals, text = item.partition("=")
+                    if not equals:
+                        raise click.BadParameter("write SECTION.KEY=VALUE", ctx, parameter)
+                    found[name.strip()] = text.strip()
+            elif value:
+                found[key] = ",".join(value) if isinstance(value, tuple) else value
+
+        return keep
+
+    for name, key, metavar, text in (
+        ("--set", "*", "SECTION.KEY=VALUE", "Set any key of the configuration; repeatable."),
+        ("--seed", "network.seeds", "HOST:PORT", "A member to ask first; repeatable."),
+        ("--advertise", "network.advertise", "HOST[:PORT]", "The address that others dial."),
+        ("--listen", "network.listen", "tcp://HOST:PORT", "Where to listen."),
+        ("--peer", "network.peer", "NAME", "This peer's name among the members."),
+        ("--preset", "preset", "NAME", "local, lan or wan (the default)."),
+    ):
+        function = click.option(
+            name,
+            metavar=metavar,
+            multiple=key in ("*", "network.seeds"),
+            expose_value=False,
+            callback=collect(key),
+            help=text,
+        )(function)
+    return function
+
+
+def flags_of(ctx: click.Context) -> dict[str, str]:
+    """Key -> text, as `gossipdp.config.load` takes flags."""
+    return dict(ctx.meta.get(_FLAGS, {}))
+
+
+def command_of(ctx: click.Context) -> list[str]:
+    """What stood behind ``--``."""
+    return list(ctx.meta.get(_COMMAND, []))
+
+
+def find_home(ctx: click.Context, network: str | None = None) -> Path:
+    """The home that --home, the environment or `network` names."""
+    from peers import home
+
+    return home.find_home(ctx.obj, network)
+
+
+log_format_option = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", help="How the daemon writes its log."
+)

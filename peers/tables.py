@@ -1,0 +1,166 @@
+"""What the commands print: the daemon's answers as text for people, or as JSON for programs.
+
+A key that the daemon does not send is shown as "-". On a terminal a table is cut to its width, columns of least
+interest first; elsewhere all columns are there, in plain aligned text. Nothing here may ask a daemon anything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["MEMBER_COLUMNS", "Column", "duration", "print_json", "print_pairs", "print_table", "quantity"]
+
+NONE = "-"
+STYLES = {
+    "alive": "green",
+    "ready": "green",
+    "suspect": "yellow",
+    "joining": "yellow",
+    "failed": "red",
+    "damaged": "red",
+}
+
+
+class Column(NamedTuple):
+    """title, key in a row, how to show the value, and a rank: on a narrow terminal the highest go first."""
+
+    title: str
+    key: str
+    show: Callable[[Any], str] = str
+    rank: int = 0
+    right: bool = False
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """Three digits and a decimal prefix: 1230000 -> 1.23M."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5 or prefix == "T":
+            text = f"{value:.3g}" if abs(value) < 99.95 else f"{value:.0f}"
+            return f"{text}{prefix}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: 3720 -> 1h 2m."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    whole = int(seconds)
+    for unit, size, smaller, step in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // step}{smaller}"
+    return f"{whole}s"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g}ms"
+
+
+def listed(value: Any) -> str:
+    return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+MEMBER_COLUMNS = (
+    Column("name", "name"),
+    Column("id", "id", lambda value: str(value)[:8], 1),
+    Column("state", "state"),
+    Column("address", "address", str, 5),
+    Column("path", "path", str, 6),
+    Column("rtt", "rtt", milliseconds, 2, True),
+    Column("round", "round", str, 0, True),
+    Column("samples/s", "samples_per_second", quantity, 1, True),
+    Column("lag", "lag", str, 3, True),
+    Column("in", "received", quantity, 2, True),
+    Column("out", "sent", quantity, 2, True),
+    Column("last", "last_exchange", duration, 1, True),
+    Column("strikes", "strikes", str, 4, True),
+    Column("version", "version", str, 7),
+)
+
+STATUS_ROWS = (
+    Column("peer", "name"),
+    Column("id", "id"),
+    Column("network", "network"),
+    Column("run", "run"),
+    Column("state", "state"),
+    Column("training", "training"),
+    Column("address", "address", lambda value: str(value) or "none: this peer only dials out"),
+    Column("metrics", "metrics"),
+    Column("members", "members", listed),
+    Column("round", "round"),
+    Column("clock", "clock", lambda value: f"{value} steps"),
+    Column("steps", "steps"),
+    Column("samples", "samples"),
+    Column("every", "every", lambda value: f"{value} steps"),
+    Column("loss", "loss", lambda value: f"{value:.4f}"),
+    Column("partner", "partner"),
+    Column("exchanges", "exchanges", listed),
+    Column("consensus distance", "consensus_distance", lambda value: f"{value:.3g}"),
+    Column("sent", "sent_bytes", lambda value: quantity(value, "B")),
+    Column("received", "received_bytes", lambda value: quantity(value, "B")),
+    Column("uptime", "uptime", duration),
+)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    cells = [[cell(column, row) for column in columns] for row in rows]
+    widths = [max([len(column.title), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
+    if not sys.stdout.isatty():
+        for line in [[column.title for column in columns], *cells]:
+            padded = (
+                text.rjust(width) if column.right else text.ljust(width)
+                for text, width, column in zip(line, widths, columns, strict=True)
+            )
+            print("  ".join(padded).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    kept = fitting(columns, widths, console.width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for at in kept:
+        table.add_column(columns[at].title, justify="right" if columns[at].right else "left", no_wrap=True)
+    for line in cells:
+        # Text, not str: a member's name must not be read as markup.
+        table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in kept))
+    console.print(table)
+    if len(kept) < len(columns):
+        console.print(f"({len(columns) - len(kept)} more columns on a wider terminal, or with --json)", style="dim")
+
+
+def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """Which columns to show in `room` characters: those of highest rank are left out first."""
+    kept = list(range(len(columns)))
+    while len(kept) > 1 and sum(widths[at] + 2 for at in kept) - 2 > room:
+        worst = max(kept, key=lambda at: (columns[at].rank, at))
+        if columns[worst].rank == 0:
+            break
+        kept.remove(worst)
+    return kept
+
+
+def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:
+    width = max(len(column.title) for column in columns)
+    for column in columns:
+        print(f"{column.title:<{width}}  {cell(column, values)}")
+
+
+def cell(column: Column, row: Mapping[str, Any]) -> str:
+    """The text of one cell; control characters, which a peer's name could hold, are replaced."""
+    value = row.get(column.key)
+    if value is None:
+        return NONE
+    try:
+        text = column.show(value)
+    except (TypeError, ValueError):
+        text = str(value)
+    return "".join(character if character.isprintable() else "?" for character in text) or NONE

@@ -1,0 +1,383 @@
+"""Virtual time: drives many of the very `Peer`s that the daemon runs, over links that are as bad as one likes.
+
+A heap of events, one at a time, ties broken by the order in which they were scheduled; one seeded random source a
+purpose; no thread, clock or socket. Links have latency, bandwidth, loss, duplication, reordering and cuts; hosts crash,
+restart with a higher incarnation, and pause. A job runs at its virtual completion time, one at a time a host, and its
+result reaches the peer a little later, with other events in between (never at once: that would hide every race).
+Nothing of the protocol may stand here, nor what a training process does (`trainer`) or what must hold (`invariants`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs.base import Vector
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Event
+from gossipdp.protocol.messages import Lane, Member, State
+from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.schema import Schema, chunk_parameters
+
+__all__ = ["Checkpoint", "Conditions", "Host", "Network", "Region"]
+
+JOB_TIME = {
+    jobs.Seal: 0.01,
+    jobs.Release: 0.1,
+    jobs.Drop: 0.01,
+    jobs.Bind: 0.1,
+    jobs.Unbind: 0.01,
+    jobs.Restore: 20.0,
+    jobs.Allocate: 1.0,
+}
+"""virtual duration of a job in units of `Conditions.job`; 1 for those not listed, which work on one chunk"""
+
+
+@dataclass(kw_only=True)
+class Conditions:
+    """What the network does to messages; may be changed while it runs. Times in seconds, rates as probabilities."""
+
+    latency: float = 0.02
+    """one way; each message takes up to `jitter` times as long again"""
+    jitter: float = 0.2
+    bandwidth: float = 12.5e6
+    """bytes per second of each lane of each direction of each pair"""
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    """share of messages that leave their place in the lane and come up to `late` seconds later"""
+    late: float = 0.5
+    job: float = 0.005
+    """a chunk's job takes between half and 1.5 times this"""
+    pickup: float = 0.002
+    """longest time between a job's completion and its result reaching the peer"""
+
+
+class Region(NamedTuple):
+    """The memory a training process shares with its daemon."""
+
+    x: Vector
+    slots: tuple[Vector, Vector]
+
+    @classmethod
+    def of(cls, size: int) -> Region:
+        x, first, second = (np.zeros(size, np.float32) for _ in range(3))
+        return cls(x, (first, second))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A host's disk: what a restarted peer may go on from."""
+
+    schema: bytes
+    clock: int
+    rounds: int
+    a: Vector
+    v: Vector
+
+
+@dataclass(eq=False)
+class Host:
+    """One machine. `life` counts its starts and stops, and voids what was scheduled for an earlier one."""
+
+    index: int
+    config: PeerConfig
+    id: bytes
+    address: str
+    incarnation: int = 0
+    life: int = 0
+    peer: Peer | None = None
+    algorithm: Pairwise = field(default_factory=Pairwise)
+    checkpoint: Checkpoint | None = None
+    remembered: tuple[Member, ...] = ()
+    region: Region | None = None
+    bound: Region | None = None
+    """the region the ledger works on: `region`, once the Bind job has run"""
+    paused_until: float = 0.0
+    waiting: deque[jobs.Job] = field(default_factory=deque)
+    working: bool = False
+    picked_up: float = 0.0
+    wakes_at: float = float("inf")
+
+    @property
+    def name(self) -> str:
+        return f"p{self.index}"
+
+    @property
+    def running(self) -> Peer:
+        assert self.peer is not None, f"{self.name} is down"
+        return self.peer
+
+
+class Network:
+    """Args:
+
+    listen: hears every event of every peer.
+    execute: carries out a job on a host's vectors; `perform`, or something around it that checks.
+    trace: prints a line an event.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        conditions: Conditions,
+        *,
+        listen: Callable[[Host, Event], None],
+        execute: Callable[[Host, jobs.Job], jobs.Result] | None = None,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed, self.conditions, self.now, self.events = seed, conditions, 0.0, 0
+        self.hosts: list[Host] = []
+        self._listen, self._execute, self._trace = listen, execute or perform, trace
+        self._links, self._compute = self.random("links"), self.random("compute")
+        self._heap: list[tuple[float, int, str, Host | None, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._by_id: dict[bytes, Host] = {}
+        self._by_address: dict[str, Host] = {}
+        self._lane_free: dict[tuple[int, int, Lane], float] = {}
+        self._arrived: dict[tuple[int, int, Lane], float] = {}
+        self._cuts: set[tuple[int, int]] = set()
+        self._log = hashlib.blake2b(digest_size=16)
+
+    def random(self, purpose: str) -> Random:
+        """A source of its own for each purpose, so that a draw more here changes nothing there."""
+        return Random(f"{self.seed}/{purpose}")
+
+    @property
+    def log_hash(self) -> str:
+        """Of all events so far: equal for equal seeds (I12)."""
+        return self._log.hexdigest()
+
+    # -- virtual time -----------------------------------------------------------------------------------------
+
+    def at(self, when: float, kind: str, host: Host | None, action: Callable[[], None]) -> None:
+        """Do `action` at `when`, unless `host` is in another life by then; a pause of the host puts it off."""
+        self._scheduled += 1
+        life = -1 if host is None else host.life
+        heappush(self._heap, (max(when, self.now), self._scheduled, kind, host, life, action))
+
+    def run(self, until: float) -> None:
+        while self._heap and self._heap[0][0] <= until:
+            when, _, kind, host, life, action = heappop(self._heap)
+            self.now = when
+            if host is not None and life != host.life:
+                continue
+            if host is not None and when < host.paused_until:
+                self.at(host.paused_until, kind, host, action)
+                continue
+            self.events += 1
+            self._note(kind, host)
+            action()
+        self.now = until
+
+    def _note(self, kind: str, host: Host | None, data: bytes = b"") -> None:
+        index = 0xFFFF if host is None else host.index
+        self._log.update(struct.pack("<dH", self.now, index) + kind.encode() + data)
+        if self._trace is not None:
+            self._trace(f"{self.now:10.4f} {'--' if host is None else host.name:>4} {kind}")
+
+    # -- hosts ------------------------------------------------------------------------------------------------
+
+    def add(self, config: PeerConfig) -> Host:
+        index = len(self.hosts)
+        digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=32).digest()
+        host = Host(index, config, digest, f"10.0.0.{index}:4000")
+        self.hosts.append(host)
+        self._by_id[host.id] = self._by_address[host.address] = host
+        return host
+
+    def start(self, host: Host, *, seeds: Iterable[Host], found: bool = False) -> None:
+        """Start the host's daemon: a new incarnation, which resumes from the disk if nobody is there."""
+        assert host.peer is None
+        host.life += 1
+        host.incarnation += 1
+        me = Member(host.id, host.name, host.address, host.incarnation, 0, State.ALIVE)
+        host.algorithm, host.bound, host.region = Pairwise(), None, None
+        host.waiting.clear()
+        host.working, host.picked_up, host.wakes_at, host.paused_until = False, self.now, float("inf"), 0.0
+        random = self.random(f"peer/{host.index}/{host.incarnation}")
+
+        def sign(data: bytes) -> bytes:
+            return _signature(host.id, data)
+
+        host.peer = Peer(host.config, me, random=random, sign=sign, verify=_verify, now=self.now)
+        if found:
+            host.peer.found()
+        addresses = [seed.address for seed in seeds if seed is not host]
+        host.peer.join(addresses, self.now, remembered=host.remembered, resume=host.checkpoint is not None)
+        self.drain(host)
+
+    def stop(self, host: Host, *, keep_disk: bool = True) -> None:
+        """The daemon's process is gone at once, with all its vectors, jobs and timers."""
+        if host.peer is not None and keep_disk:
+            host.remembered = tuple(host.peer.membership.alive())
+        if not keep_disk:
+            host.checkpoint, host.remembered = None, ()
+        host.peer = None
+        host.life += 1
+
+    def save(self, host: Host) -> None:
+        """A checkpoint, as the daemon's storage would have written it."""
+        model = host.running.model
+        if model is not None:
+            ledger, peer = host.algorithm.ledger, host.running
+            host.checkpoint = Checkpoint(
+                model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
+            )
+
+    def pause(self, host: Host, seconds: float) -> None:
+        """The process is stopped: whatever is due for it happens in order when it goes on."""
+        host.paused_until = self.now + seconds
+
+    def command(self, host: Host, kind: str, action: Callable[[Peer], Any]) -> None:
+        """Feed one input from inside the host, now."""
+        if host.peer is not None:
+            self._note(kind, host)
+            action(host.peer)
+            self.drain(host)
+
+    def drain(self, host: Host) -> None:
+        """What a driver does after each input: messages, jobs, events, timer."""
+        peer = host.running
+        for envelope in peer.messages_to_send():
+            self._transmit(host, envelope)
+        while (job := peer.next_job()) is not None:
+            host.waiting.append(job)
+        while (event := peer.next_event()) is not None:
+            if self._trace is not None:
+                self._trace(f"{self.now:10.4f} {host.name:>4}   {_line(event)}")
+            self._listen(host, event)
+        self._work(host)
+        timer = peer.timer()
+        if timer is not None and timer < host.wakes_at:
+            host.wakes_at = max(timer, self.now)
+            self.at(host.wakes_at, "timer", host, lambda: self._wake(host))
+
+    def _wake(self, host: Host) -> None:
+        if self.now >= host.wakes_at:
+            host.wakes_at = float("inf")
+            timer = host.running.timer()
+            if timer is not None and timer <= self.now:
+                host.running.handle_timer(self.now)
+            self.drain(host)
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def _work(self, host: Host) -> None:
+        if host.working or not host.waiting:
+            return
+        host.working = True
+        job = host.waiting.popleft()
+        region = host.region
+        takes = self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
+        self.at(self.now + takes, f"run {type(job).__name__}", host, lambda: self._complete(host, job, region))
+
+    def _complete(self, host: Host, job: jobs.Job, region: Region | None) -> None:
+        if isinstance(job, jobs.Bind):
+            host.bound = region
+        result = self._execute(host, job)
+        host.working = False
+        # Results come in order, and the next job does not wait for this one's to be picked up.
+        host.picked_up = max(host.picked_up, self.now + self.conditions.pickup * self._compute.random())
+        self.at(host.picked_up, f"done {type(job).__name__}", host, lambda: self._done(host, job, result))
+        self._work(host)
+
+    def _done(self, host: Host, job: jobs.Job, result: jobs.Result) -> None:
+        host.running.job_done(job, result, self.now)
+        self.drain(host)
+
+    # -- links ------------------------------------------------------------------------------------------------
+
+    def cut(self, sources: Iterable[Host], targets: Iterable[Host], *, both: bool = True) -> None:
+        """Nothing gets from `sources` to `targets`, nor back if `both`."""
+        for source in sources:
+            for target in list(targets):
+                self._cuts.add((source.index, target.index))
+                if both:
+                    self._cuts.add((target.index, source.index))
+
+    def heal(self) -> None:
+        self._cuts.clear()
+
+    def _transmit(self, sender: Host, envelope: Envelope) -> None:
+        target = self._by_id.get(envelope.to) if envelope.to else self._by_address.get(envelope.address)
+        if target is None or target is sender:
+            return
+        link = (sender.index, target.index)
+        lane = (*link, envelope.lane)
+        conditions, random = self.conditions, self._links
+        size = sum(memoryview(frame).nbytes for frame in envelope.frames)
+        sent = max(self.now, self._lane_free.get(lane, 0.0)) + size / conditions.bandwidth
+        self._lane_free[lane] = sent
+        if link in self._cuts or random.random() < conditions.loss:
+            return
+        # What a process has handed over may be reused by it; what is under way may not change.
+        frames = [bytes(frame) for frame in envelope.frames]
+        for _ in range(2 if random.random() < conditions.duplicate else 1):
+            arrives = sent + conditions.latency * (1.0 + conditions.jitter * random.random())
+            if random.random() < conditions.reorder:
+                arrives += conditions.late * random.random()
+            else:
+                arrives = self._arrived[lane] = max(arrives, self._arrived.get(lane, 0.0))
+            name = type(envelope.message).__name__
+            self.at(arrives, name, target, lambda: self._deliver(sender, target, frames, link))
+
+    def _deliver(self, sender: Host, target: Host, frames: list[bytes], link: tuple[int, int]) -> None:
+        if link in self._cuts or target.peer is None:
+            return
+        self._note("from", sender, frames[0] + struct.pack("<I", zlib.crc32(b"".join(frames[1:]))))
+        target.peer.receive(frames, sender.id, self.now)
+        self.drain(target)
+
+
+def perform(host: Host, job: jobs.Job) -> jobs.Result:
+    """Carry a job out; those that are the driver's own are done here."""
+    match job:
+        case jobs.Bind():
+            assert host.bound is not None
+            return host.algorithm.ledger.bind(host.bound.x, host.bound.slots)
+        case jobs.Unbind():
+            host.bound = None
+            return host.algorithm.ledger.unbind()
+        case jobs.Restore():
+            return _restore(host)
+    return host.algorithm.run(job)
+
+
+def _restore(host: Host) -> jobs.Restored | None:
+    saved = host.checkpoint
+    if saved is None:
+        return None
+    schema = Schema.from_bytes(saved.schema)
+    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
+    host.algorithm.ledger.a[:] = saved.a
+    host.algorithm.ledger.v[:] = saved.v
+    return jobs.Restored(saved.schema, saved.clock, saved.rounds)
+
+
+def _signature(peer: bytes, data: bytes) -> bytes:
+    """Stands in for Ed25519, whose strength is not the subject here."""
+    return hashlib.blake2b(data, key=peer, digest_size=64).digest()
+
+
+def _verify(peer: bytes, data: bytes, signature: bytes) -> bool:
+    return _signature(peer, data) == signature
+
+
+def _line(event: Event) -> str:
+    fields = []
+    for name in event.__slots__:
+        value = getattr(event, name)
+        fields.append(f"{name}={value[:4].hex() if isinstance(value, bytes) else value}")
+    return f"{type(event).__name__}({', '.join(fields)})"

@@ -1,0 +1,69 @@
+"""The kernels: packing, copying, and that warm_up leaves nothing to compile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codec_dialogue import converse
+
+from gossipdp.codecs import kernels
+from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.modulo import RANGES
+
+
+@pytest.mark.parametrize("width", range(2, 17))
+def test_codes_unpack_to_what_was_packed(width: int) -> None:
+    rng = np.random.default_rng(width)
+    u = rng.integers(-(2**40), 2**40, (3, BLOCK))
+    codes, checks = np.zeros(3 * 32 * width, np.uint8), np.zeros(3, np.uint16)
+    kernels.encode_rows(u, 3, width, codes, checks)
+    codes.flags.writeable = False
+    known = np.empty((2, BLOCK), np.int64)
+    kernels.unpack_rows(codes, np.array([2, 0]), width, known)
+    assert np.array_equal(known, (u[[2, 0]] >> 3) & ((1 << width) - 1))
+    upper = (u >> (3 + width)) * kernels.COEFFICIENTS.astype(np.int64)
+    assert np.array_equal(checks, (upper.sum(axis=1) & 0xFFFF).astype(np.uint16))
+
+
+@pytest.mark.parametrize("width", range(2, 17))
+def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> None:
+    """An escalation must find the very u whose low bits were sent."""
+    rng = np.random.default_rng(width)
+    values = (rng.standard_normal(4 * BLOCK) * np.exp2(rng.integers(-20, 30, 4 * BLOCK))).astype(np.float32)
+    scale, key = np.full(4, 65536.0 * 1.7), (np.uint32(77), np.uint32(78))
+    codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
+    kernels.encode(values, scale, *key, width, codes, checks)
+    u = np.empty((4, BLOCK), np.int64)
+    kernels.recompute(values, scale, np.arange(4), *key, u)
+    again, checks_again = np.empty_like(codes), np.empty_like(checks)
+    kernels.encode_rows(u, 0, width, again, checks_again)
+    assert np.array_equal(codes, again) and np.array_equal(checks, checks_again)
+    assert (np.abs(u.reshape(-1) - values * np.float64(1.7)) < 1.0).all()
+
+
+def test_capture_copies_pads_and_survives_any_bits() -> None:
+    rng = np.random.default_rng(1)
+    values = np.frombuffer(rng.bytes(4 * (9 * BLOCK + 3)), np.float32).copy()
+    copy, levels = np.full(10 * BLOCK, 7.0, np.float32), np.zeros(10, np.uint8)
+    kernels.capture(values, np.zeros(10, np.float32), RANGES, 14 * 2.0**-34, copy, levels)
+    tame = np.abs(values) <= 2.0**48
+    assert np.array_equal(copy[: len(values)][tame], values[tame])
+    assert (np.abs(copy) <= 2.0**48).all() and not copy[len(values) :].any()
+
+
+def test_coefficients_are_odd_and_fixed() -> None:
+    """They are part of the wire format: two releases must agree."""
+    assert (kernels.COEFFICIENTS & 1).all()
+    assert len(set(kernels.COEFFICIENTS.tolist())) > 250
+    assert kernels.COEFFICIENTS[:4].tolist() == [26101, 17743, 33261, 29851]
+
+
+def test_warm_up_leaves_nothing_to_compile() -> None:
+    kernels.warm_up()
+    low = np.random.default_rng(1).standard_normal(3 * BLOCK - 5).astype(np.float32)
+    for bits in (2, 5, 8, 16):
+        converse(f"modulo{bits}", low, low * np.float32(1.01), 1e-3)
+        converse(f"modulo{bits}", low, low * np.float32(-9.0), 1e-5)
+    for name in kernels.__all__:
+        if name != "warm_up":
+            assert len(getattr(kernels, name).signatures) == 1, name

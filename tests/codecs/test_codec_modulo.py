@@ -1,0 +1,291 @@
+"""The modulo codecs: exactness, verdicts, stages and rounding (algorithms sections 3 and 9)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codec_dialogue import block_max, converse, delta
+
+from gossipdp.codecs import CODECS, kernels
+from gossipdp.codecs.base import BLOCK, PayloadError
+from gossipdp.codecs.modulo import RANGES, ModuloCodec
+
+WIDTHS = range(2, 17)
+widths = pytest.mark.parametrize("bits", WIDTHS)
+
+
+def codec_of(bits: int) -> ModuloCodec:
+    codec = CODECS[f"modulo{bits}"]
+    assert isinstance(codec, ModuloCodec)
+    return codec
+
+
+def steps_of(bits: int, *sent: list[list[bytes]]) -> np.ndarray:
+    """s of each block, from the range bytes both sides sent."""
+    levels = np.maximum(*(np.frombuffer(side[0][0], np.uint8) for side in sent))
+    return codec_of(bits).steps[levels]
+
+
+def grid_indices(values: np.ndarray, steps: np.ndarray, seed: int) -> np.ndarray:
+    """u of every parameter, for whole blocks."""
+    u = np.empty((len(steps), BLOCK), np.int64)
+    key = np.uint32(seed & 0xFFFF_FFFF), np.uint32(seed >> 32)
+    kernels.recompute(values.copy(), 65536.0 / steps, np.arange(len(steps)), *key, u)
+    return u
+
+
+@widths
+def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
+    """Invariant 3: exact in the first stage if |u_j - u_i| < 2^(bits-1), after escalation otherwise."""
+    rng = np.random.default_rng(bits)
+    blocks = 64
+    low = rng.standard_normal(blocks * BLOCK).astype(np.float32)
+    spread = np.repeat(np.exp2(rng.integers(-14, 12, blocks)), BLOCK).astype(np.float32)
+    high = low + spread * rng.standard_normal(len(low)).astype(np.float32)
+    talk = converse(f"modulo{bits}", low, high, 2.0**-8, seeds=(11, 12 << 32))
+    steps = steps_of(bits, talk.sent["low"], talk.sent["high"])
+    difference = grid_indices(high, steps, 12 << 32) - grid_indices(low, steps, 11)
+    half = 1 << (bits - 1)
+    fits = ((difference >= -half) & (difference < half)).all(axis=1)
+    assert 0 < fits.sum() < blocks and talk.low.escalated == blocks - fits.sum()
+    np.testing.assert_allclose(
+        delta(talk.low, len(low)).reshape(blocks, BLOCK), steps[:, None] * difference, rtol=2.0**-22
+    )
+
+
+@widths
+@pytest.mark.parametrize("excess", [0, 1, 2, 6, 14], ids="range x 2^{}".format)
+def test_error_is_below_one_step_with_a_shared_seed_and_two_without(bits: int, excess: int) -> None:
+    """Invariant 4, accepted or escalated."""
+    rng = np.random.default_rng(excess)
+    low = rng.standard_normal(16 * BLOCK).astype(np.float32)
+    high = low + np.float32(1e-3) * rng.standard_normal(len(low)).astype(np.float32)
+    exact = high.astype(np.float64) - low
+    for seeds, steps_apart in (((3, 3), 1.0), ((3, 4), 2.0)):
+        talk = converse(f"modulo{bits}", low, high, block_max(exact) / 2**excess, seeds=seeds)
+        decoded = delta(talk.low, len(low))
+        bound = steps_apart * np.repeat(steps_of(bits, talk.sent["low"], talk.sent["high"]), BLOCK)
+        assert (np.abs(decoded - exact) < bound + np.spacing(np.abs(decoded))).all()
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 7])
+def test_tie_at_half_the_modulus_is_antisymmetric(bits: int) -> None:
+    """-L/2 decodes in the first stage, +L/2 only after escalation, and both sides say the same."""
+    low, half, step = np.zeros(4 * BLOCK, np.float32), 1 << (bits - 1), codec_of(bits).steps[128]
+    high = np.repeat(np.float32([-half * step, half * step, (half - 1) * step, -step]), BLOCK)
+    for lower_starts in (True, False):
+        talk = converse(f"modulo{bits}", low, high, 0.99 * RANGES[128], seeds=(1, 2), lower_starts=lower_starts)
+        assert talk.low.escalated == talk.high.escalated == 1
+        np.testing.assert_allclose(delta(talk.low, len(low)), high, rtol=2.0**-22)
+        assert np.array_equal(delta(talk.low, len(low)), -delta(talk.high, len(low)))
+
+
+@widths
+def test_anchors_apart_by_a_power_of_two_do_not_slip_through_the_check(bits: int) -> None:
+    """One parameter a block, so that a multiple of 2^(16 + bits) steps would pass unseen."""
+    low = np.zeros(60 * BLOCK, np.float32)
+    high = low.copy()
+    high[::BLOCK] = np.exp2(np.arange(-12.0, 48.0))
+    for predicted in (0.0, 2.0**-20, 2.0**-15):
+        talk = converse(f"modulo{bits}", low, high, predicted)
+        np.testing.assert_allclose(delta(talk.low, len(low)), high, rtol=1e-6, atol=2.0**-13)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int) -> None:
+    """Blocks with a single parameter at or just past the edge of what the codes can say."""
+    rng = np.random.default_rng(8)
+    blocks, half = 4000, 1 << (bits - 1)
+    low = rng.integers(-50, 50, (blocks, BLOCK)).astype(np.float32)
+    apart = rng.integers(-half, half, (blocks, BLOCK))
+    rows = np.arange(0, blocks, 2)
+    apart[rows, rng.integers(0, BLOCK, len(rows))] = rng.choice([half, -half - 1, 3 * half, -2 * half - 5], len(rows))
+    high = (low + apart).astype(np.float32)
+    # an integer a/s is hit exactly, so the caller knows every u: s = 1 is not on the ranges' table, so use kernels
+    sides = []
+    for values, key in ((low, 1), (high, 2)):
+        codes, checks = np.empty(blocks * 32 * bits, np.uint8), np.empty(blocks, np.uint16)
+        scale = np.full(blocks, 65536.0)
+        kernels.encode(values.reshape(-1), scale, np.uint32(key), np.uint32(0), bits, codes, checks)
+        codes.flags.writeable = False
+        sides.append((codes, checks))
+    (low_codes, low_checks), (high_codes, high_checks) = sides
+    d, failed = np.empty(blocks * BLOCK, np.int16), np.empty(blocks, np.uint8)
+    squares, largest = np.empty(blocks, np.int64), np.empty(blocks, np.int32)
+    count = kernels.verdict(high_codes, high_checks, low_codes, low_checks, bits, d, failed, squares, largest)
+    fits = ((apart >= -half) & (apart < half)).all(axis=1)
+    assert np.array_equal(failed == 0, fits) and count == blocks - fits.sum()
+    d = d.reshape(blocks, BLOCK)
+    assert np.array_equal(d[fits], apart[fits])
+    assert np.array_equal(squares, np.sum(d.astype(np.int64) ** 2, axis=1))
+    assert np.array_equal(largest, np.abs(d.astype(np.int32)).max(axis=1))
+
+
+def test_many_hard_blocks_end_equal_on_both_sides() -> None:
+    rng = np.random.default_rng(9)
+    size = 4000 * BLOCK
+    low = rng.standard_normal(size).astype(np.float32)
+    scale = np.repeat(np.exp2(rng.uniform(-6, 14, 4000)), BLOCK)
+    high = (low + 1e-3 * scale * rng.standard_normal(size)).astype(np.float32)
+    talk = converse("modulo4", low, high, 4e-3, seeds=(21, 22))
+    assert 1000 < talk.low.escalated == talk.high.escalated < 4000
+    assert np.array_equal(delta(talk.low, size), -delta(talk.high, size))
+    np.testing.assert_allclose(delta(talk.low, size), high.astype(np.float64) - low, rtol=1e-6, atol=2.1 * 4.8e-3 / 7)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("place", [0.03, 0.25, 0.5, 1.71, -0.4])
+def test_rounding_is_unbiased(bits: int, place: float) -> None:
+    """Invariant 4: the mean of 10^4 roundings of one value within 4 sigma."""
+    size, partner = 40 * BLOCK, np.zeros(40 * BLOCK, np.float32)
+    step = float(codec_of(bits).steps[128])
+    values = np.full(size, place * step, np.float32)
+    talk = converse(f"modulo{bits}", partner, values, 0.99 * RANGES[128], seeds=(1, 12345))
+    rounded = delta(talk.low, size).astype(np.float64) / step
+    assert set(np.round(rounded, 5)) == {np.floor(place), np.floor(place) + 1}
+    part = place - np.floor(place)
+    assert abs(rounded.mean() - place) < 4 * np.sqrt(part * (1 - part) / size)
+
+
+def test_each_parameter_is_rounded_independently_over_seeds_and_places() -> None:
+    size, seeds = 4 * BLOCK, 400
+    values = np.full(size, 0.5, np.float32)
+    draws = np.empty((seeds, size))
+    for seed in range(seeds):
+        u = grid_indices(values, np.ones(4), seed << 20)
+        draws[seed] = 2.0 * u.reshape(-1) - 1.0
+    assert np.abs(draws.mean(axis=0)).max() < 5 / np.sqrt(seeds)
+    for shift in (1, 2, 64, 127, 128, 129, 256, 512):
+        correlation = float((draws[:, :-shift] * draws[:, shift:]).mean())
+        assert abs(correlation) < 5 / np.sqrt(seeds * (size - shift))
+    assert abs(float((draws[1:] * draws[:-1]).mean())) < 5 / np.sqrt(seeds * size)
+
+
+def test_equal_anchors_with_a_shared_seed_differ_by_exactly_zero() -> None:
+    values = np.random.default_rng(2).standard_normal(3 * BLOCK).astype(np.float32)
+    assert not delta(converse("modulo2", values, values.copy(), 1e-3).low, len(values)).any()
+    assert delta(converse("modulo2", values, values.copy(), 1e-3, seeds=(1, 2)).low, len(values)).any()
+
+
+@widths
+def test_well_predicted_range_escalates_nothing(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    low = rng.standard_normal(200 * BLOCK).astype(np.float32)
+    high = low + np.float32(1e-4) * rng.standard_normal(len(low)).astype(np.float32)
+    predicted = block_max(high.astype(np.float64) - low)
+    assert converse(f"modulo{bits}", low, high, predicted).low.escalated == 0
+    # one side's prediction is enough, for both use the larger
+    assert converse(f"modulo{bits}", low, high, (predicted, 0.0)).low.escalated == 0
+    if bits >= 4:
+        assert converse(f"modulo{bits}", low, high, predicted, seeds=(1, 2)).low.escalated <= 10
+
+
+def test_dialogue_sends_each_stage_once_and_for_failing_blocks_only() -> None:
+    low = np.zeros(4 * BLOCK, np.float32)
+    high = low.copy()
+    high[BLOCK], high[2 * BLOCK], high[3 * BLOCK] = 20.0, 1e4, 1e8
+    talk = converse("modulo4", low, high, 7.0)
+    first = [4 * 128, 4 * 2]
+    second, third, raw = [3 * 128, 3 * 2], [2 * 512, 2 * 2], [2048, 0]
+    assert [len(frame) for frame in talk.sent["high"][1]] == first
+    assert [len(frame) for frame in talk.sent["low"][1]] == first + second
+    assert [len(frame) for frame in talk.sent["high"][2]] == second + third
+    assert [len(frame) for frame in talk.sent["low"][2]] == third + raw
+    assert [len(frame) for frame in talk.sent["high"][3]] == raw
+    np.testing.assert_allclose(delta(talk.low, len(low)), high, atol=1.2, rtol=1e-7)
+
+
+def test_range_bytes_round_up_and_stay_within_the_table() -> None:
+    assert (np.diff(RANGES) > 0).all() and RANGES[0] == 2.0**-31.875 and np.isfinite(RANGES).all()
+    np.testing.assert_allclose(RANGES[1:] / RANGES[:-1], 2**0.25, rtol=1e-12)
+    predicted = np.array([0.0, 1e-30, 1.0, 1.1, 3e38, np.inf], np.float32)
+    side = CODECS["modulo4"].chunk(np.zeros(6 * BLOCK, np.float32), predicted, lower=True, seed=0)
+    assert list(side.ranges()[0]) == [0, 0, 128, 129, 255, 255]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 16])
+def test_range_is_raised_where_the_grid_would_not_reach_the_anchor(bits: int) -> None:
+    values = np.repeat(np.float32([1e-3, 1.0, 1e6, 1e13]), BLOCK)
+    side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(4, np.float32), lower=True, seed=0)
+    steps = codec_of(bits).steps[np.frombuffer(side.ranges()[0], np.uint8)]
+    assert (values[::BLOCK] / steps <= 2.0**34).all()
+    # and no further than needed: the step stays below the spacing of fp32 there, or at the floor
+    assert ((steps <= np.spacing(values[::BLOCK])) | (steps == codec_of(bits).steps[0])).all()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 13, 16])
+def test_own_values_beyond_any_grid_are_replaced_not_followed(bits: int) -> None:
+    """NaN is read as 0 and the rest as +-2^48; nothing raises and both sides still agree."""
+    low = np.ones(3 * BLOCK, np.float32)
+    high = low.copy()
+    high[:4] = np.nan, np.inf, -np.inf, 3e38
+    high[BLOCK] = -np.nan
+    talk = converse(f"modulo{bits}", low, high, 1.0)
+    decoded = delta(talk.low, len(low))
+    assert np.array_equal(decoded, -delta(talk.high, len(low))) and np.isfinite(decoded).all()
+    np.testing.assert_allclose(decoded[:4], [-1, 2.0**48, -(2.0**48), 2.0**48], rtol=1e-6, atol=2.0**15)
+    assert decoded[BLOCK] == pytest.approx(-1.0, abs=1.2) and not decoded[2 * BLOCK :].any()
+
+
+def test_extreme_raw_indices_of_a_hostile_partner_stay_finite() -> None:
+    values = np.zeros(BLOCK, np.float32)
+    for extreme in (2**63 - 1, -(2**63), 0):
+        side = CODECS["modulo2"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
+        side.open(b"\xff")
+        rng = np.random.default_rng(1)
+        for stage in range(4):
+            assert not side.complete
+            codes, checks = (bytes(frame) for frame in side.emit())
+            if stage == 3:
+                codes = np.full(BLOCK, extreme, "<i8").tobytes()
+            else:
+                codes = rng.bytes(len(codes))
+            side.absorb([codes, checks])
+        assert side.complete and np.isfinite(side.norm2())
+        pending, v = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
+        largest = side.mix(1.0, values.copy(), pending, v, 100.0)
+        assert np.isfinite(pending).all() and np.isfinite(v).all() and np.isfinite(largest).all()
+
+
+def test_stage_that_no_block_needs_is_refused() -> None:
+    values = np.zeros(2 * BLOCK, np.float32)
+    side = CODECS["modulo4"].chunk(values, np.ones(2, np.float32), lower=True, seed=1)
+    side.open(side.ranges()[0])
+    first = [bytes(frame) for frame in side.emit()]
+    with pytest.raises(PayloadError):
+        side.absorb([*first, bytes(128), bytes(2)])
+
+
+def test_fp16_and_bf16_saturate_instead_of_overflowing() -> None:
+    low, high = np.full(BLOCK, 3.4e38, np.float32), np.full(BLOCK, -3.4e38, np.float32)
+    assert delta(converse("fp16", low, high, 0.0).low, BLOCK)[0] == -2 * 65504.0
+    for codec in ("fp32", "bf16", "int8"):
+        assert np.isfinite(delta(converse(codec, low, high, 0.0).low, BLOCK)).all()
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16", "int8"])
+def test_dense_payload_that_is_not_finite_is_refused(codec: str) -> None:
+    values = np.ones(BLOCK, np.float32)
+    for hostile in (np.nan, np.inf, -np.inf):
+        side = CODECS[codec].chunk(values, np.zeros(1, np.float32), lower=True, seed=1)
+        side.open(b"")
+        frames = [bytearray(frame) for frame in side.emit()]
+        last = frames[-1]
+        value = np.float32(hostile)
+        if codec == "bf16":
+            last[:2] = value.tobytes()[2:]
+        elif codec == "fp16":
+            last[:2] = np.float16(hostile).tobytes()
+        else:
+            last[:4] = value.tobytes()
+        with pytest.raises(PayloadError):
+            side.absorb(frames)
+        assert not side.complete
+
+
+def test_int8_scale_below_zero_is_refused() -> None:
+    side = CODECS["int8"].chunk(np.ones(BLOCK, np.float32), np.zeros(1, np.float32), lower=True, seed=1)
+    side.open(b"")
+    codes, scales = side.emit()
+    with pytest.raises(PayloadError):
+        side.absorb([codes, (-np.frombuffer(scales, np.float32)).tobytes()])

@@ -1,0 +1,126 @@
+"""The network's clock as a grow-only counter: any order, loss or duplication of reports gives the same board."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossipdp.protocol import progress as module
+from gossipdp.protocol import wire
+from gossipdp.protocol.messages import Ping, Progress
+from gossipdp.protocol.progress import ProgressBoard
+
+
+def peer(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def told(number: int, clock: int, steps: int, samples: int, rounds: int) -> Progress:
+    return Progress(peer(number), clock, steps, samples, rounds)
+
+
+def test_empty_board_stands_at_zero_and_reports_nothing() -> None:
+    board = ProgressBoard(peer(0))
+    assert (board.clock(), board.steps(), board.samples(), board.page(8)) == (0, 0, 0, ())
+    assert board.mine == told(0, 0, 0, 0, 0) and board.of(peer(1)) is None
+
+
+def test_clock_is_the_furthest_and_the_counters_are_sums() -> None:
+    board = ProgressBoard(peer(0))
+    board.report(clock=70, steps=20, samples=160, rounds=2)
+    board.merge([told(1, 100, 100, 800, 10), told(2, 60, 60, 480, 6)])
+    assert (board.clock(), board.steps(), board.samples()) == (100, 180, 1440)
+    assert board.of(peer(2)) == told(2, 60, 60, 480, 6)
+
+
+def test_own_report_never_goes_back() -> None:
+    board = ProgressBoard(peer(0))
+    board.report(clock=50, steps=50, samples=400, rounds=5)
+    board.report(clock=40, steps=60, samples=300, rounds=4)
+    assert board.mine == told(0, 50, 60, 400, 5)
+
+
+def test_each_field_is_merged_by_maximum_on_its_own() -> None:
+    board = ProgressBoard(peer(0))
+    board.merge([told(1, 10, 9, 72, 1), told(1, 8, 12, 70, 3)])
+    assert board.of(peer(1)) == told(1, 10, 12, 72, 3)
+
+
+reports = st.lists(st.builds(told, st.integers(0, 4), *(st.integers(0, 1000) for _ in range(4))), max_size=20)
+
+
+@given(reports, st.randoms())
+def test_any_order_and_duplication_gives_the_same_board(items: list[Progress], random: object) -> None:
+    shuffled = items + items[::2]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    one, two = ProgressBoard(peer(9)), ProgressBoard(peer(9))
+    one.merge(items)
+    two.merge(shuffled)
+    assert {item.id: one.of(item.id) for item in items} == {item.id: two.of(item.id) for item in items}
+    assert (one.clock(), one.steps(), one.samples()) == (two.clock(), two.steps(), two.samples())
+
+
+@given(reports)
+def test_counters_never_fall_whatever_is_merged(items: list[Progress]) -> None:
+    board = ProgressBoard(peer(0))
+    before = (0, 0, 0)
+    for turn, item in enumerate(items):
+        board.merge([item])
+        board.report(clock=turn, steps=turn, samples=turn, rounds=turn)
+        after = (board.clock(), board.steps(), board.samples())
+        assert all(late >= early for early, late in zip(before, after, strict=True))
+        before = after
+
+
+def test_restarted_peer_counts_on_from_what_the_others_remember() -> None:
+    board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
+    other.merge([told(0, 500, 500, 4000, 50)])
+    board.report(clock=0, steps=3, samples=24, rounds=0)
+    board.merge(other.page(8))
+    assert board.mine == told(0, 500, 503, 4024, 50)
+    board.report(clock=510, steps=10, samples=80, rounds=1)
+    board.merge(other.page(8))
+    assert board.mine == told(0, 510, 510, 4080, 51)
+    other.merge(board.page(8))
+    assert (other.steps(), other.samples(), other.clock()) == (510, 4080, 510)
+
+
+def test_echo_of_the_own_report_adds_nothing() -> None:
+    board = ProgressBoard(peer(0))
+    for turn in range(1, 5):
+        board.report(clock=turn * 10, steps=turn * 10, samples=turn * 80, rounds=turn)
+        board.merge(board.page(8))
+    assert board.mine == told(0, 40, 40, 320, 4)
+
+
+def test_page_has_the_own_report_first_then_the_newest_and_in_time_everybody() -> None:
+    board = ProgressBoard(peer(0))
+    board.report(clock=1, steps=1, samples=1, rounds=0)
+    board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
+    assert [board.page(8)[0].id for _ in range(3)] == [peer(0)] * 3
+    seen = {report.id for _ in range(5) for report in board.page(8)}
+    assert seen == {peer(number) for number in range(30)}
+    board.merge([told(17, 99, 1, 1, 0)])
+    assert [report.id for report in board.page(2)] == [peer(0), peer(17)]
+    assert len(board.page(1)) == 1 and board.page(0) == ()
+
+
+def test_board_is_bounded_and_keeps_a_place_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REPORTS", 5)
+    board = ProgressBoard(peer(0))
+    board.merge([told(number, 1, 1, 1, 1) for number in range(1, 10)])
+    board.report(clock=1, steps=1, samples=1, rounds=1)
+    assert board.steps() == 5 and board.refused == 5
+    board.merge([told(2, 7, 7, 7, 7)])
+    assert board.steps() == 11 and board.refused == 5
+
+
+def test_absurd_report_on_me_leaves_my_own_report_sendable() -> None:
+    """I9: what a member claims cannot make what I send undecodable."""
+    board = ProgressBoard(peer(0))
+    board.report(clock=5, steps=5, samples=5, rounds=5)
+    board.merge([told(0, 2**63 - 1, 2**63 - 1, 2**63 - 1, 2**32 - 1)])
+    board.report(clock=9, steps=9, samples=9, rounds=9)
+    message, _ = wire.decode(wire.encode(Ping(1, (), board.page(8))))
+    assert message == Ping(1, (), (board.mine,))

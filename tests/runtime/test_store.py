@@ -1,0 +1,475 @@
+"""A checkpoint once reported as saved loads after any crash (safety I5, campaign T15); a damaged one is never used."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import load_file
+
+from gossipdp.errors import DataError
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import files as runtime_files
+from gossipdp.runtime import store as runtime_store
+from gossipdp.runtime.files import (
+    Files,
+    Remembered,
+    load_members,
+    load_run,
+    load_state,
+    save_members,
+    save_run,
+    save_state,
+)
+from gossipdp.runtime.store import CheckpointMeta, Store
+
+
+def meta(round: int = 1) -> CheckpointMeta:
+    return CheckpointMeta(
+        network="tiny", run="ab" * 16, peer="cd" * 32, incarnation=3, round=round, clock=50 * round, steps=50 * round,
+        samples=400 * round, schema="ef" * 16,
+    )  # fmt: skip
+
+
+def vectors(round: int, size: int = 1000) -> dict[str, np.ndarray]:
+    return {"a": np.full(size, round, np.float32), "v": np.arange(size, dtype=np.float32) * round}
+
+
+def test_a_saved_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    store = Store(tmp_path / "checkpoints")
+    arrays = {
+        "a": np.random.default_rng(0).standard_normal(70_001).astype(np.float32),
+        "v": np.zeros(70_001, np.float32),
+        "range": np.ones(274, np.float32),
+        "counts": np.arange(5, dtype=np.int64),
+    }
+    path = store.save(arrays, meta(), b"the schema")
+    checkpoint, notices = store.latest()
+    assert checkpoint is not None and not notices
+    assert checkpoint.path == path and checkpoint.schema == b"the schema" and checkpoint.meta == meta()
+    for name, array in arrays.items():
+        assert checkpoint.read(name).tobytes() == array.tobytes()
+    out = np.empty(70_001, np.float32)
+    checkpoint.read_into("a", out)
+    assert np.array_equal(out, arrays["a"])
+
+
+def test_a_checkpoint_is_plain_safetensors_and_json(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(2), meta(2), b"s")
+    assert np.array_equal(load_file(path / "state.safetensors")["v"], vectors(2)["v"])
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["meta"]["round"] == 2 and manifest["meta"]["peer"] == "cd" * 32
+    assert manifest["files"]["schema.bin"]["bytes"] == 1
+
+
+def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    path = Store(tmp_path / "c").save(vectors(1), meta(), b"s")
+    assert [oct(file.stat().st_mode & 0o777) for file in sorted(path.iterdir())] == ["0o600"] * 3
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_no_checkpoint_yet_gives_none(tmp_path: Path) -> None:
+    assert Store(tmp_path / "never").latest() == (None, [])
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    for round in range(1, 6):
+        store.save(vectors(round), meta(round), b"s")
+    assert [store.verify(path).meta.round for path in store.list()] == [4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-00000004", "checkpoint-00000005"]
+
+
+def test_vectors_larger_than_a_piece_are_written_and_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    largest = 0
+
+    class Watched(Files):
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            nonlocal largest
+            largest = max(largest, piece.nbytes)
+            super().write(file, piece)
+
+    store = Store(tmp_path, files=Watched())
+    array = np.arange(50_000, dtype=np.float32)
+    store.save({"a": array}, meta(), b"s")
+    assert largest == 4096
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    pieces = list(checkpoint.pieces("a", 100, 5000))
+    assert max(len(piece) for piece in pieces) == 1024
+    assert np.array_equal(np.concatenate(pieces), array[100:5000])
+
+
+def test_a_checkpoint_may_be_written_chunk_by_chunk(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    layout = {"a": ("float32", (1000,)), "v": ("float32", (1000,))}
+    writer = store.begin(meta(), b"s", layout)
+    for name in layout:
+        for start in range(0, 1000, 256):
+            writer.write(vectors(1)[name][start : start + 256])
+            assert store.list() == []
+    writer.commit()
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None and np.array_equal(checkpoint.read("v"), vectors(1)["v"])
+
+
+def test_bytes_that_were_not_announced_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = store.begin(meta(), b"s", {"a": ("float32", (10,))})
+    with pytest.raises(ValueError, match="more bytes"):
+        writer.write(np.zeros(11, np.float32))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="missing"):
+        store.begin(meta(), b"s", {"a": ("float32", (10,))}).commit()
+
+
+# -- damage ------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: int) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[at] ^= 1
+    path.write_bytes(contents)
+
+
+DAMAGE = {
+    "one bit of a vector": lambda path: flip(path / "state.safetensors", -5),
+    "one bit of the header": lambda path: flip(path / "state.safetensors", 12),
+    "one bit of the schema": lambda path: flip(path / "schema.bin", 0),
+    "one bit of the manifest's hash": lambda path: flip(path / "manifest.json", -20),
+    "cut short": lambda path: os.truncate(path / "state.safetensors", 2000),
+    "empty": lambda path: os.truncate(path / "state.safetensors", 0),
+    "longer": lambda path: os.truncate(path / "state.safetensors", 20_000),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "no vectors": lambda path: (path / "state.safetensors").unlink(),
+    "manifest of zeros": lambda path: (path / "manifest.json").write_bytes(bytes(500)),
+    "manifest without end": lambda path: (path / "manifest.json").write_bytes(b"[" * (1 << 20)),
+    "manifest of another version": lambda path: (path / "manifest.json").write_text(
+        (path / "manifest.json").read_text().replace('"format": 1', '"format": 2')
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, damage: Any) -> None:
+    store = Store(tmp_path)
+    older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
+    damage(newer)
+    checkpoint, notices = store.latest()
+    assert checkpoint is not None and checkpoint.path == older and checkpoint.read("a")[0] == 1
+    assert len(notices) == 1
+    assert notices[0].startswith(f"GD-601 checkpoint {newer} is damaged\n  seen: ")
+    assert notices[0].endswith(f"\n  used: {older}")
+
+
+def test_every_checkpoint_damaged_gives_none_and_a_notice_each(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for round in (1, 2):
+        flip(store.save(vectors(round), meta(round), b"schema") / "state.safetensors", -1)
+    checkpoint, notices = store.latest()
+    assert checkpoint is None and len(notices) == 2
+    assert all(notice.endswith("used: none, no older one is left") for notice in notices)
+
+
+def test_a_hash_that_fits_a_hostile_header_is_still_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(vectors(1), meta(), b"s")
+    state = path / "state.safetensors"
+    for hostile in ((1 << 40).to_bytes(8, "little") + b"{}", (5).to_bytes(8, "little") + b"{{{{{", b""):
+        state.write_bytes(hostile)
+        manifest = json.loads((path / "manifest.json").read_text())
+        digest = runtime_store.hashlib.blake2b(hostile, digest_size=32).hexdigest()
+        manifest["files"]["state.safetensors"] = {"bytes": len(hostile), "blake2b": digest}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(DataError, match="GD-601"):
+            store.verify(path)
+
+
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(), b"s")
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["../../etc/passwd"] = manifest["files"].pop("schema.bin")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="the manifest names"):
+        Store.verify(path)
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The machine stops here; not an Exception, so that no handler cleans up after it."""
+
+
+class ForgetfulFiles(Files):
+    """A file system that stops at one operation and then shows what a disk may show after a power cut.
+
+    A file's contents are sure after `sync` only: what was not synced may be cut, or be zeros from some point on. A new
+    name and a rename are sure once the directory is synced; before, it may have happened or not (Pillai et al., OSDI
+    2014).
+    """
+
+    def __init__(self, stop_at: int, chance: random.Random) -> None:
+        self.left, self.chance, self.stopped = stop_at, chance, False
+        self.unsynced: set[Path] = set()
+        self.unlisted: set[Path] = set()
+        self.moves: list[tuple[Path, Path, bytes | None]] = []
+
+    def _operation(self) -> None:
+        if self.stopped or self.left == 0:
+            self.stopped = True
+            raise Crash
+        self.left -= 1
+
+    def create(self, path: Path) -> IO[bytes]:
+        self._operation()
+        file = super().create(path)
+        self.unsynced.add(path)
+        self.unlisted.add(path)
+        return file
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        try:
+            self._operation()
+        except Crash:
+            file.write(piece[: self.chance.randrange(len(piece) + 1)])
+            raise
+        super().write(file, piece)
+
+    def sync(self, file: IO[bytes]) -> None:
+        self._operation()
+        self.unsynced.discard(Path(file.name))
+
+    def make_directory(self, path: Path) -> None:
+        self._operation()
+        super().make_directory(path)
+
+    def rename(self, before: Path, after: Path) -> None:
+        self._operation()
+        replaced = after.read_bytes() if after.is_file() else None
+        super().rename(before, after)
+        self.unsynced, self.unlisted = (
+            {after / path.name if path.parent == before else path for path in paths} - {before}
+            for paths in (self.unsynced, self.unlisted)
+        )
+        self.moves.append((before, after, replaced))
+
+    def sync_directory(self, path: Path) -> None:
+        self._operation()
+        self.unlisted = {file for file in self.unlisted if file.parent != path}
+        self.moves = [move for move in self.moves if move[1].parent != path]
+
+    def remove(self, path: Path) -> None:
+        try:
+            self._operation()
+        except Crash:
+            for file in path.iterdir():
+                if self.chance.random() < 0.5:
+                    file.unlink()
+            raise
+        super().remove(path)
+
+    def power_cut(self) -> None:
+        for path in self.unsynced:
+            if path.exists():
+                size = path.stat().st_size
+                kept = self.chance.randrange(size + 1)
+                os.truncate(path, kept)
+                if self.chance.random() < 0.5:
+                    os.truncate(path, size)  # the length arrived, the data did not: zeros
+        for path in self.unlisted:
+            if self.chance.random() < 0.5:
+                path.unlink(missing_ok=True)
+        for before, after, replaced in reversed(self.moves):
+            if self.chance.random() < 0.5 and after.exists() and not before.exists():
+                os.replace(after, before)
+                if replaced is not None:
+                    after.write_bytes(replaced)
+
+
+def test_a_crash_at_any_point_leaves_the_newest_reported_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 512)
+    for point in range(210):
+        chance = random.Random(point)
+        directory = tmp_path / str(point)
+        directory.mkdir()
+        files = ForgetfulFiles(point % 105, chance)
+        reported = 0
+        try:
+            for round in range(1, 6):
+                Store(directory, keep=2, files=files).save(vectors(round, 400), meta(round), b"schema")
+                reported = round
+        except Crash:
+            files.power_cut()
+        else:
+            pytest.fail(f"point {point} lies past the last save")
+        checkpoint, notices = Store(directory).latest()
+        assert not notices, f"point {point}: a torn checkpoint had the final name"
+        assert (checkpoint.meta.round if checkpoint else 0) in (reported, reported + 1), f"point {point}"
+        if checkpoint:
+            assert np.array_equal(checkpoint.read("v"), vectors(checkpoint.meta.round, 400)["v"])
+        for path in Store(directory).list():
+            Store.verify(path)
+        restarted = Store(directory, keep=2, files=ForgetfulFiles(1000, chance))
+        restarted.save(vectors(9, 400), meta(9), b"schema")
+        assert restarted.latest()[0].meta.round == 9  # type: ignore[union-attr]
+        assert not list(directory.glob(".unfinished-checkpoint-*[0-9]")), "what a crash left is cleared away"
+
+
+def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
+    class Full(Files):
+        room = 3000
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            self.room -= len(piece)
+            if self.room < 0:
+                raise OSError(28, "No space left on device")
+            super().write(file, piece)
+
+    Store(tmp_path).save(vectors(1, 100), meta(1), b"s")
+    with pytest.raises(DataError) as caught:
+        Store(tmp_path, files=Full()).save(vectors(2), meta(2), b"s")
+    assert caught.value.exit_code == 8
+    assert str(caught.value) == (
+        f"GD-602 {tmp_path}/checkpoint-00000002 could not be written\n"
+        "  seen: [Errno 28] No space left on device\n"
+        "  do:   make room, or let the peer write there"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001"]
+
+
+SAVER = """
+import sys, numpy as np
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from gossipdp.runtime.store import CheckpointMeta, Store
+store = Store(Path({directory!r}))
+for round in range(1, 10**6):
+    store.save({{"a": np.full(300_000, round, np.float32)}}, CheckpointMeta(network="t", run="", peer="", incarnation=0,
+               round=round, clock=0, steps=0, samples=0, schema=""), b"s")
+    print(round, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_nine_in_the_middle_of_saving_loses_nothing_reported(tmp_path: Path, seed: int) -> None:
+    root = str(Path(runtime_store.__file__).parents[2])
+    code = SAVER.format(tests=root, directory=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2 + seed):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+    reported = int(rest[-1]) if rest else 2 + seed
+    checkpoint, notices = Store(tmp_path).latest()
+    assert checkpoint is not None and not notices
+    assert checkpoint.meta.round >= reported
+    assert (checkpoint.read("a") == checkpoint.meta.round).all()
+
+
+# -- export ------------------------------------------------------------------------------------------------------
+
+
+def test_export_gives_named_tensors_in_the_models_dtypes(tmp_path: Path) -> None:
+    schema = Schema.of(
+        [
+            ("layer.weight", (4, 3), "float32", "parameter"),
+            ("layer.bias", (4,), "bfloat16", "parameter"),
+            ("running_mean", (), "float64", "buffer"),
+            ("head.weight", (2, 5), "float16", "parameter"),
+        ]
+    )
+    at = {entry.name: slice(entry.offset, entry.stop) for entry in schema.entries}
+    values = np.random.default_rng(1).standard_normal(schema.size).astype(np.float32)
+    values[at["layer.bias"]] = [1 + 2**-8, 1 + 3 * 2**-8, -1.001, 3e38]  # two ties, and two that are none
+    values[at["head.weight"]][4] = 1e6
+    store = Store(tmp_path / "c")
+    store.save({"anchor": values, "momentum": np.zeros_like(values)}, meta(), schema.to_bytes())
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    assert checkpoint.export(tmp_path / "model.safetensors") == 4
+    tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
+    assert {name: (tensor["dtype"], tensor["shape"]) for name, tensor in tensors.items()} == {
+        "layer.weight": ("F32", [4, 3]),
+        "layer.bias": ("BF16", [4]),
+        "head.weight": ("F16", [2, 5]),
+        "running_mean": ("F64", []),
+    }
+    assert bytes(tensors["layer.weight"]["data"]) == values[at["layer.weight"]].tobytes()
+    bias = (np.frombuffer(tensors["layer.bias"]["data"], np.uint16).astype(np.uint32) << 16).view(np.float32)
+    assert bias[:3].tolist() == [1.0, 1 + 2**-6, -1.0] and abs(bias[3] / 3e38 - 1) < 2**-9
+    half = np.frombuffer(tensors["head.weight"]["data"], np.float16)
+    assert half[4] == 65504, "past the range of float16: its largest number, never infinity"
+    assert np.array_equal(np.delete(half, 4), np.delete(values[at["head.weight"]], 4).astype(np.float16))
+    assert np.frombuffer(tensors["running_mean"]["data"], np.float64) == np.float64(values[at["running_mean"]])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model.safetensors"]
+
+
+@pytest.mark.parametrize("schema", [b"", b"\xc1", Schema.of([("w", (7,), "float32", "parameter")]).to_bytes()])
+def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, schema: bytes) -> None:
+    store = Store(tmp_path / "c")
+    store.save({"anchor": np.zeros(8, np.float32)}, meta(), schema)
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    with pytest.raises(DataError, match="GD-601"):
+        checkpoint.export(tmp_path / "model.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+# -- state files -------------------------------------------------------------------------------------------------
+
+
+def test_members_and_run_are_remembered(tmp_path: Path) -> None:
+    members = [
+        Remembered(id="ab" * 32, name="host1", address="1.2.3.4:4710"),
+        Remembered(id="cd" * 32, name="", address=""),
+    ]
+    assert load_members(tmp_path / "members.json") == []
+    assert load_run(tmp_path / "run") is None
+    save_members(tmp_path / "members.json", members)
+    save_run(tmp_path / "run", b"0123456789abcdef")
+    assert load_members(tmp_path / "members.json") == members
+    assert load_run(tmp_path / "run") == b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("contents", [b"", b"{", b'[{"id": "zz"}]', b"\xff\xfe", b'"deadbeef"', b"[" * 100_000])
+def test_a_damaged_member_list_is_an_error_with_a_way_out(tmp_path: Path, contents: bytes) -> None:
+    (tmp_path / "members.json").write_bytes(contents)
+    with pytest.raises(DataError, match=r"GD-603 .*members\.json cannot be read"):
+        load_members(tmp_path / "members.json")
+
+
+def test_a_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_files, "MAX_STATE", 10)
+    save_state(tmp_path / "x", "0123456789")
+    with pytest.raises(DataError, match="more than 10 bytes"):
+        load_state(tmp_path / "x", str)
+
+
+def test_a_crash_while_saving_state_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    for point in range(40):
+        path = tmp_path / f"state{point}"
+        save_state(path, "old")
+        files = ForgetfulFiles(point % 6, random.Random(point))
+        try:
+            save_state(path, "new" * 50, files)
+            expected = {"new" * 50}
+        except Crash:
+            expected = {"old", "new" * 50}
+        files.power_cut()
+        assert load_state(path, str) in expected

@@ -1,0 +1,277 @@
+"""Configuration: precedence, units, and what a person reads when something is wrong."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp import config
+from gossipdp.config import Config, load
+from gossipdp.errors import ConfigError
+
+PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\n[membership]\ntiming = "local"\n'}
+
+
+def test_no_source_at_all_gives_the_defaults() -> None:
+    assert load() == Config()
+    assert load().exchange.every == 50 and load().outer.momentum == 0.8
+
+
+def test_flag_beats_environment_beats_file_beats_preset_beats_default() -> None:
+    file, environment = "[exchange]\nevery = 3\n", {"GOSSIPDP_EXCHANGE_EVERY": "4"}
+    flags = {"exchange.every": "5"}
+    local = {**flags, "preset": "local"}
+    assert load(file, environment=environment, flags=local, presets=PRESETS).exchange.every == 5
+    assert load(file, environment=environment, flags={"preset": "local"}, presets=PRESETS).exchange.every == 4
+    assert load(file, flags={"preset": "local"}, presets=PRESETS).exchange.every == 3
+    assert load(flags={"preset": "local"}, presets=PRESETS).exchange.every == 30
+    assert load(presets=PRESETS).exchange.every == 50
+
+
+def test_the_preset_comes_from_flag_environment_or_file() -> None:
+    file = 'preset = "local"\n'
+    assert load(presets=PRESETS).preset == "wan" and load(presets=PRESETS).exchange.window == 32
+    assert load(file, presets=PRESETS).membership.timing == "local"
+    assert load(file, environment={"GOSSIPDP_PRESET": "wan"}, presets=PRESETS).preset == "wan"
+    assert load(file, environment={"GOSSIPDP_PRESET": "lan"}, flags={"preset": "wan"}, presets=PRESETS).preset == "wan"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("exchange.bandwidth", "100mbit", 12.5e6),
+        ("exchange.bandwidth", "1.5 gbit", 187.5e6),
+        ("exchange.bandwidth", "unlimited", math.inf),
+        ("checkpoint.every", "10m", 600),
+        ("checkpoint.every", "1500ms", 1.5),
+        ("checkpoint.every", "off", math.inf),
+        ("safety.memory", "512MiB", 2**29),
+        ("safety.memory", "2GB", 2e9),
+        ("safety.clip", "off", "off"),
+        ("safety.clip", "3", 3.0),
+        ("network.seeds", "a:1, [::1]:4710", ("a:1", "[::1]:4710")),
+        ("network.seeds", "", ()),
+        ("network.advertise", "1.2.3.4", "1.2.3.4"),
+        ("network.listen", "tcp://[::]:0", "tcp://[::]:0"),
+        ("metrics.listen", "off", "off"),
+    ],
+)
+def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> None:
+    assert config.value_of(load(flags={key: text}), key) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("exchange.bits", "17"),
+        ("exchange.bits", "4.0"),
+        ("exchange.every", "0"),
+        ("exchange.every", "9" * 400),
+        ("exchange.bandwidth", "100"),
+        ("exchange.bandwidth", "100Mbit"),
+        ("exchange.bandwidth", "-1mbit"),
+        ("exchange.weight", "nan"),
+        ("outer.lr", "inf"),
+        ("outer.momentum", "1"),
+        ("checkpoint.every", "10"),
+        ("checkpoint.every", "8d"),
+        ("network.name", "../etc"),
+        ("network.name", ""),
+        ("network.listen", "*:4710"),
+        ("network.listen", "tcp://*:65536"),
+        ("network.seeds", "host"),
+        ("network.seeds", "host:0"),
+        ("safety.clip", "automatic"),
+        ("checkpoint.dir", ""),
+    ],
+)
+def test_a_value_out_of_range_is_refused(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"GD-311 flag: {key} = .* is not allowed\n  do:   {key} must be "):
+        load(flags={key: text})
+
+
+def test_a_number_in_quotes_is_refused_in_a_file_and_taken_from_a_flag() -> None:
+    with pytest.raises(ConfigError):
+        load('[exchange]\nbits = "4"\n')
+    assert load(flags={"exchange.bits": "4"}).exchange.bits == 4
+    with pytest.raises(ConfigError):
+        load("[exchange]\nbits = true\n")
+
+
+GOLDEN = {
+    "[exchange]\n\nevry = 50\n": (
+        "GD-312 run.toml:3: unknown key exchange.evry\n  do:   did you mean exchange.every?"
+    ),
+    "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
+    "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",
+    "\n[zzz]\n": "GD-312 run.toml:2: unknown section zzz\n  do:   see `gossipdp config show` for every key there is",
+    "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   see `gossipdp config show` for every key there is",
+    "exchange = 5\n": "GD-311 run.toml:1: exchange = 5 is not allowed\n  do:   exchange must be a section: [exchange]",
+    "[exchange]\nevery = 50\nbits = 40\n": (
+        "GD-311 run.toml:3: exchange.bits = 40 is not allowed\n"
+        "  do:   exchange.bits must be a whole number from 2 to 16"
+    ),
+    "[exchange] # all\n  bandwidth='fast'\n": (
+        'GD-311 run.toml:2: exchange.bandwidth = "fast" is not allowed\n'
+        '  do:   exchange.bandwidth must be a rate from 64kbit to 1000gbit or "unlimited"'
+    ),
+    '[checkpoint]\nevery = "10 minutes"\n': (
+        'GD-311 run.toml:2: checkpoint.every = "10 minutes" is not allowed\n'
+        '  do:   checkpoint.every must be a time from 1s to 7d or "off"'
+    ),
+    '[safety]\nmemory = "1B"\n': (
+        'GD-311 run.toml:2: safety.memory = "1B" is not allowed\n'
+        '  do:   safety.memory must be a size from 16MiB to 16384GiB or "auto"'
+    ),
+    '[network]\nseeds = ["a:1", "b"]\n': (
+        'GD-311 run.toml:2: network.seeds = ["a:1", "b"] is not allowed\n'
+        '  do:   network.seeds must be a list of at most 64, each "host:port"'
+    ),
+    "[exchange]\nalgorithm = 'allreduce'\n": (
+        'GD-311 run.toml:2: exchange.algorithm = "allreduce" is not allowed\n'
+        '  do:   exchange.algorithm must be one of "auto", "pairwise"'
+    ),
+    "[safety]\nclip = 0.5\n": (
+        "GD-311 run.toml:2: safety.clip = 0.5 is not allowed\n"
+        '  do:   safety.clip must be a number from 1 to 1000 or "auto" or "off"'
+    ),
+    'preset = "moon"\n': (
+        'GD-311 run.toml:1: preset = "moon" is not allowed\n  do:   preset must be one of "wan", "local"'
+    ),
+    "[network]\nname = tiny\n": (
+        "GD-310 run.toml:2 is not valid TOML\n"
+        "  seen: Invalid value\n"
+        "  do:   texts stand in quotes, one key a line"
+    ),
+    "[network\n": (
+        "GD-310 run.toml:1 is not valid TOML\n"
+        "  seen: Expected ']' at the end of a table declaration\n"
+        "  do:   texts stand in quotes, one key a line"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_an_error_names_file_line_value_range_and_nearest_key(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(text, file="run.toml", presets=PRESETS)
+    assert str(caught.value) == GOLDEN[text]
+    assert caught.value.exit_code == 3
+
+
+def test_an_unknown_variable_of_a_known_section_is_an_error_and_others_are_not() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environment={"GOSSIPDP_OUTER_RL": "1"})
+    assert str(caught.value) == (
+        "GD-312 environment: unknown variable GOSSIPDP_OUTER_RL\n  do:   did you mean GOSSIPDP_OUTER_LR?"
+    )
+    harmless = {"GOSSIPDP_HOME": "/x", "GOSSIPDP_OFF": "1", "GOSSIPDP_INVITE": "?", "PATH": "/bin"}
+    kubernetes = {"GOSSIPDP_METRICS_PORT": "tcp://10.0.0.1:80", "GOSSIPDP_METRICS_SERVICE_HOST": "10.0.0.1"}
+    assert load(environment=harmless | kubernetes | {"GOSSIPDP_METRICS_PORT_80_TCP_ADDR": "10.0.0.1"}) == Config()
+
+
+def test_a_wrong_variable_is_named_with_its_value() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^GD-311 environment GOSSIPDP_OUTER_LR: outer\.lr = \"much\" is not allowed"
+    ):
+        load(environment={"GOSSIPDP_OUTER_LR": "much"})
+
+
+def test_a_dump_says_where_each_value_came_from_and_loads_again() -> None:
+    original = load(
+        '[network]\nname = "tiny"\n',
+        file="run.toml",
+        environment={"GOSSIPDP_OUTER_LR": "0.5"},
+        flags={"checkpoint.every": "90s", "exchange.bandwidth": "25mbit", "safety.memory": "64MiB"},
+        presets=PRESETS,
+    )
+    text = config.dump(original)
+    lines = {line.partition(" ")[0]: " ".join(line.split()) for line in text.splitlines() if "=" in line}
+    assert lines["name"] == 'name = "tiny" # run.toml:2'
+    assert lines["lr"] == "lr = 0.5 # environment GOSSIPDP_OUTER_LR"
+    assert lines["bandwidth"] == 'bandwidth = "25mbit" # flag'
+    assert lines["window"] == "window = 32 # preset wan"
+    assert lines["bits"] == "bits = 4 # default"
+    again = load(text, presets=PRESETS)
+    assert all(getattr(again, name) == getattr(original, name) for name in config.SECTIONS)
+
+
+def test_every_default_is_allowed_by_its_own_rule_and_dumped() -> None:
+    parsed = tomllib.loads(config.dump(Config()))
+    for key, rule in config.RULES.items():
+        section, _, name = key.partition(".")
+        assert rule.read(parsed[section][name]) == config.value_of(Config(), key)
+
+
+@settings(derandomize=True)
+@given(st.text(max_size=200))
+def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
+    try:
+        load(text, file="f")
+    except ConfigError as error:
+        assert error.code in ("GD-310", "GD-311", "GD-312")
+
+
+@settings(derandomize=True)
+@given(st.sampled_from(sorted(config.RULES)), st.text(max_size=30))
+def test_any_flag_value_is_taken_and_shown_or_refused(key: str, text: str) -> None:
+    try:
+        loaded = load(flags={key: text})
+    except ConfigError as error:
+        assert error.code == "GD-311"
+    else:
+        shown = config.RULES[key].show(config.value_of(loaded, key))
+        value = tomllib.loads(f"x = {shown}")["x"]
+        again, first = config.RULES[key].read(value), config.value_of(loaded, key)
+        assert again == (pytest.approx(first, rel=1e-9) if isinstance(first, float) else first)
+
+
+def test_what_peers_must_share_is_in_the_digest_and_the_rest_is_not() -> None:
+    base = load()
+    assert len(config.settings_digest(base)) == 16
+    for key, text in {
+        "exchange.every": "7",
+        "exchange.bits": "8",
+        "network.name": "x",
+        "exchange.bandwidth": "1mbit",
+    }.items():
+        other = load(flags={key: text})
+        assert config.settings_digest(other) == config.settings_digest(base) and not config.differences(base, other)
+    for key, text in {
+        "outer.lr": "0.6",
+        "outer.momentum": "0",
+        "exchange.kappa": "0",
+        "exchange.weight": "0.4",
+    }.items():
+        other = load(flags={key: text})
+        assert config.settings_digest(other) != config.settings_digest(base)
+        assert [difference[0] for difference in config.differences(base, other)] == [key]
+
+
+def test_auto_and_the_algorithm_it_means_agree() -> None:
+    named = load(flags={"exchange.algorithm": "pairwise"})
+    assert config.settings_digest(named) == config.settings_digest(load())
+
+
+def test_the_digest_does_not_change_between_releases() -> None:
+    assert config.settings_digest(Config()).hex() == "4bd379832cbf532e27aac7a0aad4e475"
+
+
+def test_early_rounds_end_after_two_fifths_of_a_run_of_known_length() -> None:
+    assert load().exchange.early_until == 1000
+    assert load(flags={"exchange.run_steps": "5000"}).exchange.early_until == 2000
+
+
+@pytest.mark.parametrize(("clip", "factor"), [("auto", 2.0), ("off", math.inf), ("3.5", 3.5)])
+def test_clip_as_a_factor(clip: str, factor: float) -> None:
+    assert load(flags={"safety.clip": clip}).safety.clip_factor == factor
+
+
+def test_memory_is_a_quarter_of_what_there_is_at_most_one_gibibyte() -> None:
+    assert load().safety.memory_limit(2**31) == 2**29
+    assert load().safety.memory_limit(2**40) == 2**30
+    assert load(flags={"safety.memory": "3GiB"}).safety.memory_limit(2**31) == 3 * 2**30
