@@ -32,7 +32,7 @@ POLL = 1.0
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gossipdp demo", description="Peers on this machine train a GPT together.")
     parser.add_argument("--peers", type=int, default=4, help="how many (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps of each replica (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1200, help="optimizer steps of each replica (%(default)s)")
     parser.add_argument("--size", default="0.25M", help="of the model: 0.25M, 1M, 3M or 11M (%(default)s)")
     parser.add_argument("--batch", type=int, default=4, help="windows a step (%(default)s)")
     parser.add_argument("--every", type=int, default=30, help="steps a round, H (%(default)s)")

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError, RefusedError
+from gossipdp.runtime.link_socket import socket_path
 from peers import logs
 
 __all__ = ["Backoff", "Policy", "run"]
@@ -38,8 +39,6 @@ FINAL = frozenset(
 )
 """the daemon's exit codes (and 2, usage) that starting it again cannot cure"""
 FAULT = 70
-LINK = "link.sock"
-"""what the daemon makes in its home once training processes may attach"""
 LOOK = 0.1
 """seconds between looks at what no signal announces: the link's socket, processes a child has left behind"""
 
@@ -351,7 +350,7 @@ def run(
         with _wakeups() as wake:
             peer = Child("peer daemon", list(daemon), environment, guard, Backoff(policy))
             trainer = Child("training command", list(command), environment, guard, Backoff(policy))
-            return Supervisor(peer, trainer if command else None, home / LINK, policy).loop(wake)
+            return Supervisor(peer, trainer if command else None, socket_path(home), policy).loop(wake)
     finally:
         # With the pipe closed the guard ends whatever an exception may have left running.
         guard.close()

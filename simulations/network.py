@@ -105,7 +105,8 @@ class Host:
     bound: Region | None = None
     """the region the ledger works on: `region`, once the Bind job has run"""
     paused_until: float = 0.0
-    waiting: deque[jobs.Job] = field(default_factory=deque)
+    waiting: deque[tuple[jobs.Job, Region | None]] = field(default_factory=deque)
+    """jobs, and the region there was when each was asked for"""
     working: bool = False
     picked_up: float = 0.0
     wakes_at: float = float("inf")
@@ -253,7 +254,7 @@ class Network:
         for envelope in peer.messages_to_send():
             self._transmit(host, envelope)
         while (job := peer.next_job()) is not None:
-            host.waiting.append(job)
+            host.waiting.append((job, host.region))
         while (event := peer.next_event()) is not None:
             if self._trace is not None:
                 self._trace(f"{self.now:10.4f} {host.name:>4}   {_line(event)}")
@@ -278,8 +279,7 @@ class Network:
         if host.working or not host.waiting:
             return
         host.working = True
-        job = host.waiting.popleft()
-        region = host.region
+        job, region = host.waiting.popleft()
         takes = self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
         self.at(self.now + takes, f"run {type(job).__name__}", host, lambda: self._complete(host, job, region))
 

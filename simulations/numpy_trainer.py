@@ -84,9 +84,7 @@ class NumpyTrainer:
             self.snapshots += 1
             self._link.region.x[: len(self.x)] = self.x
             self._taken = False
-            self._link.send(
-                links.Submit(self.session, self.snapshots, self.applied, self._since, self._since)
-            )
+            self._link.send(links.Submit(self.session, self.snapshots, self.applied, self._since, self._since))
             self._since = 0
 
     def _drain(self) -> None:

@@ -33,6 +33,8 @@ class ChunkCodec(Protocol):
     blocks: int
     escalated: int
     """blocks whose first check failed"""
+    escalation_bytes: int
+    """received for them, beyond what `bytes_per_parameter` counts"""
 
     def ranges(self) -> list[Buffer]:
         """Own predicted ranges: one buffer, one byte a block, or an empty buffer where the codec needs none."""

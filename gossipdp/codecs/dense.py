@@ -27,7 +27,7 @@ Decode = Callable[[Sequence[Buffer], int], Vector]
 class DenseChunk:
     """One side of a chunk that is sent once and whole."""
 
-    escalated = 0
+    escalated = escalation_bytes = 0
 
     def __init__(self, encode: Encode, decode: Decode, a: Vector, lower: bool) -> None:
         self.blocks, self.complete = -(-len(a) // BLOCK), False

@@ -72,6 +72,7 @@ class _ModuloChunk:
     def __init__(self, codec: ModuloCodec, a: Vector, predicted: NDArray[np.float32], lower: bool, seed: int) -> None:
         self._codec, self._lower, self._key = codec, lower, _key(seed)
         self.blocks, self.escalated, self.complete = -(-len(a) // BLOCK), 0, False
+        self.escalation_bytes = 0
         self._copy: Vector = np.empty(self.blocks * BLOCK, np.float32)
         self._levels: NDArray[np.uint8] = np.empty(self.blocks, np.uint8)
         kernels.capture(a, predicted, RANGES, codec.guard, self._copy, self._levels)
@@ -123,7 +124,18 @@ class _ModuloChunk:
             raise RuntimeError("delta is not known yet")
         scale = (self._step if self._lower else -self._step).astype(np.float32)
         momentum = a if v is None else v
-        kernels.mix(self._differences, scale, self._rows, self._wide, share, pull, a, pending, momentum, v is not None)
+        kernels.mix(
+            self._differences,
+            scale,
+            self._rows,
+            self._wide,
+            float(share),
+            float(pull),
+            a,
+            pending,
+            momentum,
+            v is not None,
+        )
         largest: Vector = np.abs(scale) * self._largest.astype(np.float32)
         if self.escalated:
             escalated = self._rows >= 0
@@ -177,6 +189,7 @@ class _ModuloChunk:
         rows = len(self._failing)
         theirs = array_of(codes, "u1", len(self._codes))
         their_checks = array_of(checks, "<u2", rows).astype(np.uint16)
+        self.escalation_bytes += theirs.nbytes + their_checks.nbytes
         fields = np.empty_like(self._known)
         kernels.unpack_rows(theirs, np.arange(rows), width, fields)
         self._known |= fields << shift
@@ -197,6 +210,7 @@ class _ModuloChunk:
     def _absorb_raw(self, codes: Buffer, checks: Buffer) -> None:
         theirs = array_of(codes, "<i8", self._u.size).astype(np.int64).reshape(self._u.shape)
         array_of(checks, "u1", 0)
+        self.escalation_bytes += theirs.nbytes
         high, low = self._ordered(self._u, theirs)
         self._settle(self._failing, high - low)
         self.complete = True

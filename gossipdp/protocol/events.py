@@ -119,6 +119,7 @@ class ExchangeEnded(Event):
     clipped: int
     blocks: int
     escalated: int
+    escalation_bytes: int
     sent: int
     received: int
     duration: float

@@ -71,6 +71,7 @@ class Tally:
     clipped: int = 0
     blocks: int = 0
     escalated: int = 0
+    escalation_bytes: int = 0
     sent: int = 0
     received: int = 0
 
@@ -80,6 +81,7 @@ class Tally:
         self.clipped += turn.share < 1.0
         self.blocks += turn.blocks
         self.escalated += turn.escalated
+        self.escalation_bytes += turn.escalation_bytes
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class _Side:
                 tally.clipped,
                 tally.blocks,
                 tally.escalated,
+                tally.escalation_bytes,
                 tally.sent,
                 tally.received,
                 now - tally.started,

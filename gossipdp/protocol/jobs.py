@@ -205,7 +205,8 @@ class Turn:
 
     buffers: what to send to the partner now (empty: nothing it lacks).
     complete: every block of delta is exact. mixed: delta has been applied with `share`.
-    bound: own tau. distance2: ||delta||^2 once complete. blocks, escalated: counts for the metrics, once complete.
+    bound: own tau. distance2: ||delta||^2 once complete. blocks, escalated,
+    escalation_bytes (received past the first stage): counts for the metrics, once complete.
     refused: "" or why the partner's buffers were refused: payload, nan, share.
     """
 
@@ -217,6 +218,7 @@ class Turn:
     distance2: float = 0.0
     blocks: int = 0
     escalated: int = 0
+    escalation_bytes: int = 0
     refused: str = ""
 
 

@@ -319,9 +319,7 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
 }
 """How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
 
-DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
-    {Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk}
-)
+DATA_LANE: Final[frozenset[type[Message]]] = frozenset({Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk})
 """Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
 
 

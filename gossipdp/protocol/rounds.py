@@ -44,6 +44,7 @@ class Rounds:
         self._chunks = 0
         self._size = 1
         self._attached = False
+        self._bound = False
         self._founds = False
         self._waiting = False
         self.session = 0
@@ -81,6 +82,7 @@ class Rounds:
             self._waiting = False
             self._out = self._releasable = 0
             self._dirty = False
+            self._bound = True
             self._outputs.ask(jobs.Bind())
             self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
             self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
@@ -89,6 +91,11 @@ class Rounds:
         """The training process is gone. A round under way is finished: its snapshot is whole."""
         self._attached = self._waiting = self.open = False
         if self._phase is _Phase.IDLE:
+            self._unbind()
+
+    def _unbind(self) -> None:
+        if self._bound:
+            self._bound = False
             self._outputs.ask(jobs.Unbind())
 
     def submit(self, session: int, snapshot: int, applied: int, outer: Outer, clock: int) -> bool:
@@ -190,7 +197,7 @@ class Rounds:
     def _idle(self) -> None:
         """Between two rounds: what had to wait for one to end."""
         if not self._attached:
-            self._outputs.ask(jobs.Unbind())
+            self._unbind()
         self._release()
         self._seal()
         self._begin_attach()

@@ -1,7 +1,8 @@
-"""Named points at which a test may have this process killed, as a power cut would: `fail at`, never mocked.
+"""Named points at which a test may have a process killed, as a power cut would: `fail at`, never mocked.
 
-`GOSSIPDP_KILL_AT` names a point and how many times it must have been passed: ``chunk 7 sent``, ``ACK sent@3``,
-``outer step half done``. Unset, which is the normal state, nothing here costs anything. Nothing else may read it.
+`GOSSIPDP_KILL_AT` names a point, how many times it must have been passed, and who dies there if not this process:
+``chunk 7 sent``, ``ACK sent@3``, ``training: outer step half done``, ``both: ACK sent``. Unset, which is the normal
+state, nothing here costs anything. Nothing else may read it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,25 @@ import signal
 
 __all__ = ["FaultPoint"]
 
+VICTIMS = ("training", "both")
+
 
 class FaultPoint:
-    """Counts passages of one named point and kills this process at the one asked for."""
+    """Counts passages of one named point, and kills at the one asked for.
+
+    Args:
+        spec: what the variable says.
+    """
 
     def __init__(self, spec: str) -> None:
-        name, _, count = spec.partition("@")
+        victim, colon, point = spec.partition(":")
+        self._victim, point = (victim.strip(), point) if colon else ("", spec)
+        if colon and self._victim not in VICTIMS:
+            raise ValueError(f"GOSSIPDP_KILL_AT={spec}: who dies is one of {', '.join(VICTIMS)}, or this process")
+        name, _, count = point.partition("@")
         self._name, self._left = name.strip(), int(count or 1)
+        self.training = 0
+        """the attached training process, 0 while there is none"""
 
     @classmethod
     def from_environment(cls) -> FaultPoint | None:
@@ -26,7 +39,11 @@ class FaultPoint:
 
     def passed(self, name: str) -> None:
         """This process has got to `name`."""
-        if name == self._name:
-            self._left -= 1
-            if self._left == 0:
+        if name != self._name or (self._victim and not self.training):
+            return
+        self._left -= 1
+        if self._left == 0:
+            if self._victim:
+                os.kill(self.training, signal.SIGKILL)
+            if self._victim != "training":
                 os.kill(os.getpid(), signal.SIGKILL)

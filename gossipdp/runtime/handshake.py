@@ -104,7 +104,7 @@ def pack(message: ServiceMessage) -> list[Buffer]:
 
 
 def is_service(frame: Buffer) -> bool:
-    return bytes(memoryview(frame)[:1]) == MARK
+    return bytes(frame[:1]) == MARK
 
 
 def unpack(frames: Sequence[Buffer]) -> ServiceMessage:

@@ -39,6 +39,7 @@ class Link:
         self.lost = ""
         """why the daemon is gone, once it is"""
         _links.add(self)
+        weakref.finalize(self, connection.close)
 
     @classmethod
     def connect(cls, home: Path) -> Link:
@@ -113,10 +114,14 @@ class Link:
             finally:
                 for received in fds:
                     os.close(received)
+        if self.lost:
+            self._connection.close()
         return messages
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the daemon to say something, or to go."""
+        if self.lost:
+            return True
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         return bool(poll.poll(1000.0 * timeout))

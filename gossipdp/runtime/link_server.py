@@ -207,6 +207,8 @@ class LinkServer:
             self._trainer.end(reason)
 
     def close(self) -> None:
+        if self._listener.fileno() < 0:
+            return
         self.detach()
         if self._trainer is not None:
             self._forget(self._trainer)

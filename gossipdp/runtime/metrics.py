@@ -90,7 +90,6 @@ class Metrics:
             "sessions_total", "Training processes that attached, by result: ok or a code.", "result"
         )
         self._snapshots = counter("snapshots_total", "Snapshots of the training process, by result.", "result")
-        self._sealed = counter("corrections_sealed_total", "Sets of corrections handed to the training process.")
         self._lost_steps = counter("lost_steps_total", "Steps lost with a training process or a daemon.")
         self._pace = gauge("submit_every_steps", "Steps between two submits (H).")
         # outer step and agreement; norms are RMS per parameter
@@ -107,12 +106,12 @@ class Metrics:
         self._duration = Histogram(
             "gossipdp_exchange_duration_seconds", "Time an exchange took.", buckets=EXCHANGE_BUCKETS, registry=registry
         )
-        self._started = counter("exchanges_started_total", "Exchanges started, by who offered.", "initiator")
         self._chunks = counter("chunks_mixed_total", "Chunks mixed into the anchor.")
         self._clipped = counter("chunks_clipped_total", "Chunks mixed with less than their full difference.")
         self._in_doubt = counter("chunks_in_doubt_total", "Chunks a partner may or may not have mixed when it died.")
         self._blocks = counter("blocks_total", "Blocks of chunks decoded.")
         self._escalated = counter("escalated_blocks_total", "Blocks that needed more than the codec's own bits.")
+        self._escalation = counter("escalation_bytes_total", "Bytes that those blocks took beyond the codec's own.")
         self._offers_refused = counter("offers_refused_total", "Offers that a partner refused.", "reason")
         self._updates_refused = counter(
             "updates_refused_total", "Payloads refused before touching the anchor.", "reason"
@@ -161,8 +160,6 @@ class Metrics:
     def observe(self, event: events.Event) -> None:
         self._events.labels(type(event).__name__).inc()
         match event:
-            case events.ExchangeStarted():
-                self._started.labels("self" if event.initiator else "partner").inc()
             case events.ExchangeEnded():
                 self._exchange(event)
             case events.RoundDone():
@@ -187,8 +184,6 @@ class Metrics:
                 self._sessions.labels(self._reason("sessions", code)).inc()
             case events.SnapshotTaken(_, refused):
                 self._snapshots.labels(self._reason("snapshots", refused or "ok")).inc()
-            case events.SlotSealed():
-                self._sealed.inc()
             case events.Pace(every):
                 self._pace.set(every)
             case events.OfferRefused(_, reason):
@@ -209,6 +204,7 @@ class Metrics:
         self._clipped.inc(event.clipped)
         self._blocks.inc(event.blocks)
         self._escalated.inc(event.escalated)
+        self._escalation.inc(event.escalation_bytes)
         if event.chunks == 0:
             return
         self._distance.set(event.distance)

@@ -293,6 +293,8 @@ class Node:
             case links.Attached():
                 # Kept here, for the process may die, and a job that was asked for meets its vectors all the same.
                 self._attached_schema, self._region = event.schema, self._link.region
+                if self._faults is not None:
+                    self._faults.training = event.pid
             case links.ModelWritten():
                 self.peer.attach(self._attached_schema, now)
                 if not self.peer.ready:
@@ -308,6 +310,8 @@ class Node:
             case links.Detached():
                 log.info("the training process is gone: %s", event.reason)
                 self.status.training = False
+                if self._faults is not None:
+                    self._faults.training = 0
                 self.peer.detach(now)
 
     def _from_peer(self, event: events.Event, now: float) -> None:

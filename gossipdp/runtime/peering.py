@@ -255,12 +255,12 @@ class Peering:
         else:
             self._target_failed(link.dial, "GD-101", "closed the connection during the hello", "broken")
 
-    def answered(self, connection: Connection, frames: list[Buffer]) -> None:
+    def answered(self, connection: Connection, frames: list[Buffer], size: int) -> None:
         """A message came on a dialled connection."""
         link = connection.link
         assert link is not None
         if link.dial is None:
-            self._take(connection, link, frames)
+            self._take(connection, link, frames, size)
         else:
             self._on_answer(connection, link, link.dial, frames)
 
@@ -315,12 +315,15 @@ class Peering:
 
     # -- listening -----------------------------------------------------------------------------------------------
 
-    def arrived(self, route: bytes, user: str, frames: list[Buffer], source: Callable[[], tuple[str, int]]) -> None:
+    def arrived(
+        self, route: bytes, user: str, frames: list[Buffer], size: int, source: Callable[[], tuple[str, int]]
+    ) -> None:
         """A message came on an inbound connection.
 
         Args:
             route: libzmq's name for the connection.
             user: the CURVE key it was made with, as hexadecimal digits; "" if unknown.
+            size: of all frames together, in bytes.
             source: tells the IP address it came from, and the descriptor as `descriptor_closed` will name it.
         """
         connection = self._routes.get(route)
@@ -331,7 +334,7 @@ class Peering:
         elif connection.link is None:
             self._on_proof(connection, frames)
         else:
-            self._take(connection, connection.link, frames)
+            self._take(connection, connection.link, frames, size)
 
     def descriptor_closed(self, descriptor: int) -> None:
         """An inbound connection is gone. Its number is used again at once, and routes of the two cannot be told apart:
@@ -492,12 +495,11 @@ class Peering:
             if dial.link is not None:
                 self._close_connections(dial.link)
 
-    def _take(self, connection: Connection, link: Link, frames: list[Buffer]) -> None:
+    def _take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
         """A message on a verified connection."""
         if handshake.is_service(frames[0]):
             self._on_service(link, frames)
             return
-        size = sum(memoryview(frame).nbytes for frame in frames)
         if len(frames) > MAX_FRAMES:
             self._drop("malformed")
             return
@@ -562,10 +564,15 @@ class Peering:
             due = min(due, self.now + _RETRY)
         if self._resolver.pending:
             due = min(due, self.now + 0.02)
-        due = min((dial.deadline for dial in self._dials.values()), default=due) if self._dials else due
-        due = min([due, *(connection.deadline for connection in self._pending.values())])
-        due = min([due, *(when for when, _ in self._suspects)])
-        return min([due, *(link.retired for link in self._retired)])
+        if self._dials:
+            due = min(due, *(dial.deadline for dial in self._dials.values()))
+        if self._pending:
+            due = min(due, *(connection.deadline for connection in self._pending.values()))
+        if self._suspects:
+            due = min(due, *(when for when, _ in self._suspects))
+        if self._retired:
+            due = min(due, *(link.retired for link in self._retired))
+        return due
 
     def run_timers(self) -> None:
         self._refusals = 0

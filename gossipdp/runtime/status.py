@@ -12,6 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from gossipdp.codecs import CODECS
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Lane, State, short
 from gossipdp.protocol.peer import Peer
@@ -51,6 +52,8 @@ class Status:
     escalated: int = 0
     exchanged_bytes: int = 0
     exchanged_parameters: float = 0.0
+    formula_bytes: float = 0.0
+    """what the codecs say these exchanges cost, with the escalations that were counted"""
     distance: float = math.nan
     loss: float = math.nan
     stall_seconds: float = 0.0
@@ -59,6 +62,7 @@ class Status:
     training: bool = False
     in_doubt: int = 0
     last_partner: bytes = b""
+    last_exchange: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
     leaving: bool = False
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
@@ -94,13 +98,26 @@ class Status:
         partner.exchanges += 1
         partner.last_exchange = time.monotonic()
         self.last_partner = event.partner
+        self.last_exchange = {
+            "exchange": event.exchange,
+            "partner": event.partner.hex(),
+            "codec": event.codec,
+            "chunks": event.chunks,
+            "of": event.of,
+            "seconds": event.duration,
+            "received_bytes": event.received,
+            "escalated_blocks": event.escalated,
+            "blocks": event.blocks,
+        }
         self.distance = event.distance
         self.blocks += event.blocks
         self.escalated += event.escalated
         self.exchanged_bytes += event.received
         model = self.peer.model
         if model is not None:
-            self.exchanged_parameters += model.schema.size * event.chunks / event.of
+            parameters = model.schema.size * event.chunks / event.of
+            self.exchanged_parameters += parameters
+            self.formula_bytes += CODECS[event.codec].bytes_per_parameter * parameters + event.escalation_bytes
         if event.blocks and len(self._shares) < 100_000:
             self._shares.append(event.escalated / event.blocks)
 
@@ -157,6 +174,8 @@ class Status:
             "exchanges": dict(self.exchanges),
             "exchanged_bytes": self.exchanged_bytes,
             "exchanged_parameters": self.exchanged_parameters,
+            "formula_bytes": self.formula_bytes,
+            "last_exchange": self.last_exchange,
             "blocks": self.blocks,
             "escalated_blocks": self.escalated,
             "escalated_median": shares[len(shares) // 2] if shares else None,

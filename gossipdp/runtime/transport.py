@@ -338,8 +338,9 @@ class Transport:
                 frames = connection.handle[0].recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:
                 return
-            self._peering.answered(connection, _buffers(frames))
-            taken += sum(map(len, frames))
+            size = sum(map(len, frames))
+            self._peering.answered(connection, _buffers(frames), size)
+            taken += size
             if taken >= TURN_BYTES and most <= self._limits.turn:
                 return
 
@@ -351,8 +352,10 @@ class Transport:
                 route, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:
                 return
-            self._peering.arrived(route.bytes, _property(route, "User-Id"), _buffers(frames), partial(_source, route))
-            taken += sum(map(len, frames))
+            size = sum(map(len, frames))
+            user = _property(route, "User-Id")
+            self._peering.arrived(route.bytes, user, _buffers(frames), size, partial(_source, route))
+            taken += size
             if taken >= TURN_BYTES:
                 return
 

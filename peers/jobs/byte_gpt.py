@@ -55,6 +55,7 @@ SIZES = {
 
 
 def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says. Under torchrun write --log-file: it takes --log for an abbreviation of its own."""
     parser = argparse.ArgumentParser(prog="byte_gpt", description="Train a byte-level GPT on the standard library.")
     add = parser.add_argument
     add("--size", choices=SIZES, default="0.25M", help="parameters (%(default)s)")
@@ -70,7 +71,7 @@ def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, default=0, help="torch threads on a CPU; 0: torch's own choice")
     add("--eval-every", type=int, default=200, help="steps between validations; 0: only at the end (%(default)s)")
     add("--eval-windows", type=int, default=128, help="validation windows, the same for all (%(default)s)")
-    add("--log", type=Path, help="append JSON lines here: step, loss, tokens, elapsed, val")
+    add("--log", "--log-file", type=Path, help="append JSON lines here: step, loss, tokens, elapsed, val")
     add("--log-every", type=int, default=10, help="steps between lines (%(default)s)")
     add("--save", type=Path, help="write the final weights here (safetensors)")
     return parser.parse_args(argv)
@@ -244,11 +245,11 @@ def build_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Linear warm-up, then a cosine down to a tenth of the peak (Loshchilov & Hutter 2017, arXiv 1608.03983)."""
+    """Linear warm-up, then a cosine down to zero (Loshchilov & Hutter 2017, arXiv 1608.03983)."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - warmup)
-    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+    return peak * 0.5 * (1 + math.cos(math.pi * share))
 
 
 # -- loop ------------------------------------------------------------------------------------------------------

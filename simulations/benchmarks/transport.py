@@ -29,8 +29,9 @@ from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.transport import Received, Transport
 
 FRAME_SIZES = (256 << 10, 1 << 20)
-QUEUE = 64
+QUEUE = 16
 """messages that wait behind the high-water mark"""
+PATIENCE = 20.0
 SECRET, RUN = bytes(range(32)), bytes(16)
 TARGET = 0.85
 
@@ -95,6 +96,7 @@ def receive_bare(pipe: Connection, check: Check) -> None:
         router.setsockopt(zmq.CURVE_SERVER, 1)
         router.setsockopt(zmq.CURVE_SECRETKEY, NetworkSecret(SECRET).curve_server_keys().secret)
         router.setsockopt(zmq.RCVHWM, 64)
+        router.setsockopt(zmq.RCVTIMEO, int(PATIENCE * 1000))
         pipe.send(router.bind_to_random_port("tcp://127.0.0.1"))
         more = True
         while more:
@@ -118,6 +120,8 @@ def send_transport(pipe: Connection, size: int, count: int) -> None:
         while sum(link.queued for link in sender.links()) >= QUEUE:
             sender.poll(1.0)
         assert sender.send(peer, f"127.0.0.1:{port}", Lane.DATA, frames)
+        while not sender.links():
+            sender.poll(1.0)
     while not pipe.poll():
         sender.poll(0.05)
     sender.close()
@@ -126,9 +130,11 @@ def send_transport(pipe: Connection, size: int, count: int) -> None:
 def receive_transport(pipe: Connection, check: Check) -> None:
     receiver = transport("tcp://127.0.0.1:0")
     pipe.send((receiver.port, receiver.identity.id))
-    more = True
+    more, heard = True, time.monotonic()
     while more:
         events, _ = receiver.poll(1.0)
+        heard = time.monotonic() if events else heard
+        assert time.monotonic() < heard + PATIENCE, "the sender is gone"
         for event in events:
             if isinstance(event, Received):
                 more = check.take(*event.frames)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gossipdp.errors import ConfigError
+from gossipdp.runtime.link_socket import socket_path
 from peers.supervisor import FINAL, Backoff, Policy, run
 
 pytestmark = pytest.mark.processes
@@ -27,7 +28,7 @@ import os, signal, sys, time
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 def on(name, do): signal.signal(getattr(signal, name), lambda *_: do())
 def listen():
-    path = os.path.join(os.environ["GOSSIPDP_HOME"], "link.sock")
+    path = os.environ["LISTEN"]
     if os.path.exists(path): os.unlink(path)
     open(path, "w").close()
 """
@@ -56,7 +57,7 @@ class Running:
             [sys.executable, "-c", DRIVER, str(home), str(grace), PRELUDE + daemon, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "GOSSIPDP_INVITE": "a secret"},
+            env={**os.environ, "GOSSIPDP_INVITE": "a secret", "LISTEN": str(socket_path(home))},
         )
         assert self.process.stdout is not None
         self._pipe = self.process.stdout.fileno()
@@ -134,7 +135,9 @@ def test_training_finished_daemon_leaves_and_the_run_ends_with_0(supervise: type
 def test_training_waits_for_the_daemon_and_not_for_a_socket_left_behind(
     supervise: type[Running], tmp_path: Path
 ) -> None:
-    (tmp_path / "link.sock").touch()
+    left = socket_path(tmp_path)
+    left.parent.mkdir(exist_ok=True)
+    left.touch()
     running = supervise("say('not yet')\n" + DAEMON + WAIT, "say('trained')")
     assert running.line() == "not yet"
     running.number("daemon")

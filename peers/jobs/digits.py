@@ -1,0 +1,145 @@
+"""Train a small network to read handwritten digits: 1,797 images of 8 x 8 pixels that come with scikit-learn.
+
+    gossipdp up -- python -m peers.jobs.digits --peers 2 --rank 0          # on one host
+    gossipdp join @invite -- python -m peers.jobs.digits --peers 2 --rank 1          # on the other: other images
+    GOSSIPDP_OFF=1 python -m peers.jobs.digits                             # alone
+
+Settings, data, model, optimizer, loop, in this order; the smallest job there is, done in seconds. All that gossipdp
+needs of it is the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import gossipdp
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="digits", description="Train a small network to read handwritten digits.")
+    add = parser.add_argument
+    add("--steps", type=int, default=500, help="optimizer steps (%(default)s)")
+    add("--batch", type=int, default=32, help="images a step (%(default)s)")
+    add("--lr", type=float, default=0.05, help="learning rate of SGD with momentum 0.9 (%(default)s)")
+    add("--width", type=int, default=64, help="of the hidden layers (%(default)s)")
+    add("--peers", type=int, default=1, help="into how many shares the training images are cut (%(default)s)")
+    add("--rank", type=int, default=0, help="which share is this process's (%(default)s)")
+    add("--seed", type=int, default=0, help="initial weights: the same on every peer (%(default)s)")
+    add("--data-seed", type=int, help="order of the images (--rank)")
+    add("--threads", type=int, default=1, help="torch threads (%(default)s)")
+    add("--log", type=Path, help="append JSON lines here: step, loss, accuracy, elapsed")
+    add("--log-every", type=int, default=50, help="steps between lines (%(default)s)")
+    chosen = parser.parse_args(argv)
+    if not 0 <= chosen.rank < chosen.peers:
+        parser.error(f"--rank {chosen.rank} is not one of --peers {chosen.peers}: 0 to {chosen.peers - 1}")
+    return chosen
+
+
+# -- data ------------------------------------------------------------------------------------------------------
+
+
+class Images(NamedTuple):
+    pixels: Tensor
+    """(n, 64), 0 to 1"""
+    labels: Tensor
+
+
+def load_images() -> tuple[Images, Images]:
+    """Training and test images: every fifth is a test image, on every host the same."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise SystemExit("digits: scikit-learn is missing; pip install 'gossipdp[demo]'") from None
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(pixels).float() / 16, torch.from_numpy(labels).long()
+    test = torch.arange(len(y)) % 5 == 0
+    return Images(x[~test], y[~test]), Images(x[test], y[test])
+
+
+def share(images: Images, rank: int, peers: int) -> Images:
+    """The images of one of `peers`: disjoint, and together all of them."""
+    return Images(images.pixels[rank::peers], images.labels[rank::peers])
+
+
+# -- model -----------------------------------------------------------------------------------------------------
+
+
+def build_model(width: int = 64, seed: int = 0) -> nn.Sequential:
+    """Two hidden layers; the same `seed` gives the same weights on every host."""
+    model = nn.Sequential(
+        nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+    return model
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, images: Images) -> float:
+    """The share of `images` that is read correctly."""
+    return (model(images.pixels).argmax(1) == images.labels).float().mean().item()
+
+
+# -- loop ------------------------------------------------------------------------------------------------------
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """One training process from start to end; returns what `main` prints."""
+    torch.set_num_threads(options.threads)
+    everything, test = load_images()
+    images = share(everything, options.rank, options.peers)
+    generator = torch.Generator().manual_seed(options.rank if options.data_seed is None else options.data_seed)
+
+    model = build_model(options.width, options.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+
+    peer = gossipdp.attach(model, optimizer)
+
+    start = time.monotonic()
+    for step in range(options.steps):
+        chosen = torch.randint(len(images.labels), (options.batch,), generator=generator)
+        loss = F.cross_entropy(model(images.pixels[chosen]), images.labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        done = step + 1
+        if done % options.log_every == 0 or done == options.steps:
+            peer.report(loss=loss.item())
+            record = {"step": done, "loss": loss.item(), "accuracy": evaluate(model, test)}
+            if options.log is not None:
+                with options.log.open("a") as lines:
+                    lines.write(json.dumps(record | {"elapsed": round(time.monotonic() - start, 4)}) + "\n")
+
+    seconds = time.monotonic() - start
+    peer.detach()
+    return {
+        "accuracy": evaluate(model, test),
+        "steps": options.steps,
+        "seconds": round(seconds, 4),
+        "stall_seconds": round(peer.stall_seconds, 4),
+        "stall_share": round(peer.stall_seconds / seconds, 6) if seconds else 0.0,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    print(json.dumps(train(settings(argv))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""N peers with their training processes under scripted churn, all drawn from one seed; every invariant checked.
+
+    python -m simulations.cluster --seed 17 --trace
+
+A run has three acts: the network forms; then messages are lost, doubled and reordered, links cut, hosts crash, pause,
+leave and come back, training processes die; then all faults stop, and after a calm everything must be at rest. A
+seed that fails raises AssertionError with the command that replays it. Nothing here may know how a peer works inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from gossipdp.codecs import CODECS
+from gossipdp.protocol.averaging import AveragingConfig
+from gossipdp.protocol.events import Event, Left, RoundDone, SessionRefused, StateReady
+from gossipdp.protocol.exchange import Deadlines
+from gossipdp.protocol.membership import LOCAL
+from gossipdp.protocol.partners import MatchingConfig
+from gossipdp.protocol.peer import PeerConfig
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer import TransferConfig
+from simulations.invariants import Books
+from simulations.network import Conditions, Host, Network
+from simulations.trainer import Trainer, TrainerConfig
+
+__all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
+
+SETTINGS = b"settings of a run"[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a seed stands for. Times in virtual seconds."""
+
+    peers: int
+    size: int
+    conditions: Conditions
+    every: int
+    window: int
+    faults: int
+    """crashes, cuts, pauses, leaves and deaths of training processes during the second act"""
+    forming: float = 6.0
+    chaos: float = 16.0
+    calm: float = 16.0
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        random = Random(f"plan/{seed}")
+        peers = random.choice((2, 2, 3, 3, 4, 5, 6, 8)) if seed % 10 else random.randint(9, 16)
+        conditions = Conditions(
+            latency=random.choice((0.001, 0.01, 0.05, 0.15)),
+            jitter=random.choice((0.0, 0.5, 2.0)),
+            bandwidth=random.choice((1.25e5, 1.25e6, 1.25e7)),
+            loss=random.choice((0.0, 0.02, 0.1, 0.3)),
+            duplicate=random.choice((0.0, 0.05, 0.1)),
+            reorder=random.choice((0.0, 0.05, 0.2)),
+            late=random.choice((0.1, 1.0)),
+            job=random.choice((0.001, 0.01, 0.04)),
+        )
+        chunks = random.randint(1, 4) if peers <= 8 else random.randint(1, 2)
+        size = 8192 * (chunks - 1) + 300
+        faults = random.randint(0, 8)
+        return cls(
+            peers=peers,
+            size=size,
+            conditions=conditions,
+            every=random.choice((4, 8)),
+            window=random.choice((1, 2, 8)),
+            faults=faults,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    seed: int
+    peers: int
+    events: int
+    log_hash: str
+    exchanges: int
+    mixed: int
+    rounds: int
+    doubts: int
+    faults: tuple[str, ...]
+    wall: float
+
+
+class Cluster:
+    """One network and its training processes."""
+
+    def __init__(self, seed: int, plan: Plan, trace: Callable[[str], None] | None = None) -> None:
+        self.plan, self.faults = plan, []  # type: tuple[Plan, list[str]]
+        self.network = Network(seed, Conditions(), listen=self._heard, execute=self._execute, trace=trace)
+        self.books = Books(self.network.hosts, lambda: self.network.now)
+        self.schema = Schema.of(
+            [("weight", (plan.size - 44,), "float32", "parameter"), ("mean", (44,), "float32", "buffer")]
+        )
+        self.trainers: dict[int, Trainer] = {}
+        self._random = self.network.random("script")
+        self._founded = False
+        self._trainer_numbers = 0
+        self._last_round: dict[int, float] = {}
+        for _ in range(plan.peers):
+            self.network.add(self._config())
+
+    def _config(self) -> PeerConfig:
+        plan = self.plan
+        return PeerConfig(
+            membership=LOCAL,
+            averaging=AveragingConfig(
+                fineness={name: codec.fineness for name, codec in CODECS.items()},
+                settings=SETTINGS,
+                window=plan.window,
+                matching=MatchingConfig(answer=0.6),
+                deadlines=Deadlines(ask=0.6, silence=4.0, doubt=1.0),
+            ),
+            transfer=TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3),
+            every=plan.every,
+            warmup_steps=20,
+            early_steps=60,
+            resume_after=5.0,
+            leave_within=2.0,
+        )
+
+    # -- driver -----------------------------------------------------------------------------------------------
+
+    def _execute(self, host: Host, job: object) -> object:
+        return self.books.run(host, job)
+
+    def _heard(self, host: Host, event: Event) -> None:
+        self.books.heard(host, event)
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.hear(event)
+        match event:
+            case StateReady("founded"):
+                self._founded = True
+            case RoundDone():
+                self._last_round[host.index] = self.network.now
+            case SessionRefused(code, reason):
+                raise AssertionError(f"{host.name}: {code} {reason}")
+            case Left():
+                self.network.at(self.network.now + 0.3, "exit", host, lambda: self._exit(host))
+
+    def _exit(self, host: Host) -> None:
+        self.network.save(host)
+        self._stop(host)
+
+    # -- what may happen ----------------------------------------------------------------------------------------
+
+    def start(self, host: Host) -> None:
+        found = host.index == 0 and not self._founded
+        self.network.start(host, seeds=self.network.hosts[:2], found=found)
+        self.books.started(host)
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.attach()
+        else:
+            self.train(host)
+
+    def train(self, host: Host) -> None:
+        """Start a training process on `host`, if it has none and its daemon runs."""
+        old = self.trainers.get(host.index)
+        if host.peer is not None and (old is None or not old.alive):
+            self._trainer_numbers += 1
+            trainer = Trainer(
+                self.network, host, self.schema, TrainerConfig(), self._trainer_numbers, self.books.touched
+            )
+            self.trainers[host.index] = trainer
+            self.books.trains(trainer)
+
+    def _stop(self, host: Host, *, keep_disk: bool = True) -> None:
+        self.books.stopped(host)
+        self.network.stop(host, keep_disk=keep_disk)
+
+    def crash(self, host: Host, *, trainer: bool, disk: bool, back: float | None) -> None:
+        """kill -9 of the daemon, and of its training process if `trainer`; back again after so many seconds."""
+        if host.peer is None:
+            return
+        # Somebody keeps the model: else nothing could bring it back.
+        others = any(other.peer is not None and other.peer.ready for other in self.network.hosts if other is not host)
+        if trainer and host.index in self.trainers:
+            self.trainers[host.index].die()
+        self._stop(host, keep_disk=disk or not others)
+        if back is not None:
+            self.network.at(self.network.now + back, "restart", None, lambda: self._restart(host))
+
+    def _restart(self, host: Host) -> None:
+        if host.peer is None:
+            self.start(host)
+
+    # -- the script ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        network, plan = self.network, self.plan
+        for host in network.hosts:
+            after = 0.0 if host.index == 0 else self._random.uniform(0.0, plan.forming / 2)
+            network.at(after, "start", None, lambda host=host: self._restart(host))
+        for host in network.hosts:
+            for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
+                network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, lambda host=host: self._save(host))
+        network.run(plan.forming / 2)
+        calm = network.conditions
+        network.conditions = plan.conditions
+        network.run(plan.forming)
+        for _ in range(plan.faults):
+            when = network.now + self._random.uniform(0.0, plan.chaos - 1.0)
+            network.at(when, "fault", None, self._fault)
+        network.run(plan.forming + plan.chaos)
+        self._end_of_faults(calm)
+        network.run(plan.forming + plan.chaos + plan.calm)
+        self._check_rest()
+
+    def _save(self, host: Host) -> None:
+        if host.peer is not None:
+            self.network.save(host)
+
+    def _fault(self) -> None:
+        random, network = self._random, self.network
+        hosts = network.hosts
+        host = random.choice(hosts)
+        fault = random.choice(("crash", "crash", "die", "die", "cut", "cut", "one-way", "pause", "leave", "bridge"))
+        some = random.sample(hosts, random.randint(1, len(hosts) - 1))
+        rest = [other for other in hosts if other not in some]
+        self.faults.append(f"{network.now:.2f} {fault} {host.name}")
+        match fault:
+            case "crash":
+                back = random.choice((0.05, 0.5, 3.0, 8.0, None)) if host.index else random.choice((0.05, 3.0))
+                # A process that founds the network and dies has founded nothing.
+                self.crash(host, trainer=random.random() < 0.5, disk=random.random() < 0.7, back=back)
+            case "die":
+                trainer = self.trainers.get(host.index)
+                if trainer is not None and trainer.alive:
+                    trainer.die()
+                    delay = random.choice((0.002, 0.02, 2.0))
+                    network.at(network.now + delay, "train", None, lambda: self.train(host))
+            case "cut":
+                network.cut(some, rest)
+            case "one-way":
+                network.cut([host], rest, both=False)
+            case "bridge":
+                network.cut([other for other in some if other is not host], rest)
+            case "pause":
+                if host.peer is not None:
+                    network.pause(host, random.choice((0.3, 2.0, 6.0)))
+            case "leave":
+                if host.index:
+                    network.command(host, "leave", lambda peer: peer.leave(network.now))
+                    network.at(network.now + random.choice((3.0, 6.0)), "restart", None, lambda: self._restart(host))
+        if fault in ("cut", "one-way", "bridge"):
+            network.at(network.now + random.choice((0.3, 2.0, 7.0)), "heal", None, network.heal)
+
+    def _end_of_faults(self, calm: Conditions) -> None:
+        """No more loss or cuts; most of the dead come back, and every living host trains."""
+        network = self.network
+        network.conditions = calm
+        network.heal()
+        for host in network.hosts:
+            if host.peer is None and (host.index < 2 or self._random.random() < 0.7):
+                network.at(network.now + self._random.random(), "restart", None, lambda host=host: self._restart(host))
+            network.at(network.now + 2.5, "train", None, lambda host=host: self.train(host))
+
+    def _check_rest(self) -> None:
+        self.books.at_rest()
+        now = self.network.now
+        for host in self.network.hosts:
+            if host.peer is None:
+                continue
+            assert host.peer.ready, f"I7 {host.name} has no model at the end"
+            trainer = self.trainers[host.index]
+            assert trainer.alive and trainer.session, f"I7 {host.name}: the training process has no session"
+            quiet = now - self._last_round.get(host.index, 0.0)
+            assert quiet < 6.0, f"I7 {host.name}: no round for {quiet:.1f} s"
+
+
+def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Play one seed through.
+
+    Raises:
+        AssertionError: an invariant is broken; the message ends with the command that replays it.
+    """
+    plan = plan or Plan.draw(seed)
+    cluster = Cluster(seed, plan, trace)
+    started = time.perf_counter()
+    try:
+        cluster.run()
+    except Exception as error:
+        when = f"seed {seed}, {plan.peers} peers, at {cluster.network.now:.3f} s"
+        replay = f"python -m simulations.cluster --seed {seed} --trace"
+        raise AssertionError(f"{type(error).__name__}: {error}\n  {when}\n  replay: {replay}") from error
+    books = cluster.books
+    return Outcome(
+        seed,
+        plan.peers,
+        cluster.network.events,
+        cluster.network.log_hash,
+        books.exchanges,
+        books.mixed,
+        books.rounds,
+        sum(books.doubts.values()),
+        tuple(cluster.faults),
+        time.perf_counter() - started,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1, help="play so many seeds, from --seed on")
+    parser.add_argument("--trace", action="store_true", help="print a line an event")
+    arguments = parser.parse_args()
+    failed = 0
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        try:
+            outcome = run_seed(seed, trace=print if arguments.trace else None)
+        except AssertionError as error:
+            if arguments.count == 1:
+                raise
+            failed += 1
+            print(f"seed {seed} FAILED: {error}", flush=True)
+        else:
+            print(outcome, flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

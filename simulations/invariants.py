@@ -1,0 +1,269 @@
+"""What must hold, checked around every job and every touch of x, and at rest (safety.md: I1, I2, I7, I8, I11).
+
+An event changes the vectors of one peer at most, and of these only the chunk its job names, so checking that chunk
+after each event checks everything the event could have broken. Exchanges half applied, between the responder's
+mixing and the initiator's, stand in a book of their own: the initiator must take exactly what the responder gave.
+All sums are fp64. A violation is an AssertionError; nothing here may repair or hide one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import (
+    ChunksInDoubt,
+    Event,
+    ExchangeEnded,
+    MessageDropped,
+    Notice,
+    RoundDone,
+    UpdateRefused,
+)
+from gossipdp.protocol.messages import State
+from simulations.network import Host, perform
+from simulations.trainer import Trainer
+
+__all__ = ["Books"]
+
+FLIGHT = 1.0
+"""seconds a chunk may be half applied in a calm network; peers at rest still average"""
+RELATIVE = 1e-5
+"""of fp32 vectors"""
+
+Life = tuple[int, int]
+"""(host, incarnation)"""
+
+
+class Half(NamedTuple):
+    """What a responder's anchor moved by, while the initiator's has not yet."""
+
+    initiator: Life
+    responder: Life
+    moved: NDArray[np.float64]
+    at: float
+
+
+class Books:
+    """One ledger of ledgers for a whole network."""
+
+    def __init__(self, hosts: list[Host], clock: Callable[[], float]) -> None:
+        self._hosts, self._clock = hosts, clock
+        self.half: dict[jobs.ChunkKey, Half] = {}
+        self.doubts: Counter[Life] = Counter()
+        """chunks a life has reported as in doubt"""
+        self.mixed = self.exchanges = self.rounds = 0
+        self._applied: set[tuple[Life, jobs.ChunkKey]] = set()
+        self._anchors: dict[Life, NDArray[np.float32]] = {}
+        self._rounds: dict[Life, int] = {}
+        self._clocks: dict[Life, int] = {}
+        self._incarnations: dict[int, int] = {}
+        self._trainers: dict[int, Trainer] = {}
+        self._steps: dict[Trainer, int] = {}
+
+    # -- events -----------------------------------------------------------------------------------------------
+
+    def started(self, host: Host) -> None:
+        assert host.incarnation > self._incarnations.get(host.index, 0), f"I7 {host.name}: incarnation went back"
+        self._incarnations[host.index] = host.incarnation
+
+    def stopped(self, host: Host) -> None:
+        """The host's daemon is gone, and its anchor with it."""
+        self._anchors.pop(_life(host), None)
+
+    def trains(self, trainer: Trainer) -> None:
+        self._trainers[trainer.host.index] = trainer
+
+    def heard(self, host: Host, event: Event) -> None:
+        """Honest peers find no fault in each other, whatever the network does to them."""
+        life = _life(host)
+        match event:
+            case MessageDropped() | UpdateRefused():
+                raise AssertionError(f"{host.name}: an honest peer was refused: {event}")
+            case Notice("GD-205", text):
+                raise AssertionError(f"{host.name}: {text}")
+            case ChunksInDoubt(_, count):
+                self.doubts[life] += count
+            case ExchangeEnded():
+                self.exchanges += event.chunks > 0
+            case RoundDone(number, clock):
+                before, clock_before = self._rounds.get(life, 0), self._clocks.get(life, 0)
+                assert number == before + 1 or not before, f"I7 {host.name}: round {number} after {before}"
+                assert clock > clock_before, f"I7 {host.name}: clock {clock} after {clock_before}"
+                self._rounds[life], self._clocks[life] = number, clock
+                self.rounds += 1
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def run(self, host: Host, job: jobs.Job) -> jobs.Result:
+        """Carry out `job` and check all it could have broken."""
+        chunk = _chunk(job)
+        if chunk is None:
+            result = perform(host, job)
+            if isinstance(job, jobs.Allocate | jobs.Restore) and hasattr(host.algorithm, "ledger"):
+                self._anchors[_life(host)] = host.algorithm.ledger.a.copy()
+            return result
+        ledger = host.algorithm.ledger
+        span = ledger.span(chunk)
+        before, v_before = ledger.a[span].copy(), ledger.v[span].copy()
+        shadow = self._anchors[_life(host)]
+        assert np.array_equal(before, shadow[span]), f"I1 {host.name}: chunk {chunk} moved between two jobs"
+        bound = host.algorithm._bound(chunk)
+        if isinstance(job, jobs.OuterStep):
+            wanted = _outer_step(host, job, before, v_before)
+        result = perform(host, job)
+        after = ledger.a[span]
+        shadow[span] = after
+        moved = after.astype(np.float64) - before
+        match job:
+            case jobs.OuterStep():
+                _close(after, wanted, f"I1 {host.name}: outer step on chunk {chunk}")
+                self._stepped(host, job)
+            case jobs.DecodeAndMix(key) | jobs.Mix(key) if result.mixed:
+                self._mixed(host, key, moved, before)
+                largest = job.weight * min(job.bound, bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
+                norm = float(np.linalg.norm(moved))
+                slack = RELATIVE * float(np.linalg.norm(before)) + 1e-6
+                assert norm <= largest * (1 + 1e-3) + slack, f"I11 {host.name}: moved {norm}, bound {largest}"
+            case jobs.Found() | jobs.Adopt():
+                pass
+            case _:
+                assert not moved.any(), f"I1 {host.name}: {type(job).__name__} moved the anchor"
+        assert np.isfinite(after).all() and np.isfinite(ledger.v[span]).all(), f"I11 {host.name}: chunk {chunk}"
+        self.check(host, (chunk,))
+        return result
+
+    def _mixed(self, host: Host, key: jobs.ChunkKey, moved: NDArray[np.float64], before: NDArray[np.float32]) -> None:
+        life = _life(host)
+        assert (life, key) not in self._applied, f"I2 {host.name}: chunk {key.chunk} of {key.exchange} applied twice"
+        self._applied.add((life, key))
+        self.mixed += 1
+        if key.initiator != host.id:
+            assert key not in self.half, f"I2 {host.name}: another has answered for chunk {key.chunk}"
+            initiator = next(other.index for other in self._hosts if other.id == key.initiator)
+            self.half[key] = Half((initiator, key.exchange >> 32), life, moved, self._clock())
+            return
+        half = self.half.pop(key, None)
+        assert half is not None, f"I2 {host.name}: mixed chunk {key.chunk} of {key.exchange}, which nobody has answered"
+        scale = float(np.abs(before).max()) + float(np.abs(moved).max())
+        worst = float(np.abs(moved + half.moved).max())
+        assert worst <= RELATIVE * scale, f"I1 {host.name}: the sum of two anchors moved by {worst}"
+
+    def _stepped(self, host: Host, job: jobs.OuterStep) -> None:
+        trainer = self._bound_trainer(host)
+        if trainer is not None:
+            span = host.algorithm.ledger.span(job.chunk)
+            trainer.since[span] -= trainer.submitted[span]
+
+    # -- the ledger's invariant (algorithms section 1) ----------------------------------------------------------
+
+    def _bound_trainer(self, host: Host) -> Trainer | None:
+        trainer = self._trainers.get(host.index)
+        live = trainer is not None and trainer.alive and trainer.session and host.bound is trainer.region
+        return trainer if live else None
+
+    def touched(self, trainer: Trainer, what: str, chunks: tuple[int, ...]) -> None:
+        """x was loaded, stepped or drained."""
+        before = self._steps.get(trainer, 0)
+        assert trainer.steps in (before, before + 1), f"I7 {trainer.host.name}: steps jumped"
+        self._steps[trainer] = trainer.steps
+        if trainer.host.peer is not None:
+            self.check(trainer.host, chunks)
+
+    def check(self, host: Host, chunks: Iterable[int]) -> None:
+        """I1: x + pending - a = progress since the last snapshot."""
+        trainer = self._bound_trainer(host)
+        if trainer is None:
+            return
+        ledger = host.algorithm.ledger
+        for chunk in chunks:
+            span = ledger.span(chunk)
+            x = trainer.x[span].astype(np.float64)
+            found = x + ledger.outstanding(chunk, trainer.applied) - ledger.a[span]
+            worst = float(np.abs(found - trainer.since[span]).max())
+            scale = 1.0 + float(np.abs(x).max())
+            assert worst <= RELATIVE * scale, f"I1 {host.name}: x + pending - a is off by {worst} on chunk {chunk}"
+
+    # -- at rest ----------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> None:
+        """Long after the last fault: everything settled, everybody seen, everybody training."""
+        hosts = self._hosts
+        up = [host for host in hosts if host.peer is not None]
+        lives = {_life(host) for host in up}
+        owed: Counter[Life] = Counter()
+        for key, half in self.half.items():
+            ends = (half.initiator, half.responder)
+            live = [end for end in ends if end in lives]
+            if len(live) == 2 and half.at > self._clock() - FLIGHT:
+                continue
+            assert len(live) < 2, f"I2: chunk {key.chunk} of {key.exchange} was never settled between {ends}"
+            # A partner that never came back is only thought dead, and may yet settle.
+            if live and all(hosts[end[0]].peer is not None for end in ends):
+                owed[live[0]] += 1
+        for life, count in owed.items():
+            assert self.doubts[life] >= count, f"I2 {life}: {count} chunks in doubt, {self.doubts[life]} counted"
+        for host in up:
+            assert host.peer is not None
+            assert host.peer.averaging.in_doubt == 0 or len(up) < len(hosts), f"I2 {host.name}: still in doubt"
+            for other in hosts:
+                if other is not host:
+                    _seen(host, other)
+            if host.peer.ready:
+                self.check(host, range(host.algorithm.ledger.chunks))
+
+
+def _seen(host: Host, other: Host) -> None:
+    """I8: the live are alive to everybody, and the dead are not."""
+    record = host.running.membership.members.get(other.id)
+    if other.peer is not None:
+        assert record is not None and record.state == State.ALIVE, f"I8 {host.name} does not see {other.name}: {record}"
+        assert record.incarnation == other.incarnation, f"I8 {host.name} knows an earlier life of {other.name}"
+    else:
+        dead = record is None or record.state in (State.FAILED, State.LEFT)
+        assert dead, f"I8 {host.name} thinks {other.name} lives: {record}"
+
+
+def _outer_step(host: Host, job: jobs.OuterStep, a: NDArray[np.float32], v: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The anchor after the step, by the equations of algorithms section 1, in fp64."""
+    ledger = host.algorithm.ledger
+    assert ledger.x is not None
+    span = ledger.span(job.chunk)
+    x = ledger.x[span].astype(np.float64) + ledger.outstanding(job.chunk, job.applied)
+    pseudo_gradient = a - x
+    velocity = job.momentum * v + pseudo_gradient
+    movement = -job.lr * (pseudo_gradient + job.momentum * velocity)
+    buffers = np.arange(span.start, span.stop) >= ledger.trainable
+    movement[buffers] = -pseudo_gradient[buffers]
+    wanted: NDArray[np.float64] = a + movement
+    return wanted
+
+
+def _close(found: NDArray[np.float32], wanted: NDArray[np.float64], what: str) -> None:
+    worst = float(np.abs(found - wanted).max())
+    assert worst <= RELATIVE * (1.0 + float(np.abs(wanted).max())), f"{what} is off by {worst}"
+
+
+def _chunk(job: jobs.Job) -> int | None:
+    match job:
+        case jobs.Begin(key) | jobs.Answer(key) | jobs.Decode(key) | jobs.DecodeAndMix(key) | jobs.Mix(key):
+            return key.chunk
+        case (
+            jobs.Found(chunk)
+            | jobs.Attach(chunk)
+            | jobs.Check(chunk)
+            | jobs.OuterStep(chunk)
+            | jobs.Freeze(chunk)
+            | jobs.Adopt(chunk)
+        ):
+            return chunk
+    return None
+
+
+def _life(host: Host) -> Life:
+    return (host.index, host.incarnation)

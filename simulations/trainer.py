@@ -1,0 +1,179 @@
+"""A training process in virtual time: it steps, submits and drains by the two verbs of algorithms section 1.
+
+It never waits: a step is due every `step_time` whatever the daemon does; a sealed slot is added at a step boundary,
+perhaps some steps late; a snapshot is submitted when one is due and the last has been taken. It counts its own steps
+in fp64, so that `invariants` can tell what x must be. It may die at any time, and take its memory with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.schema import Schema
+from simulations.network import Host, Network, Region
+
+__all__ = ["Trainer", "TrainerConfig"]
+
+LINK_DELAY = 0.001
+"""seconds a word takes between daemon and training process"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    step_time: float = 0.2
+    """seconds"""
+    rate: float = 0.05
+    """x moves by -rate (x - optimum) + noise: stochastic gradient descent on a quadratic"""
+    noise: float = 0.02
+    latest_drain: int = 3
+    """a sealed slot is added up to so many steps late"""
+
+
+class Trainer:
+    """Args:
+
+    done: called with what has just been done to x: "load", "step" or "drain", and the chunks concerned.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        host: Host,
+        schema: Schema,
+        config: TrainerConfig,
+        number: int,
+        done: Callable[[Trainer, str, tuple[int, ...]], None],
+    ) -> None:
+        self.host, self.config, self.number = host, config, number
+        self._network, self._schema, self._done = network, schema, done
+        self._random = network.random(f"trainer/{host.index}/{number}")
+        rows = np.random.Generator(np.random.PCG64(self._random.getrandbits(64)))
+        self._noise = (config.noise * rows.standard_normal(2 * schema.size)).astype(np.float32)
+        self._optimum = _optimum(schema.size)
+        self.x: NDArray[np.float32] = rows.standard_normal(schema.size).astype(np.float32)
+        """the live parameters; its own start, until the daemon says otherwise"""
+        self.since: NDArray[np.float64] = np.zeros(schema.size)
+        """progress since the last snapshot the outer step has used, chunk by chunk"""
+        self.submitted: NDArray[np.float64] = np.zeros(schema.size)
+        """`since` at the last submit"""
+        self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
+        self.refused = ""
+        self._every, self._since_submit = 1, 0
+        self._outstanding = False
+        self._snapshots = 0
+        self._slots: deque[tuple[int, tuple[int, ...], int]] = deque()
+        self._stepping = False
+        self._chunk = 0
+        self.attach()
+
+    def attach(self) -> None:
+        """Ask the daemon for a session, at the start and after a restart of the daemon. Steps go on meanwhile."""
+        self.region = self.host.region = Region.of(self._schema.size)
+        self.region.x[:] = self.x
+        self.session, self._outstanding = 0, True
+        self._slots.clear()
+        self._tell("attach", lambda peer: peer.attach(self._schema.to_bytes(), self._network.now))
+
+    def die(self) -> None:
+        """kill -9: the daemon hears of it by the end of the link."""
+        self.alive = False
+        if self.host.peer is not None:
+            self._tell("detach", lambda peer: peer.detach(self._network.now), dead=True)
+
+    def _tell(self, kind: str, action: Callable[[Peer], object], *, dead: bool = False) -> None:
+        network, host = self._network, self.host
+        network.at(network.now + LINK_DELAY, kind, host, lambda: network.command(host, kind, action))
+
+    # -- what the daemon says ---------------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        """An event of the daemon that goes over the link: it arrives a little later, if the process still lives."""
+        region = self.region
+
+        def arrive() -> None:
+            if self.alive and region is self.host.region:
+                self._heard(event)
+
+        if isinstance(event, SessionOpened | SessionRefused | Pace | SlotSealed | SnapshotTaken):
+            self._network.at(self._network.now + LINK_DELAY, f"hears {type(event).__name__}", self.host, arrive)
+
+    def _heard(self, event: Event) -> None:
+        match event:
+            case SessionOpened(session):
+                self.session, self.applied, self._outstanding, self._since_submit = session, 0, False, 0
+                self.since[:] = 0.0
+                self._slots.clear()
+                self.x[:] = self.region.x
+                self._every = self.host.running.every
+                self._chunk = self.host.algorithm.ledger.chunk_parameters
+                self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
+                if not self._stepping:
+                    self._stepping = True
+                    self._next_step()
+            case SessionRefused(code):
+                self.refused = code
+            case Pace(every):
+                self._every = every
+            case SlotSealed(slot, chunks):
+                due = self.steps + self._random.randint(0, self.config.latest_drain)
+                self._slots.append((slot, chunks, due))
+            case SnapshotTaken():
+                self._outstanding = False
+
+    # -- what it does -----------------------------------------------------------------------------------------
+
+    def _next_step(self) -> None:
+        """Whatever becomes of the daemon: a step has no life but the process's own."""
+
+        def step() -> None:
+            if self.alive:
+                self._step()
+                self._next_step()
+
+        self._network.at(self._network.now + self.config.step_time, f"{self.host.name} steps", None, step)
+
+    def _step(self) -> None:
+        while self._slots and self._slots[0][2] <= self.steps:
+            self._drain(*self._slots.popleft()[:2])
+        start = self._random.randrange(len(self.x))
+        before = self.x.astype(np.float64)
+        self.x -= np.float32(self.config.rate) * (self.x - self._optimum)
+        self.x += self._noise[start : start + len(self.x)]
+        self.since += self.x - before
+        self.steps += 1
+        self._since_submit += 1
+        self._done(self, "step", ())
+        if self._since_submit >= self._every and not self._outstanding:
+            self._submit()
+
+    def _submit(self) -> None:
+        self.region.x[:] = self.x
+        self.submitted[:] = self.since
+        self._outstanding = True
+        self._snapshots += 1
+        session, snapshot, applied, steps = self.session, self._snapshots, self.applied, self._since_submit
+        self._since_submit = 0
+        network = self._network
+        self._tell("submit", lambda peer: peer.submit(session, snapshot, applied, steps, 8 * steps, network.now))
+
+    def _drain(self, slot: int, chunks: tuple[int, ...]) -> None:
+        """x += slot on its chunks, then say so."""
+        for chunk in chunks:
+            span = slice(chunk * self._chunk, min((chunk + 1) * self._chunk, len(self.x)))
+            self.x[span] += self.region.slots[slot % 2][span]
+        self.applied = slot
+        self._done(self, "drain", chunks)
+        session, network = self.session, self._network
+        self._tell("slot applied", lambda peer: peer.slot_applied(session, slot, network.now))
+
+
+def _optimum(size: int) -> NDArray[np.float32]:
+    """The same for all replicas."""
+    return np.cos(np.arange(size, dtype=np.float32))

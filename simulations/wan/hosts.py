@@ -1,0 +1,189 @@
+"""Hosts that are network namespaces, on one switch, with a rate on each cable and cables that can be pulled.
+
+    host 1                      switch (a namespace of its own)
+    eth0 10.77.0.1 ──── veth ──── port1 ┐
+                                        ├─ bridge "island0"
+    eth0 10.77.0.2 ──── veth ──── port2 ┘
+
+A cut puts ports on different bridges, so it needs no packet filter and is seen as silence, as a router's death is;
+`unplug` takes the carrier away too. Rates are token buckets (tbf), one each way. Loss and delay are not emulated here:
+kernels without netem have neither. A lab's namespaces are named by the process that made it, and are gone with its
+`with` block, also when making it failed half way. Nothing of gossipdp may be known here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+__all__ = ["Counters", "Host", "Lab", "unavailable"]
+
+SUBNET = "10.77"
+BURST = "64kb"
+QUEUE = "100ms"
+"""of packets a token bucket holds before it drops"""
+_labs = itertools.count(1)
+
+
+class LabError(Exception):
+    """A command of iproute2 failed."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Bytes and packets since the host began, Ethernet headers included, as its own end of the cable counts them."""
+
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        return Counters(
+            self.sent_bytes - earlier.sent_bytes,
+            self.received_bytes - earlier.received_bytes,
+            self.sent_packets - earlier.sent_packets,
+            self.received_packets - earlier.received_packets,
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    number: int
+    namespace: str
+    address: str
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """`argv` on this host. The process that `ip` is started as becomes the command's own: its pid holds."""
+        return ["ip", "netns", "exec", self.namespace, *argv]
+
+    def counters(self) -> Counters:
+        (link,) = json.loads(_ip("-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0"))
+        sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
+        return Counters(sent["bytes"], received["bytes"], sent["packets"], received["packets"])
+
+
+class Lab:
+    """`with Lab(2, rate="100mbit") as lab:` gives `lab.hosts`.
+
+    Args:
+        count: hosts, at most 1,000; the first is 10.77.0.1.
+        rate: of each cable in each direction, in tc's words; None: as fast as the kernel copies.
+
+    Raises:
+        LabError: this kernel or user cannot do it; `unavailable` says so beforehand.
+    """
+
+    def __init__(self, count: int, *, rate: str | None = None) -> None:
+        if not 1 <= count <= 1000:
+            raise ValueError("1 to 1,000 hosts")
+        # Several labs may stand side by side: names are unique, and the addresses of one are not seen in another.
+        self._prefix = f"gd{os.getpid()}-{next(_labs)}"
+        self._switch = f"{self._prefix}-switch"
+        self._rate = rate
+        self._islands = 1
+        self.hosts = [
+            Host(n, f"{self._prefix}-h{n}", f"{SUBNET}.{n // 250}.{n % 250 or 250}") for n in range(1, count + 1)
+        ]
+
+    def __enter__(self) -> Lab:
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    # -- faults -----------------------------------------------------------------------------------------------
+
+    def cut(self, *islands: Iterable[Host]) -> None:
+        """From now on each island hears only itself; hosts not named stay together on one more."""
+        named = [list(island) for island in islands]
+        rest = [host for host in self.hosts if not any(host in island for island in named)]
+        for number, island in enumerate([rest, *named]):
+            if number >= self._islands:
+                self._bridge(number)
+            for host in island:
+                self._on_switch("link", "set", f"port{host.number}", "master", f"island{number}")
+
+    def heal(self) -> None:
+        """One island again."""
+        self.cut()
+
+    def unplug(self, host: Host) -> None:
+        self._on_switch("link", "set", f"port{host.number}", "down")
+
+    def plug(self, host: Host) -> None:
+        self._on_switch("link", "set", f"port{host.number}", "up")
+
+    def set_rate(self, host: Host, rate: str) -> None:
+        """Of this host's cable, in both directions."""
+        for namespace, device in ((host.namespace, "eth0"), (self._switch, f"port{host.number}")):
+            bucket = ("root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE)
+            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, *bucket)
+
+    # -- building ---------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        _ip("netns", "add", self._switch)
+        self._bridge(0)
+        for host in self.hosts:
+            port, inside = f"port{host.number}", ("-n", host.namespace)
+            _ip("netns", "add", host.namespace)
+            self._on_switch("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            self._on_switch("link", "set", port, "master", "island0", "up")
+            _ip(*inside, "address", "add", f"{host.address}/16", "dev", "eth0")
+            _ip(*inside, "link", "set", "eth0", "up")
+            _ip(*inside, "link", "set", "lo", "up")
+            if self._rate is not None:
+                self.set_rate(host, self._rate)
+
+    def _bridge(self, number: int) -> None:
+        # Without spanning tree a port forwards at once.
+        self._on_switch("link", "add", f"island{number}", "type", "bridge", "stp_state", "0", "forward_delay", "0")
+        self._on_switch("link", "set", f"island{number}", "up")
+        self._islands = max(self._islands, number + 1)
+
+    def _remove(self) -> None:
+        """Devices go with their namespaces; processes still inside keep only their own view of them."""
+        for namespace in (*(host.namespace for host in self.hosts), self._switch):
+            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+
+    def _on_switch(self, *words: str) -> None:
+        _ip("-n", self._switch, *words)
+
+
+def unavailable() -> str:
+    """Why no lab can be built here, or "": asked of the kernel, by building one host and taking it away."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            return f"`{program}` (iproute2) is not installed"
+    try:
+        with Lab(1):
+            return ""
+    except LabError as error:
+        return f"no network namespaces here: {error}"
+
+
+def _ip(*words: str) -> str:
+    return _run("ip", *words)
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,148 @@
+"""The layout of a model: offsets, canonical bytes, what is refused, what people are told."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.schema import MAX_BYTES, Entry, Schema, chunk_count, chunk_parameters
+
+TENSORS = [
+    ("head.weight", (10, 7), "float32", "parameter"),
+    ("norm.running_mean", (7,), "float32", "buffer"),
+    ("scale", (), "bfloat16", "parameter"),
+    ("body.weight", (3, 3, 2), "float16", "parameter"),
+    ("norm.running_var", (7,), "float64", "buffer"),
+]
+
+tensors = st.lists(
+    st.tuples(
+        st.text(min_size=1, max_size=20),
+        st.lists(st.integers(1, 50), max_size=4).map(tuple),
+        st.sampled_from(["bfloat16", "float16", "float32", "float64"]),
+        st.sampled_from(["parameter", "buffer"]),
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda tensor: tensor[0],
+)
+
+
+def test_parameters_stand_first_and_buffers_from_the_next_block() -> None:
+    schema = Schema.of(TENSORS)
+    assert [(entry.name, entry.offset) for entry in schema.entries] == [
+        ("head.weight", 0),
+        ("scale", 70),
+        ("body.weight", 71),
+        ("norm.running_mean", 256),
+        ("norm.running_var", 263),
+    ]
+    assert (schema.trainable, schema.size) == (256, 270)
+    alone = Schema.of(TENSORS[:1])
+    assert (alone.trainable, alone.size) == (70, 70), "no buffers: no padding"
+
+
+@settings(deadline=None, max_examples=50)
+@given(tensors)
+def test_bytes_and_back(listed: list[tuple[str, tuple[int, ...], str, str]]) -> None:
+    schema = Schema.of(listed)
+    again = Schema.from_bytes(schema.to_bytes())
+    assert again == schema and again.digest == schema.digest and again.to_bytes() == schema.to_bytes()
+    assert len(schema.digest) == 16
+    ends = [entry.stop for entry in schema.entries]
+    assert all(stop <= entry.offset for stop, entry in zip(ends, schema.entries[1:], strict=False))
+    assert max(ends) == schema.size
+    assert schema.first_difference(again) == ""
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Schema.from_bytes(data)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_a_mutated_schema_is_refused_or_is_another_schema(data: st.DataObject) -> None:
+    original = Schema.of(TENSORS).to_bytes()
+    place = data.draw(st.integers(0, len(original) - 1))
+    byte = data.draw(st.integers(0, 255))
+    mutated = original[:place] + bytes([byte]) + original[place + 1 :]
+    try:
+        schema = Schema.from_bytes(mutated)
+    except RemoteProtocolError:
+        return
+    assert schema.to_bytes() == mutated and (mutated == original) == (schema.digest == Schema.of(TENSORS).digest)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ([1, []], "length"),
+        ([2, [["a", [1], "float32", "parameter"]]], "enum"),
+        ([1, [["a", [0], "float32", "parameter"]]], ">= 1"),
+        ([1, [["a", [-4], "float32", "parameter"]]], ">= 1"),
+        ([1, [["a", [1 << 37], "float32", "parameter"]]], "<= 68719476736"),
+        ([1, [["a", [1 << 30, 1 << 30], "float32", "parameter"]]], "more than"),
+        ([1, [["a", [1] * 17, "float32", "parameter"]]], "length"),
+        ([1, [["", [1], "float32", "parameter"]]], "length"),
+        ([1, [["a", [1], "int8", "parameter"]]], "enum"),
+        ([1, [["a", [1], "float32", "frozen"]]], "enum"),
+        ([1, [["a", [1], "float32", "parameter"], ["a", [2], "float32", "parameter"]]], "same name"),
+        ([1, [["a", [1], "float32", "buffer"], ["b", [2], "float32", "parameter"]]], "canonical"),
+        ([1, [["a", [1], "float32", "parameter", 5]]], "length"),
+        ([1, [["a", [1.5], "float32", "parameter"]]], "int"),
+    ],
+)
+def test_an_insane_schema_is_refused(written: object, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        Schema.from_bytes(msgspec.msgpack.encode(written))
+
+
+def test_a_schema_past_its_limit_is_refused_unread() -> None:
+    with pytest.raises(RemoteProtocolError, match="limit"):
+        Schema.from_bytes(bytes(MAX_BYTES + 1))
+    with pytest.raises(ValueError, match="limit"):
+        Schema.of((f"{number:0>1000}", (1,), "float32", "parameter") for number in range(4300))
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5, 256])
+def test_entries_may_neither_overlap_nor_leave_a_gap(offset: int) -> None:
+    with pytest.raises(ValueError, match="stands at"):
+        Schema((Entry("a", (4,), "float32", "parameter", 0), Entry("b", (1,), "float32", "parameter", offset)))
+
+
+def test_the_first_difference_names_both_sides() -> None:
+    network = Schema.of(TENSORS)
+    other = [*TENSORS]
+    other[2] = ("scale", (3,), "float32", "parameter")
+    assert network.first_difference(Schema.of(other)) == (
+        "parameter 1: scale () bfloat16 in the network, scale (3,) float32 in this model"
+    )
+    assert network.first_difference(Schema.of(TENSORS[:-1])) == (
+        "5 tensors in the network, 4 in this model; "
+        "the first that only the network has is buffer norm.running_var (7,) float64"
+    )
+    assert "only this model has is buffer" in Schema.of(TENSORS[:-1]).first_difference(network)
+
+
+@pytest.mark.parametrize(
+    ("size", "width", "chunks"),
+    [
+        (1, 8_192, 1),
+        (8_193, 8_192, 2),
+        (131_072, 8_192, 16),
+        (131_073, 8_448, 16),
+        (250_000, 15_872, 16),
+        (8_388_608, 524_288, 16),
+        (25_000_000, 524_288, 48),
+        (1_000_000_000, 524_288, 1908),
+    ],
+)
+def test_chunks_of_a_model(size: int, width: int, chunks: int) -> None:
+    assert (chunk_parameters(size), chunk_count(size)) == (width, chunks)
+    assert width % 256 == 0

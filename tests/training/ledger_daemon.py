@@ -1,0 +1,172 @@
+"""A daemon of one peer for tests: the real LinkServer, and the ledger of algorithms section 1 as plain array maths."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import link as links
+
+WIDTH = 256
+"""parameters a chunk, so that small models have many"""
+
+
+class LedgerDaemon:
+    """`pump` does what has come in; `mix` is what an exchange does; `seal` hands corrections out."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        every: int = 1,
+        alpha: float = 1.0,
+        mu: float = 0.0,
+        anchor: NDArray[np.float32] | None = None,
+        clock: int = 0,
+    ) -> None:
+        self.server = links.LinkServer(home)
+        self.every, self.alpha, self.mu, self.clock = every, alpha, mu, clock
+        self.a = anchor
+        self.v: NDArray[np.float32] | None = None
+        self.session = 0
+        self.schema: Schema | None = None
+        self.pending: dict[int, NDArray[np.float32]] = {}
+        """by slot number: those not known to be released"""
+        self.open = 1
+        self.out = 0
+        self.dirty: set[int] = set()
+        self.events: list[links.LinkEvent] = []
+        self.has_model = True
+        """False: trainers have to wait"""
+        self.snapshot = 0
+        self.drained = 0
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def pump(self, timeout: float = 0.0) -> None:
+        """Everything that has come in, or what comes within `timeout` seconds."""
+        while True:
+            poll = select.poll()
+            for fd in self.server.filenos():
+                poll.register(fd, select.POLLIN)
+            ready = poll.poll(1000 * timeout)
+            if not ready:
+                return
+            timeout = 0.0
+            for fd, _ in ready:
+                for event in self.server.handle(fd):
+                    self.events.append(event)
+                    self.feed(event)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Pump in another thread meanwhile, for what blocks: `attach`."""
+        stop = threading.Event()
+
+        def loop() -> None:
+            while not stop.is_set():
+                self.pump(0.01)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def feed(self, event: links.LinkEvent) -> None:
+        match event:
+            case links.Attached(schema):
+                self.schema = Schema.from_bytes(schema)
+            case links.ModelWritten():
+                if self.has_model:
+                    self.begin_session()
+                else:
+                    self.server.send(links.Waiting("a member that has the model", 0.25))
+            case links.Submitted():
+                self.submitted(event)
+            case links.SlotApplied(session, slot):
+                if session == self.session and slot == self.out:
+                    self.region.slots[slot % 2][:] = 0.0
+                    del self.pending[slot]
+                    self.out = 0
+                    self.drained += 1
+
+    @property
+    def region(self) -> links.Region:
+        assert self.server.region is not None
+        return self.server.region
+
+    # -- the ledger -------------------------------------------------------------------------------------------
+
+    def begin_session(self) -> None:
+        x = self.region.x
+        if self.a is None:
+            self.a = x.copy()
+        if self.v is None:
+            self.v = np.zeros_like(self.a)
+        x[:] = self.a
+        self.session += 1
+        self.open, self.out, self.dirty = 1, 0, set()
+        self.pending = {1: self.region.slots[1]}
+        self.server.send(links.Session(self.session, self.every, self.clock, WIDTH))
+
+    def submitted(self, event: links.Submitted) -> None:
+        """The outer step, word for word:
+
+        D = a - (x + slots > applied);  v <- mu v + D;  m = -alpha (D + mu v)
+        a += m;  pending += (1 - alpha) D - alpha mu v
+        """
+        assert self.a is not None and self.v is not None
+        if event.session != self.session:
+            self.server.send(links.Taken(event.snapshot, "session"))
+            return
+        self.snapshot = event.snapshot
+        self.clock += event.steps
+        x_now = self.region.x + self.outstanding(event.applied)
+        if not np.isfinite(x_now).all():
+            self.server.send(links.Taken(event.snapshot, "nan"))
+            return
+        if self.alpha == 1.0 and self.mu == 0.0:
+            self.a = x_now
+        else:
+            d = self.a - x_now
+            self.v = np.float32(self.mu) * self.v + d
+            self.correct(np.float32(1 - self.alpha) * d - np.float32(self.alpha * self.mu) * self.v)
+            self.a = self.a - np.float32(self.alpha) * (d + np.float32(self.mu) * self.v)
+        self.server.send(links.Taken(event.snapshot))
+
+    def outstanding(self, applied: int) -> NDArray[np.float32]:
+        """Sum of the slots past `applied`."""
+        total = np.zeros(self.region.size, np.float32)
+        for number, slot in self.pending.items():
+            if number > applied:
+                total += slot
+        return total
+
+    def correct(self, correction: NDArray[np.float32]) -> None:
+        self.pending[self.open] += correction
+        self.dirty |= set((np.flatnonzero(correction) // WIDTH).tolist())
+
+    def mix(self, delta: NDArray[np.float32]) -> None:
+        """An exchange moves the anchor: a += delta, pending += delta."""
+        assert self.a is not None
+        self.a = self.a + delta
+        self.correct(delta)
+
+    def seal(self) -> bool:
+        """Hand the open slot out, if it holds anything and none is out."""
+        if self.out or not self.dirty:
+            return False
+        self.server.send(links.Slot(self.session, self.open, links.spans(sorted(self.dirty))))
+        self.out, self.open, self.dirty = self.open, self.open + 1, set()
+        self.pending[self.open] = self.region.slots[self.open % 2]
+        return True

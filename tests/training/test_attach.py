@@ -1,0 +1,598 @@
+"""attach(): the ledger's invariant, the bare optimizer bit for bit, daemons and trainers that come and go."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from torch import nn
+
+import gossipdp
+from gossipdp.errors import ConfigError, HardwareError, MismatchError, UnreachableError
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import link as links
+from gossipdp.training import session as sessions
+from gossipdp.training.attach import Attachment
+
+Optimizer = torch.optim.Optimizer
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[LedgerDaemon]:
+    daemon = LedgerDaemon(tmp_path)
+    yield daemon
+    daemon.server.close()
+
+
+def attach(daemon: LedgerDaemon, model: nn.Module, optimizer: Optimizer, **options: object) -> Attachment:
+    with daemon.running():
+        return gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=20, **options)  # type: ignore[arg-type]
+
+
+def small(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 10))
+
+
+def train(
+    model: nn.Module, optimizer: Optimizer, steps: int, after: Callable[[], object] = lambda: None, *, seed: int = 7
+) -> None:
+    """Steps of a regression on random data; LBFGS takes its closure."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        data, target = torch.randn(8, 20, generator=generator), torch.randn(8, 10, generator=generator)
+
+        def closure(data: torch.Tensor = data, target: torch.Tensor = target) -> float:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(data), target)
+            loss.backward()
+            return loss.item()
+
+        if isinstance(optimizer, torch.optim.LBFGS):
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        after()
+
+
+def vector(model: nn.Module) -> np.ndarray:
+    return np.concatenate([p.detach().double().reshape(-1).numpy() for p in model.parameters()])
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_x_plus_pending_minus_a_is_the_progress_since_the_snapshot(daemon: LedgerDaemon, seed: int) -> None:
+    """Algorithms section 1, after every event, whatever their order."""
+    random = np.random.default_rng(seed)
+    daemon.every = int(random.integers(1, 5))
+    daemon.alpha, daemon.mu = [(0.7, 0.8), (1.0, 0.0), (0.9, 0.0)][seed % 3]
+    model = small(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    peer = attach(daemon, model, optimizer)
+    session = peer._session
+    assert session is not None
+    size = daemon.region.size
+    progress = np.zeros(size)
+    at_snapshot = {0: progress.copy()}
+    sealed = 0
+    for _ in range(250):
+        event = random.integers(0, 5)
+        if event <= 1:
+            for parameter in model.parameters():
+                parameter.grad = torch.from_numpy(random.standard_normal(tuple(parameter.shape), dtype=np.float32))
+            gradient = np.concatenate([p.grad.double().reshape(-1).numpy() for p in model.parameters()])  # type: ignore[union-attr]
+            number = session._number
+            optimizer.step()
+            progress = progress - 0.01 * gradient
+            if session._number > number:
+                at_snapshot[session._number] = progress.copy()
+        elif event == 2:
+            daemon.pump()
+        elif event == 3:
+            delta = np.zeros(size, np.float32)
+            for chunk in random.choice(daemon.region.size // 256 + 1, 2, replace=False):
+                span = slice(256 * chunk, min(256 * (chunk + 1), size))
+                delta[span] = 0.05 * random.standard_normal(span.stop - span.start)
+            daemon.mix(delta)
+        else:
+            sealed += daemon.seal()
+        assert daemon.a is not None
+        pending = daemon.outstanding(session._applied).astype(np.float64)
+        found = vector(model) + pending - daemon.a
+        assert np.abs(found - (progress - at_snapshot[daemon.snapshot])).max() < 2e-5
+    assert sealed > 5 and daemon.drained > 5 and daemon.snapshot > 10, "the events did happen"
+
+
+def test_a_drain_changes_parameters_and_nothing_of_the_optimizer(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    attach(daemon, model, optimizer, every=1000)
+    train(model, optimizer, 3)
+    daemon.mix(np.full(daemon.region.size, 0.25, np.float32))
+    daemon.seal()
+    for parameter in model.parameters():
+        parameter.grad = None  # a step without gradients moves nothing: what changes is the drain
+    before = vector(model)
+    state = {key: {k: v.clone() for k, v in entry.items()} for key, entry in optimizer.state.items()}
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    optimizer.step()
+    assert np.array_equal(vector(model).astype(np.float32), before.astype(np.float32) + np.float32(0.25))
+    for key, entry in state.items():
+        assert all(torch.equal(value, optimizer.state[key][name]) for name, value in entry.items())
+    assert groups == [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    daemon.pump()
+    assert daemon.drained == 1
+
+
+def test_the_snapshot_of_bf16_is_the_parameter_and_its_residual(daemon: LedgerDaemon) -> None:
+    model = small().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    attach(daemon, model, optimizer)
+    start = vector(model)
+    for _ in range(100):
+        daemon.mix(np.full(daemon.region.size, 1e-5, np.float32))
+        daemon.seal()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        daemon.pump()
+    assert daemon.a is not None
+    assert np.abs(daemon.a - (start + 1e-3)).max() < 2e-6, "nothing was lost on the way down and up"
+    assert np.abs(vector(model) - daemon.a).max() <= 2.0**-9
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        lambda parameters: torch.optim.Adam(parameters, lr=1e-2, fused=True),
+        lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2),
+        lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3, centered=True),
+        lambda parameters: torch.optim.NAdam(parameters, lr=1e-3),
+        lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=4),
+    ],
+    ids=["sgd", "adamw", "fused adam", "adagrad", "rmsprop", "nadam", "lbfgs"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_lone_peer_is_the_bare_optimizer_bit_for_bit(
+    daemon: LedgerDaemon, build: Callable[..., Optimizer], dtype: torch.dtype
+) -> None:
+    models = [nn.Sequential(small(), nn.Identity()).to(dtype) for _ in range(2)]
+    optimizers = [build(model.parameters()) for model in models]
+    peer = attach(daemon, models[0], optimizers[0], every=3)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        kind = type(optimizer)
+        if dtype is torch.bfloat16 and kind is torch.optim.LBFGS:
+            continue  # its line of tensors is fp32 work; nothing of ours differs by dtype there
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(10):
+            data = torch.randn(8, 20, generator=generator).to(dtype)
+
+            def closure(model: nn.Module = model, data: torch.Tensor = data, optimizer: Optimizer = optimizer) -> float:
+                optimizer.zero_grad()
+                loss = model(data).float().square().mean()
+                loss.backward()
+                return loss.item()
+
+            optimizer.step(closure)
+            daemon.pump()
+    assert equal(*models)
+    assert optimizers[0].state_dict()["state"].keys() == optimizers[1].state_dict()["state"].keys()
+    assert peer.alone is False
+    if peer.step:
+        assert daemon.snapshot >= 2
+
+
+def test_schedulers_and_accumulation_are_as_ever(daemon: LedgerDaemon) -> None:
+    models = [small(), small()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in optimizers]
+    peer = attach(daemon, models[0], optimizers[0], every=2)
+    for model, optimizer, scheduler in zip(models, optimizers, schedulers, strict=True):
+        generator = torch.Generator().manual_seed(5)
+        for micro in range(12):
+            model(torch.randn(4, 20, generator=generator)).square().mean().backward()
+            if micro % 3 == 2:
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                daemon.pump()
+    assert equal(*models)
+    assert peer.step == 4, "a step is an optimizer step, not a backward pass"
+    assert optimizers[0].param_groups[0]["lr"] == 0.025
+
+
+def test_a_step_skipped_by_a_grad_scaler_is_no_step(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    peer = attach(daemon, model, optimizer)
+    for broken in (False, True, False):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 20)).square().mean()
+        scaler.scale(loss * torch.inf if broken else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        daemon.pump()
+    assert peer.step == 2
+    assert [event.steps for event in daemon.events if isinstance(event, links.Submitted)] == [1, 1]
+
+
+class Tied(nn.Module):
+    """Tied, frozen, and with running averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embedding = nn.Embedding(9, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.frozen = nn.Linear(6, 6)
+        self.frozen.requires_grad_(False)
+        self.head = nn.Linear(6, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.frozen(self.norm(self.embedding(tokens))))
+        return logits
+
+
+def test_tied_weights_take_a_correction_once_frozen_ones_none_buffers_as_averages(daemon: LedgerDaemon) -> None:
+    models = [Tied(), Tied()]
+    optimizers = [torch.optim.SGD([p for p in m.parameters() if p.requires_grad], lr=0.1) for m in models]
+    attach(daemon, models[0], optimizers[0])
+    tokens = torch.arange(9)
+    for _ in range(4):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(tokens), tokens).backward()
+            optimizer.step()
+        daemon.pump()
+    assert equal(*models) and models[0].norm.num_batches_tracked == 4
+    assert daemon.schema is not None and daemon.a is not None
+    assert daemon.schema.trainable == 256
+    assert np.array_equal(daemon.a[256:262], models[0].norm.running_mean.numpy())  # type: ignore[union-attr]
+    daemon.mix(np.ones(daemon.region.size, np.float32))
+    daemon.seal()
+    optimizers[0].zero_grad()
+    optimizers[0].step()
+    before, after = models[1].state_dict(), models[0].state_dict()
+    for name, tensor in after.items():
+        corrected = "frozen" not in name and "num_batches" not in name
+        assert torch.equal(tensor, before[name] + 1 if corrected else before[name]), name
+    assert models[0].head.weight is models[0].embedding.weight
+
+
+# -- pace -------------------------------------------------------------------------------------------------------
+
+
+def submits(daemon: LedgerDaemon) -> list[tuple[int, int]]:
+    return [(event.steps, event.samples) for event in daemon.events if isinstance(event, links.Submitted)]
+
+
+def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon) -> None:
+    daemon.every, daemon.clock = 3, 1000
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, samples_per_step=8)
+    assert peer.progress == (1000, 0)
+    train(model, optimizer, 7, daemon.pump)
+    assert submits(daemon) == [(3, 24), (3, 24)]
+    assert (peer.step, peer.progress) == (7, (1007, 56))
+    daemon.server.send(links.Pace(1, 2000, 5000))
+    train(model, optimizer, 2, daemon.pump)
+    assert submits(daemon)[2:] == [(2, 16), (1, 8)]
+    assert peer.progress.clock >= 2002 and peer.progress.samples >= 5016
+
+
+def test_no_snapshot_is_written_before_the_last_was_taken(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=1)
+    train(model, optimizer, 5)  # the daemon is busy
+    held = daemon.region.x.copy()
+    train(model, optimizer, 5)
+    assert np.array_equal(daemon.region.x, held)
+    daemon.pump()
+    train(model, optimizer, 1)
+    daemon.pump()
+    assert submits(daemon) == [(1, 1), (10, 10)]
+    assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
+
+
+def test_a_refused_snapshot_gives_its_steps_to_the_next(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=2)
+    session = daemon.session
+    daemon.session = -1
+    train(model, optimizer, 2)
+    daemon.pump()
+    daemon.session = session
+    train(model, optimizer, 1, daemon.pump)
+    assert submits(daemon) == [(2, 2), (3, 3)]
+
+
+def test_slow_steps_are_submitted_after_a_while(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 2, daemon.pump)
+    assert submits(daemon) == []
+    monkeypatch.setattr(sessions, "SUBMIT_WITHIN", 0.0)
+    train(model, optimizer, 1, daemon.pump)
+    assert submits(daemon) == [(3, 3)]
+
+
+def test_messages_wait_for_copies_under_way(daemon: LedgerDaemon) -> None:
+    """On CUDA a copy is done later: nothing may be said of it before."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, every=2)
+    assert peer._layout is not None
+    copied = False
+    read = peer._layout.read
+    peer._layout.fence = lambda: lambda: copied  # type: ignore[method-assign]
+    peer._layout.read = lambda into: (read(into), lambda: copied)[1]  # type: ignore[method-assign]
+    daemon.mix(np.ones(daemon.region.size, np.float32))
+    daemon.seal()
+    train(model, optimizer, 3, daemon.pump)
+    assert submits(daemon) == [] and daemon.drained == 0
+    copied = True
+    train(model, optimizer, 1, daemon.pump)
+    kinds = [type(event) for event in daemon.events[2:4]]
+    assert kinds == [links.SlotApplied, links.Submitted], "in the order begun"
+    assert submits(daemon)[0] == (2, 2)
+
+
+def test_nan_never_raises_and_is_refused(daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=float("inf"))
+    attach(daemon, model, optimizer)
+    anchor = daemon.a
+    assert anchor is not None
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        train(model, optimizer, 3, daemon.pump)
+    assert not np.isfinite(vector(model)).all()
+    assert np.array_equal(daemon.a, anchor)  # type: ignore[arg-type]
+    assert "GD-402 a snapshot was not used: nan" in caplog.text
+
+
+def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "REPORT_EVERY", 0.0)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 2)
+    peer.report(loss=torch.tensor(1.5))
+    daemon.pump()
+    (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
+    assert reported.loss == 1.5 and 0.0 < reported.stall_seconds == peer.stall_seconds < 5.0
+
+
+# -- coming, going, dying ---------------------------------------------------------------------------------------
+
+
+def test_a_joiner_starts_from_the_networks_model(tmp_path: Path) -> None:
+    size = Schema.of((n, tuple(p.shape), "float32", "parameter") for n, p in small().named_parameters()).size
+    anchor = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    daemon = LedgerDaemon(tmp_path, anchor=anchor)
+    model = small()
+    attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert np.array_equal(vector(model).astype(np.float32), anchor)
+    daemon.server.close()
+
+
+def test_a_slot_sealed_before_the_first_step_is_not_lost(daemon: LedgerDaemon) -> None:
+    begin = daemon.begin_session
+
+    def begin_and_mix() -> None:
+        begin()
+        daemon.mix(np.ones(daemon.region.size, np.float32))
+        daemon.seal()
+
+    daemon.begin_session = begin_and_mix  # type: ignore[method-assign]
+    model = small()
+    start = vector(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=100)
+    assert np.array_equal(vector(model), start)
+    optimizer.step()
+    assert np.allclose(vector(model), start + 1)
+
+
+def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.has_model = False
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with daemon.running(), caplog.at_level(logging.INFO, "gossipdp"), pytest.raises(UnreachableError) as caught:
+        gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=0.2)
+    assert caught.value.code == "GD-106" and caught.value.seen == "a member that has the model (25%)"
+    assert "waiting for the model: a member that has the model (25%)" in caplog.text
+
+
+def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))
+    with pytest.raises(UnreachableError, match="GD-105 no daemon on this host") as caught:
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "gossipdp up" in caught.value.do and str(tmp_path) in caught.value.seen
+
+
+def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "GRACE", 0.1)
+    daemon = LedgerDaemon(tmp_path)
+    daemon.server._listener.close()  # killed: the socket file stays
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnreachableError, match="GD-105"):
+        gossipdp.attach(model, optimizer, home=tmp_path)
+    again = LedgerDaemon(tmp_path)
+    attach(again, model, optimizer)
+    again.server.close()
+
+
+def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon) -> None:
+    feed = daemon.feed
+
+    def refuse(event: links.LinkEvent) -> None:
+        if isinstance(event, links.ModelWritten):
+            daemon.server.refuse("GD-301", "this model is not the network's", "parameter 0 ...", "train the other")
+        else:
+            feed(event)
+
+    daemon.feed = refuse  # type: ignore[method-assign]
+    model = small()
+    with pytest.raises(MismatchError, match="GD-301") as caught:
+        attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert (caught.value.seen, caught.value.do) == ("parameter 0 ...", "train the other")
+
+
+def test_a_second_training_process_is_refused(daemon: LedgerDaemon) -> None:
+    model = small()
+    peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(HardwareError, match="GD-503 another training process is attached"):
+        attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not peer.alone
+
+
+def test_detach_hands_over_the_last_steps(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(daemon, model, optimizer, every=4) as peer:
+        train(model, optimizer, 6, daemon.pump)
+    assert peer.alone
+    daemon.pump()
+    assert submits(daemon) == [(4, 4), (2, 2)]
+    assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
+    assert daemon.events[-1] == links.Detached("it ended")
+    seen = len(daemon.events)
+    train(model, optimizer, 5, daemon.pump)
+    peer.detach()
+    assert len(daemon.events) == seen and peer.step == 6
+
+
+def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = LedgerDaemon(tmp_path, every=4)
+    models = [small(), small()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    peer = attach(first, models[0], optimizers[0])
+    train(models[0], optimizers[0], 10, first.pump)
+    first.mix(np.ones(first.region.size, np.float32))
+    anchor = first.a
+    assert anchor is not None
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        first.server.close()
+        train(models[0], optimizers[0], 5, seed=8)
+        train(models[1], optimizers[1], 10)
+        train(models[1], optimizers[1], 5, seed=8)
+    assert equal(*models), "alone it is the bare optimizer"
+    assert peer.alone and peer.step == 15
+    assert caplog.text.count("training goes on alone") == 1
+
+    second = LedgerDaemon(tmp_path, every=4, anchor=anchor, clock=500)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        for _ in range(20):
+            train(models[0], optimizers[0], 1, second.pump)
+            if not peer.alone:
+                break
+    assert np.array_equal(vector(models[0]).astype(np.float32), anchor), "x := a"
+    assert peer.lost_steps == peer.step - 8 and peer.lost_steps >= 7
+    assert f"attached to the daemon again; {peer.lost_steps} steps" in caplog.text
+    assert peer.progress.clock == 500
+    train(models[0], optimizers[0], 4, second.pump)
+    assert submits(second) == [(4, 4)]
+    second.server.close()
+
+
+def test_a_wait_for_the_model_after_a_restart_does_not_stop_training(tmp_path: Path) -> None:
+    first = LedgerDaemon(tmp_path)
+    model = small().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    peer = attach(first, model, optimizer)
+    first.server.close()
+    size = first.a.size  # type: ignore[union-attr]
+    second = LedgerDaemon(tmp_path, anchor=np.full(size, 1.001, np.float32))
+    second.has_model = False
+    for _ in range(10):
+        optimizer.step()
+        second.pump()
+    assert peer.alone and peer.step == 10
+    assert [type(event) for event in second.events] == [links.Attached, links.ModelWritten]
+    second.begin_session()
+    optimizer.step()
+    assert not peer.alone
+    assert set(vector(model).tolist()) == {1.0} and peer._layout is not None
+    residual = peer._layout.residual(0)
+    assert residual is not None and torch.allclose(residual, torch.tensor(0.001), atol=1e-6), "x + residual = a"
+    second.server.close()
+
+
+def test_a_refusal_after_a_restart_never_raises_in_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = LedgerDaemon(tmp_path)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(first, model, optimizer)
+    first.server.close()
+    second = LedgerDaemon(tmp_path)
+    other = links.Link.connect(tmp_path)
+    other.hello(Schema.of([("w", (3,), "float32", "parameter")]))
+    second.pump()
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        train(model, optimizer, 6, second.pump)
+    assert peer.alone and caplog.text.count("GD-503") == 1, "said once, not every second"
+    other.close()
+    train(model, optimizer, 6, second.pump)
+    assert not peer.alone
+    second.server.close()
+
+
+# -- off --------------------------------------------------------------------------------------------------------
+
+
+def test_gossipdp_off_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIPDP_OFF", "1")
+    models = [small(), small()]
+    optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+    with gossipdp.attach(models[0], optimizers[0], home=tmp_path / "nowhere") as peer:
+        for model, optimizer in zip(models, optimizers, strict=True):
+            train(model, optimizer, 3)
+        peer.report(loss=1.0)
+        assert peer.alone and peer.stall_seconds == 0.0 and peer.lost_steps == 0
+        assert not optimizers[0]._optimizer_step_post_hooks
+    assert equal(*models) and list(tmp_path.iterdir()) == []
+
+
+def test_several_ranks_without_a_process_group_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = small()
+    with pytest.raises(ConfigError, match="GD-306") as caught:
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=tmp_path)
+    assert "init_process_group" in caught.value.do
+
+
+def test_importing_gossipdp_imports_no_torch() -> None:
+    code = (
+        "import sys, gossipdp; assert 'torch' not in sys.modules and 'attach' in dir(gossipdp);"
+        "assert gossipdp.__all__ == sorted(gossipdp.__all__);"
+        "print([hasattr(gossipdp, name) for name in gossipdp.__all__], 'torch' in sys.modules, hasattr(gossipdp, 'x'))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[True, True, True, True] True False\n"
