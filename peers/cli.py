@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +128,6 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     from peers import home as homes
 
     network = homes.read_invite(_invite_text(invite))
-    os.environ.pop("GOSSIPDP_INVITE", None)  # the training command need not inherit it
     flags = flags_of(ctx)
     home = find_home(ctx, network.invite.network)
     file = Path(run_toml) if run_toml else None
@@ -136,9 +135,22 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     homes.join(home, network, text)
     homes.read_config(home, flags)
     click.echo(f"network {network.invite.network}, home {home}", err=True)
+    if "GOSSIPDP_INVITE" in os.environ:
+        _go_on_without_invite(home, flags, log_format, command_of(ctx))
     from peers.supervisor import run
 
     return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format)
+
+
+def _go_on_without_invite(home: Path, flags: Mapping[str, str], log_format: str, command: Sequence[str]) -> None:
+    """Replace this process by `up` in the home just made: /proc shows a process's first environment for ever."""
+    arguments = [sys.executable, "-m", "peers.cli", "up", "--home", str(home), "--log-format", log_format]
+    for key, value in flags.items():
+        arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
+    environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [*arguments, *(["--", *command] if command else [])], environment)
 
 
 def _invite_text(argument: str | None) -> str:

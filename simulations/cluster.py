@@ -46,8 +46,8 @@ class Plan:
     faults: int
     """crashes, cuts, pauses, leaves and deaths of training processes during the second act"""
     forming: float = 6.0
-    chaos: float = 16.0
-    calm: float = 16.0
+    chaos: float = 14.0
+    calm: float = 12.0
 
     @classmethod
     def draw(cls, seed: int) -> Plan:

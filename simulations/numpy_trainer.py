@@ -42,6 +42,11 @@ class NumpyTrainer:
         self._until(lambda: self.session > 0, deadline)
         self.x[:] = self._link.region.x[: len(x)]
 
+    @property
+    def lost(self) -> str:
+        """Why the daemon is gone; "" while it is there."""
+        return self._link.lost
+
     def _connect(self, home: Path, deadline: float) -> links.Link:
         while True:
             try:

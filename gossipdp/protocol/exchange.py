@@ -31,6 +31,8 @@ from gossipdp.protocol.wire import Buffer
 __all__ = ["Deadlines", "Initiator", "Responder", "Terms"]
 
 MAX_TURNS = 12
+MAX_ASKED = 8
+"""askings of one turn, after which a partner that goes on answering beside the point is as good as silent"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +277,9 @@ class Initiator(_Side):
 
     def handle_timer(self, now: float) -> None:
         waiting = any(not chunk.working for chunk in self._open.values())
-        if not self.ended and waiting and now >= self.heard_at + self._deadlines.silence:
+        silent = waiting and now >= self.heard_at + self._deadlines.silence
+        stuck = any(chunk.asked >= MAX_ASKED and chunk.ask_at <= now for chunk in self._open.values())
+        if not self.ended and (silent or stuck):
             self.lose(now)
         for number, chunk in self._open.items():
             if chunk.ask_at <= now:
@@ -402,9 +406,14 @@ class Responder(_Side):
             return self._answer(number, 0)
         if self.ended:
             return self._send(Void(self.terms.exchange, number))
-        # A window's worth may be open at each end of the wire: chunks answered here, chunks acknowledged there.
-        if number >= self._of or len(self._open) >= 2 * self.terms.window:
+        if number >= self._of:
             return None
+        if len(self._open) >= 2 * self.terms.window:
+            # An initiator has one window open at the most, so the older ones are those it has dropped.
+            oldest = next((other for other, chunk in self._open.items() if not chunk.working), None)
+            if oldest is None:
+                return None
+            self._make_void([oldest])
         self._open[number] = _Chunk()
         self._outputs.ask(jobs.Answer(self._key(number), self.terms.codec, self.terms.lower, ranges))
 

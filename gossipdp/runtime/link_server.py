@@ -330,6 +330,8 @@ class LinkServer:
             for received in fds:
                 os.close(received)
             if not packet:
+                if events:
+                    break  # its last words first, while its region is there; the end-of-file stays to be read
                 self._forget(trainer)
                 events.append(Detached(trainer.ending or "it ended"))
                 break

@@ -165,8 +165,10 @@ class Session:
         """
         began = self._time()
         limit = math.inf if timeout is None else timeout
-        while not self._arrived:
+        while True:
             self.poll()
+            if self._arrived:
+                return
             waited = self._time() - began
             if isinstance(self._error, UnreachableError) and self._error.code == "GD-105":
                 killed = links.socket_path(self._home).exists()
@@ -175,7 +177,7 @@ class Session:
                 time.sleep(0.05)
             elif self._error is not None:
                 raise self._error
-            elif waited >= limit and not self._arrived:
+            elif waited >= limit:
                 raise UnreachableError(
                     "GD-106",
                     f"no model to start from after {limit:g} s",

@@ -281,7 +281,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     replica = DistributedDataParallel(model) if distributed else model
     precision = torch.autocast(device.type, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
 
-    peer = gossipdp.attach(model, optimizer)
+    peer = gossipdp.attach(model, optimizer, samples_per_step=options.batch)
 
     evaluating = 0.0
     start = time.monotonic()

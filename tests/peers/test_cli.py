@@ -339,10 +339,27 @@ def test_an_invite_is_read_from_standard_input_or_the_environment(
     text = (founder / "invite").read_text()
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert gossipdp("join", "-").code == 0
-    monkeypatch.setenv("GOSSIPDP_INVITE", text)
-    assert gossipdp("join").code == 0
-    assert "GOSSIPDP_INVITE" not in os.environ, "the training command does not inherit it"
-    assert [call["home"].name for call in started] == ["tiny", "tiny"]
+    assert [call["home"].name for call in started] == ["tiny"]
+
+
+def test_an_invite_in_the_environment_does_not_outlive_its_reading(
+    gossipdp: Run, founder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[tuple[list[str], dict[str, str]]] = []
+
+    def execve(_path: str, arguments: list[str], environment: dict[str, str]) -> None:
+        replaced.append((arguments, environment))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setenv("GOSSIPDP_INVITE", (founder / "invite").read_text())
+    home = tmp_path / "joiner"
+    with pytest.raises(SystemExit):
+        gossipdp("join", "--home", home, "--set", "exchange.every=9", "--", "python", "train.py")
+    arguments, environment = replaced[0]
+    assert "GOSSIPDP_INVITE" not in environment
+    assert arguments[3:6] == ["up", "--home", str(home)]
+    assert arguments[-5:] == ["--set", "exchange.every=9", "--", "python", "train.py"]
 
 
 def test_a_secret_in_argv_is_refused_with_the_three_ways(gossipdp: Run, started: list[Any], founder: Path) -> None:

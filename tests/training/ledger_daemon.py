@@ -47,6 +47,8 @@ class LedgerDaemon:
         """False: trainers have to wait"""
         self.snapshot = 0
         self.drained = 0
+        self.last: NDArray[np.float32] | None = None
+        """the newest snapshot"""
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -131,6 +133,7 @@ class LedgerDaemon:
             return
         self.snapshot = event.snapshot
         self.clock += event.steps
+        self.last = self.region.x.copy()
         x_now = self.region.x + self.outstanding(event.applied)
         if not np.isfinite(x_now).all():
             self.server.send(links.Taken(event.snapshot, "nan"))

@@ -177,9 +177,6 @@ def test_a_lone_peer_is_the_bare_optimizer_bit_for_bit(
     optimizers = [build(model.parameters()) for model in models]
     peer = attach(daemon, models[0], optimizers[0], every=3)
     for model, optimizer in zip(models, optimizers, strict=True):
-        kind = type(optimizer)
-        if dtype is torch.bfloat16 and kind is torch.optim.LBFGS:
-            continue  # its line of tensors is fp32 work; nothing of ours differs by dtype there
         generator = torch.Generator().manual_seed(3)
         for _ in range(10):
             data = torch.randn(8, 20, generator=generator).to(dtype)
@@ -194,9 +191,7 @@ def test_a_lone_peer_is_the_bare_optimizer_bit_for_bit(
             daemon.pump()
     assert equal(*models)
     assert optimizers[0].state_dict()["state"].keys() == optimizers[1].state_dict()["state"].keys()
-    assert peer.alone is False
-    if peer.step:
-        assert daemon.snapshot >= 2
+    assert not peer.alone and daemon.snapshot == 3
 
 
 def test_schedulers_and_accumulation_are_as_ever(daemon: LedgerDaemon) -> None:
@@ -382,7 +377,7 @@ def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.Monk
     peer.report(loss=torch.tensor(1.5))
     daemon.pump()
     (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
-    assert reported.loss == 1.5 and 0.0 < reported.stall_seconds == peer.stall_seconds < 5.0
+    assert reported.loss == 1.5 and 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0
 
 
 # -- coming, going, dying ---------------------------------------------------------------------------------------

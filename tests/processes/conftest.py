@@ -1,0 +1,17 @@
+"""Tests with real daemons and training processes. Helpers are in `running`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from running import Network, running
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Callable[..., Network]]:
+    """`network(4)`: hosts of one network, not started yet; gone with the test."""
+    with ExitStack() as stack:
+        yield lambda count, **options: stack.enter_context(running(tmp_path / "hosts", count, **options))

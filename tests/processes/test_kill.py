@@ -1,0 +1,123 @@
+"""kill -9 of a daemon, of its training process, and of both, at named points of the work (safety I2, I7, I8).
+
+Four peers train; one is killed. What must hold: the others' steps never stop; a dead daemon is `failed` for all of
+them within 5 s (the local preset's promise); started again, it has the network's model and exchanges within 30 s.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from running import Host, Network, gossipdp, until
+
+pytestmark = pytest.mark.processes
+
+POINTS = ("chunk 7 sent", "ACK sent", "outer step half done")
+FAILED_WITHIN = 5.0
+BACK_WITHIN = 30.0
+PAUSE = 2.0
+"""seconds without a step that this machine's own load may cause; a peer that waited for another would wait longer"""
+
+
+def restart_armed(network: Network, host: Host, kill_at: str) -> None:
+    """Put a daemon that will be killed at a point in the place of the one that runs."""
+    assert host.daemon is not None
+    host.daemon.signal(15)
+    host.daemon.ended(12)
+    host.start_daemon(kill_at)
+
+
+def until_dead(host: Host, victim: str) -> float:
+    """Wait for the death that the daemon has been armed for; when it was seen."""
+    first = host.training if victim == "training" else host.daemon
+    assert first is not None and host.training is not None
+    assert first.ended(20) == -9, host.last_words()
+    now = time.monotonic()
+    if victim == "both":
+        assert host.training.ended(5) == -9
+    return now
+
+
+def until_failed(network: Network, host: Host, died: float) -> None:
+    others = network.others(host)
+    for other in others:
+        left = died + FAILED_WITHIN - time.monotonic()
+        what = f"{other.name} says that {host.name} has failed"
+        until(what, lambda other=other: other.member(host.name).get("state") == "failed", left, network.hosts)
+    said = gossipdp("--home", str(others[0].home), "members", "--json")
+    assert [row["state"] for row in json.loads(said.stdout) if row["name"] == host.name] == ["failed"]
+
+
+def until_back(network: Network, host: Host, incarnation: int, within: float) -> None:
+    """All others see the new life, it trains, and it has exchanged."""
+    deadline = time.monotonic() + within
+
+    def back() -> bool:
+        status = host.status()
+        return bool(
+            status
+            and (status["state"], status["training"]) == ("ready", "attached")
+            and status["incarnation"] >= incarnation
+            and status["exchanges"].get("done", 0) > 0
+        )
+
+    until(f"{host.name} is back and exchanges", back, within, network.hosts)
+    for other in network.others(host):
+
+        def sees(other: Host = other) -> bool:
+            row = other.member(host.name)
+            return bool(row) and row["state"] == "alive" and row["incarnation"] >= incarnation
+
+        until(f"{other.name} sees {host.name} alive again", sees, deadline - time.monotonic(), network.hosts)
+
+
+def kill_and_bring_back(network: Network, host: Host, victim: str, point: str) -> None:
+    """One case, from a running network to a running network. `host` has been armed for it."""
+    others = network.others(host)
+    died = until_dead(host, victim)
+    reached = min(other.mean() for other in others)
+    incarnation = host.member(host.name).get("incarnation", 0) if victim == "training" else 0
+    if victim != "training":
+        until_failed(network, host, died)
+        incarnation = others[0].member(host.name)["incarnation"] + 1
+        host.start_daemon()
+    again = time.monotonic()
+    if victim != "daemon":
+        host.start_training()
+    until_back(network, host, incarnation, BACK_WITHIN)
+    until(f"{host.name} notes its start", lambda: host.notes("attached", since=died), 5)
+    end = time.monotonic()
+
+    started_from = host.notes("attached", since=died)[-1]["mean"]
+    furthest = max(other.mean() for other in others)
+    assert 0.98 * reached <= started_from <= 1.02 * furthest, f"the network was at {reached} to {furthest}"
+    for other in others:
+        pause = other.longest_pause(died - 1.0, end)
+        assert pause < PAUSE, f"{other.name} made no step for {pause:.1f} s when {host.name} died at {point}"
+    assert sum("model founded" in line for each in network.hosts for line in each.text().splitlines()) == 1
+    print(f"{victim} of {host.name} at {point}: back {end - again:.1f} s after the start")
+
+
+@pytest.mark.parametrize("victim", ["daemon", "training", "both"])
+def test_killed_at_a_point__others_go_on_and_it_comes_back(victim: str, network: Callable[..., Network]) -> None:
+    four = network(4)
+    prefix = "" if victim == "daemon" else f"{victim}: "
+    four.start()
+    four.until_it_runs()
+    # The founder first: nobody founds again.
+    for host, point in zip(four.hosts, POINTS, strict=False):
+        restart_armed(four, host, f"{prefix}{point}@3")
+        kill_and_bring_back(four, host, victim, point)
+
+
+def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[..., Network]) -> None:
+    four = network(4, size=11_000_000, pace=0.1)
+    four.start()
+    four.until_it_runs(60)
+    status = four.founder.status()
+    assert status["last_exchange"]["of"] > 16
+    restart_armed(four, four.founder, "chunk 7 sent@2")
+    kill_and_bring_back(four, four.founder, "daemon", "chunk 7 sent")

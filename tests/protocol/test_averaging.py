@@ -1,0 +1,475 @@
+"""Offers and answers between peers (algorithms section 7), and what becomes of an exchange when membership has news."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs import CODECS
+from gossipdp.protocol import jobs, wire
+from gossipdp.protocol.averaging import Averaging, AveragingConfig
+from gossipdp.protocol.events import (
+    ChunksInDoubt,
+    ExchangeEnded,
+    ExchangeStarted,
+    Notice,
+    OfferRefused,
+)
+from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.partners import MatchingConfig
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer import Model
+
+SIZE = 2 * 8192 + 600
+SETTINGS = b"the settings...."
+SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
+
+
+class Members:
+    """What averaging reads of membership."""
+
+    def __init__(self, me, others):
+        self.me = me
+        self.members = {member.id: member for member in [me, *others]}
+
+    def alive(self):
+        states = (State.ALIVE, State.SUSPECT)
+        return [m for i, m in sorted(self.members.items()) if i != self.me.id and m.state in states]
+
+    def rtt(self, peer):
+        return 0.01
+
+    def address_of(self, peer):
+        return self.members[peer].address
+
+
+class Node:
+    def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA):
+        self.outputs, self.events, self.ended = Outputs(), [], []
+        self.membership = Members(me, others)
+        self.algorithm = Pairwise()
+        self.algorithm.allocate(SIZE, SIZE, 8192)
+        self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
+        self.id = me.id
+        self.averaging = Averaging(
+            config or configured(),
+            self.membership,
+            incarnation=incarnation,
+            random=Random(me.id[0]),
+            outputs=self.outputs,
+            ended=lambda chunks, duration, now: self.ended.append(chunks),
+        )
+        self.averaging.codec = "modulo8"
+        self.averaging.model = Model(
+            schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0
+        )
+
+    def work(self, now):
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            result = self.algorithm.run(job)
+            if isinstance(result, jobs.Turn):
+                self.averaging.job_done(job, result, now)
+        self.events += self.outputs.events
+        self.outputs.events.clear()
+
+    def post(self, now=0.0):
+        self.work(now)
+        sent = list(self.outputs.messages)
+        self.outputs.messages.clear()
+        return sent
+
+    def hear(self, source, message, buffers=(), now=0.0):
+        message, buffers = wire.decode(wire.encode(message, buffers))
+        self.averaging.receive(message, list(buffers), source, 50, now)
+        self.work(now)
+
+    def news(self, member, now=0.0):
+        self.membership.members[member.id] = member
+        self.averaging.member_changed(member, now)
+        self.work(now)
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def member(letter, incarnation=1, state=State.ALIVE):
+    return Member(letter * 32, letter.decode(), f"{letter.decode()}:1", incarnation, 0, state)
+
+
+def configured(**changes):
+    fineness = {name: codec.fineness for name, codec in CODECS.items()}
+    return AveragingConfig(fineness=fineness, settings=changes.pop("settings", SETTINGS), window=2, **changes)
+
+
+A, B, C = member(b"a"), member(b"b"), member(b"c")
+
+
+def network(*members, **options):
+    return {me.id: Node(me, [other for other in members if other is not me], **options) for me in members}
+
+
+def pump(nodes, now=0.0, drop=lambda envelope: False):
+    """Carry messages until nobody has any."""
+    seen = []
+    while batch := [(node, envelope) for node in nodes.values() for envelope in node.post(now)]:
+        for node, envelope in batch:
+            seen.append(envelope.message)
+            if not drop(envelope) and envelope.to in nodes:
+                message, buffers = wire.decode(envelope.frames)
+                nodes[envelope.to].averaging.receive(message, list(buffers), node.id, 50, now)
+                nodes[envelope.to].work(now)
+    return seen
+
+
+def test_wanted_exchange_is_offered_accepted_and_done():
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    said = pump(nodes)
+    assert [type(message) for message in said[:3]] == [Offer, Accept, Ranges]
+    for node in nodes.values():
+        assert [event.result for event in node.of(ExchangeEnded)] == ["done"]
+        assert node.ended == [3] and node.averaging.at_rest and node.averaging.partner is None
+    assert [event.initiator for event in nodes[A.id].of(ExchangeStarted)] == [True]
+    np.testing.assert_allclose(nodes[A.id].algorithm.ledger.a, nodes[B.id].algorithm.ledger.a, atol=0.2)
+
+
+def test_first_chunk_rotates_from_exchange_to_exchange():
+    nodes = network(A, B)
+    firsts = []
+    for number in range(3):
+        nodes[A.id].averaging.want(1, float(number))
+        said = pump(nodes, float(number))
+        firsts.append(next(message.chunk for message in said if isinstance(message, Ranges)))
+    # All chunks were opened, so the next to begin with is the first again.
+    assert firsts == [0, 0, 0]
+    nodes[A.id].averaging.want(1, 5.0)
+    offer = nodes[A.id].post()[0]
+    nodes[B.id].hear(A.id, offer.message)
+    [accept] = nodes[B.id].post()
+    nodes[A.id].hear(B.id, accept.message)
+    nodes[A.id].averaging._active.finish_early(5.0)
+    pump(nodes, 5.0)
+    nodes[A.id].averaging.want(1, 6.0)
+    said = pump(nodes, 6.0)
+    assert next(message.chunk for message in said if isinstance(message, Ranges)) == 2
+
+
+def test_crossing_offers_the_lower_ids_holds():
+    nodes = network(A, B)
+    for node in nodes.values():
+        node.averaging.want(1, 0.0)
+    said = pump(nodes)
+    accepts = [message for message in said if isinstance(message, Accept)]
+    assert len(accepts) == 1 and not [message for message in said if isinstance(message, Refuse)]
+    assert nodes[A.id].of(ExchangeStarted)[0].initiator and not nodes[B.id].of(ExchangeStarted)[0].initiator
+    assert all(node.averaging._matching.wanted == 0 for node in nodes.values())
+
+
+def test_offer_of_a_third_while_waiting_for_an_answer_is_busy():
+    nodes = network(A, B, C)
+    nodes[A.id].averaging.want(1, 0.0)
+    offer = nodes[A.id].post()[0]
+    third = C if offer.to == B.id else B
+    nodes[A.id].hear(third.id, an_offer(1 << 32 | 1))
+    assert nodes[A.id].post()[0].message == Refuse(1 << 32 | 1, "busy")
+
+
+def an_offer(exchange, **changes):
+    fields = {
+        "schema": SCHEMA.digest,
+        "settings": SETTINGS,
+        "codec": "modulo8",
+        "weight": 0.5,
+        "pull": 0.0,
+        "first": 0,
+        "window": 2,
+    }
+    return Offer(exchange, **{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes"),
+    [
+        ("schema", {"schema": b"another schema.."}),
+        ("settings", {"settings": b"other settings.."}),
+        ("codec", {"codec": "modulo99"}),
+    ],
+)
+def test_offer_that_does_not_fit_is_refused_with_the_reason(reason, changes):
+    node = Node(A, [B])
+    node.hear(B.id, an_offer(1 << 32 | 1, **changes))
+    assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, reason)]
+    assert node.averaging.at_rest
+
+
+def test_offer_before_the_model_is_there_is_refused_as_joining():
+    node = Node(A, [B])
+    node.averaging.model = None
+    node.hear(B.id, an_offer(1 << 32 | 1))
+    assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, "joining")]
+
+
+def test_offer_after_stop_is_refused_as_leaving():
+    node = Node(A, [B])
+    node.averaging.stop(0.0)
+    node.hear(B.id, an_offer(1 << 32 | 1))
+    assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, "leaving")]
+    assert node.averaging.timer() is None
+
+
+def test_offer_while_averaging_is_refused_as_busy():
+    node = Node(A, [B, C])
+    node.hear(B.id, an_offer(1 << 32 | 1))
+    node.post()
+    node.hear(C.id, an_offer(1 << 32 | 9))
+    assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 9, "busy")]
+
+
+def test_offer_doubled_is_accepted_once_with_the_same_words():
+    node = Node(A, [B])
+    for _ in range(2):
+        node.hear(B.id, an_offer(1 << 32 | 1))
+    first, second = [envelope.message for envelope in node.post()]
+    assert first == second and len(node.of(ExchangeStarted)) == 1
+
+
+def test_offer_that_comes_again_after_its_exchange_begins_nothing():
+    """A copy that was long under way: with copies of the chunks behind it, it would mix what was mixed already."""
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    [offer] = nodes[A.id].post()
+    nodes[B.id].hear(A.id, offer.message)
+    pump(nodes)
+    nodes[B.id].hear(A.id, offer.message, now=9.0)
+    assert nodes[B.id].averaging.at_rest and not nodes[B.id].post()
+
+
+def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
+    node = Node(A, [B])
+    node.averaging.codec, node.averaging.pull = "modulo4", 0.2
+    node.hear(B.id, an_offer(1 << 32 | 1, codec="modulo16", weight=0.4, pull=0.3, window=1))
+    assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
+
+
+@pytest.mark.parametrize("changes", [{"codec": "modulo4"}, {"codec": "none"}, {"weight": 0.9}, {"pull": 1.0}, {"window": 9}])
+def test_accept_that_gives_more_than_was_offered_is_turned_down(changes):
+    node = Node(A, [B])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    accept = Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2)
+    node.hear(B.id, replace(accept, **changes))
+    assert [envelope.message for envelope in node.post()] == [End(offer.message.exchange, True, "unwanted")]
+    assert node.averaging.partner is None
+
+
+def test_accept_is_measured_by_what_was_offered_then_not_by_what_would_be_offered_now():
+    node = Node(A, [B])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    node.averaging.codec, node.averaging.pull = "modulo16", 0.0
+    node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    assert node.averaging.partner == B.id
+
+
+def test_accept_twice_begins_one_exchange():
+    node = Node(A, [B])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    for _ in range(2):
+        node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    assert len(node.of(ExchangeStarted)) == 1
+    assert not [envelope for envelope in node.post() if isinstance(envelope.message, End)]
+
+
+def test_accept_from_somebody_else_is_unwanted():
+    node = Node(A, [B, C])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    other = C if offer.to == B.id else B
+    node.hear(other.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    assert [envelope.message for envelope in node.post()] == [End(offer.message.exchange, True, "unwanted")]
+
+
+def test_offer_without_an_answer_is_repeated_once_then_taken_back():
+    node = Node(A, [B])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    half = node.averaging.timer()
+    node.averaging.handle_timer(half)
+    assert [envelope.message for envelope in node.post()] == [offer.message]
+    whole = node.averaging.timer()
+    assert whole == pytest.approx(2 * half)
+    node.averaging.handle_timer(whole)
+    assert node.post()[0].message == End(offer.message.exchange, True, "unwanted")
+    assert [event.reason for event in node.of(OfferRefused)] == ["silent"]
+    assert node.averaging.timer() > whole
+
+
+def test_refused_offer_goes_to_another_after_a_pause():
+    node = Node(A, [B, C])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    node.hear(offer.to, Refuse(offer.message.exchange, "busy"))
+    assert not node.post()
+    due = node.averaging.timer()
+    assert 0.05 <= due <= 0.1
+    node.averaging.handle_timer(due)
+    [again] = node.post()
+    assert again.to != offer.to and again.message.exchange == offer.message.exchange + 1
+
+
+def test_accept_lost_and_offer_taken_back_frees_the_other():
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    pump(nodes, drop=lambda envelope: isinstance(envelope.message, Accept))
+    assert nodes[B.id].averaging.partner == A.id
+    nodes[A.id].averaging.handle_timer(5.0)
+    pump(nodes, 5.0, drop=lambda envelope: isinstance(envelope.message, Offer))
+    assert nodes[B.id].averaging.partner is None
+
+
+def test_end_lost_and_a_new_offer_supersedes_the_old_exchange():
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    [offer] = nodes[A.id].post()
+    nodes[B.id].hear(A.id, offer.message)
+    [accept] = nodes[B.id].post()
+    nodes[A.id].hear(B.id, accept.message)
+    nodes[A.id].averaging._active.finish_early(0.0)
+    pump(nodes, drop=lambda envelope: isinstance(envelope.message, End))
+    assert nodes[A.id].averaging.partner is None and nodes[B.id].averaging.partner == A.id
+    nodes[A.id].averaging.want(1, 1.0)
+    pump(nodes, 1.0)
+    assert [event.result for event in nodes[B.id].of(ExchangeEnded)] == ["cut", "done"]
+
+
+def test_unknown_exchange_is_said_to_be_so():
+    node = Node(A, [B])
+    node.hear(B.id, Ask(1 << 32 | 5, 0, 2))
+    assert [envelope.message for envelope in node.post()] == [End(1 << 32 | 5, False, "unknown")]
+    node.hear(B.id, End(1 << 32 | 5, True, "settled"))
+    node.hear(B.id, Ack(1 << 32 | 5, 0, 3, 1.0))
+    assert not node.post()
+
+
+def test_messages_of_an_exchange_from_a_third_peer_change_nothing():
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    [offer] = nodes[A.id].post()
+    nodes[B.id].hear(A.id, offer.message)
+    [accept] = nodes[B.id].post()
+    nodes[A.id].hear(B.id, accept.message)
+    before = nodes[A.id].algorithm.ledger.a.copy()
+    exchange = offer.message.exchange
+    nodes[A.id].hear(C.id, Data(exchange, 0, 1, 1.0), [b"x", b"y"])
+    nodes[A.id].hear(C.id, End(exchange, False, "unknown"))
+    assert nodes[A.id].averaging.partner == B.id and (nodes[A.id].algorithm.ledger.a == before).all()
+
+
+def half_applied():
+    """A and B in the middle of an exchange: B has mixed, its acknowledgements are lost."""
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    pump(nodes, drop=lambda envelope: isinstance(envelope.message, Ack))
+    return nodes
+
+
+def test_partner_failed_and_back_settles_exactly():
+    nodes = half_applied()
+    total = sum(np.random.default_rng(node.id[0]).standard_normal(SIZE) for node in nodes.values())
+    assert np.abs(total_of(nodes) - total).max() > 0.1
+    for node, other in ((nodes[A.id], B), (nodes[B.id], A)):
+        node.news(replace(other, state=State.FAILED), 1.0)
+    pump(nodes, 1.0, drop=lambda envelope: True)
+    assert nodes[A.id].averaging.partner is None and nodes[A.id].averaging.in_doubt == 2
+    # Nobody is offered to while something is in doubt with it.
+    for node, other in ((nodes[A.id], B), (nodes[B.id], A)):
+        node.news(other, 2.0)
+    nodes[A.id].averaging.want(1, 2.0)
+    assert not [envelope for envelope in nodes[A.id].post() if isinstance(envelope.message, Offer)]
+    now = nodes[A.id].averaging._settling[1 << 32 | 1].timer()
+    nodes[A.id].averaging.handle_timer(now)
+    pump(nodes, now)
+    assert nodes[A.id].averaging.in_doubt == 0
+    np.testing.assert_allclose(total_of(nodes), total, atol=1e-6)
+    assert not nodes[A.id].of(ChunksInDoubt) and not nodes[B.id].of(ChunksInDoubt)
+
+
+def total_of(nodes):
+    return sum(node.algorithm.ledger.a.astype(np.float64) for node in nodes.values())
+
+
+@pytest.mark.parametrize("state", [State.ALIVE, State.LEFT])
+def test_partners_life_is_over_and_doubts_are_counted(state):
+    nodes = half_applied()
+    nodes[A.id].news(member(b"b", 2 if state == State.ALIVE else 1, state), 1.0)
+    nodes[B.id].news(member(b"a", 2 if state == State.ALIVE else 1, state), 1.0)
+    for node in nodes.values():
+        assert [event.count for event in node.of(ChunksInDoubt)] == [2]
+        assert [event.result for event in node.of(ExchangeEnded)] == ["lost"]
+        assert not node.algorithm._open and not node.averaging._settling and not node.averaging._logs
+
+
+@pytest.mark.parametrize("initiator", [True, False])
+def test_exchange_with_a_restarted_partner_survives_the_late_news_of_its_start(initiator):
+    """The partner's new life is in its offer and in its accept; membership may hear of it only later."""
+    second = member(b"b", 2)
+    nodes = {A.id: Node(A, [B]), B.id: Node(second, [A], incarnation=2)}
+    nodes[A.id if initiator else B.id].averaging.want(1, 0.0)
+    pump(nodes, drop=lambda envelope: isinstance(envelope.message, Data) and envelope.message.turn == 2)
+    nodes[A.id].news(second, 0.1)
+    assert nodes[A.id].averaging.partner == B.id and not nodes[A.id].of(ExchangeEnded)
+
+
+def test_stop_ends_at_the_next_chunk_boundary_and_is_then_at_rest():
+    nodes = half_applied()
+    nodes[A.id].averaging.stop(0.5)
+    assert not nodes[A.id].averaging.at_rest
+    for node in nodes.values():
+        node.averaging.handle_timer(1.5)
+    pump(nodes, 1.5)
+    assert nodes[A.id].averaging.at_rest and nodes[B.id].averaging.at_rest
+    assert nodes[A.id].of(ExchangeEnded)[0].chunks == 2
+
+
+def test_exchange_longer_than_a_round_is_cut():
+    node = Node(A, [B])
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    node.averaging.want(1, 10.0)
+    assert not node.averaging._active._exhausted
+    node.averaging.want(1, 20.0)
+    assert node.averaging._active._exhausted
+
+
+def test_lonely_peer_tells_why_once_in_a_while():
+    node = Node(A, [B], config=configured(matching=MatchingConfig(lonely=5.0)))
+    node.averaging.want(1, 0.0)
+    now = 0.0
+    while now < 18.0:
+        for envelope in node.post(now):
+            if isinstance(envelope.message, Offer):
+                node.hear(B.id, Refuse(envelope.message.exchange, "schema"), now=now)
+        now = node.averaging.timer()
+        node.averaging.handle_timer(now)
+    node.work(now)
+    notices = node.of(Notice)
+    assert [notice.code for notice in notices] == ["GD-401", "GD-401"] and "schema" in notices[0].text
+
+
+def test_late_mixing_after_the_exchange_was_lost_is_still_told():
+    """Corrections that land when the doubt is settled must reach the training process too."""
+    nodes = half_applied()
+    nodes[A.id].news(replace(B, state=State.FAILED), 1.0)
+    pump(nodes, 1.0, drop=lambda envelope: True)
+    assert nodes[A.id].ended == [0]
+    nodes[A.id].averaging.handle_timer(nodes[A.id].averaging._settling[1 << 32 | 1].timer())
+    pump(nodes, 7.0)
+    assert nodes[A.id].ended == [0, 1, 1]

@@ -1,0 +1,127 @@
+"""Random matching by offer and accept (algorithms section 7): choice, pauses, wants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from gossipdp.protocol.messages import Member, State
+from gossipdp.protocol.partners import Matching, MatchingConfig, choose_partner, exchanges_per_round
+
+IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
+ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
+
+
+def matching(seed=0, **changes):
+    return Matching(MatchingConfig(**changes), Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("members", "early", "exchanges"),
+    [(1, True, 1), (2, True, 1), (3, True, 2), (4, True, 2), (5, True, 3), (16, True, 3), (1000, True, 3), (64, False, 1)],
+)
+def test_exchanges_per_round_is_log2_up_to_three_while_early(members, early, exchanges):
+    assert exchanges_per_round(members, early) == exchanges
+
+
+def test_equal_links_are_chosen_equally_often():
+    counts = Counter(choose_partner(IDS, lambda peer: 0.02, 0.8, Random(seed)) for seed in range(8000))
+    assert set(counts) == set(IDS) and all(abs(count - 1000) < 5 * 30 for count in counts.values())
+
+
+def test_near_members_are_favoured_and_far_ones_still_chosen():
+    near = IDS[0]
+    counts = Counter(
+        choose_partner(IDS, lambda peer: 0.0 if peer == near else 0.095, 0.8, Random(seed)) for seed in range(8000)
+    )
+    # 80 % by weights 200 to 7 times 10, 20 % uniform over 8.
+    expected = 8000 * (0.8 * 200 / 270 + 0.2 / 8)
+    assert abs(counts[near] - expected) < 5 * 45
+    assert min(counts[peer] for peer in IDS[1:]) > 8000 * 0.2 / 8
+
+
+def test_unknown_round_trip_times_count_as_near():
+    assert choose_partner(IDS, lambda peer: None, 1.0, Random(1)) in IDS
+
+
+def test_nothing_wanted_nobody_chosen():
+    assert matching().candidate(ALIVE, {}, lambda peer: None, 0.0) is None
+
+
+def test_wanted_offers_to_one_at_a_time():
+    machine = matching()
+    machine.want(2, 0.0)
+    partner = machine.candidate(ALIVE, {}, lambda peer: None, 0.0)
+    machine.offer(partner, 1, 0.1, 0.0)
+    assert machine.candidate(ALIVE, {}, lambda peer: None, 0.0) is None
+    assert machine.timer() == pytest.approx(0.7) and machine.offered.expires == pytest.approx(1.4)
+
+
+def test_refused_pauses_double_up_to_the_longest():
+    machine, pauses, now = matching(pause=0.1, longest_pause=1.0), [], 0.0
+    machine.want(1, now)
+    for exchange in range(8):
+        machine.offer(IDS[0], exchange, None, now)
+        machine.refused("busy", now)
+        pauses.append(machine.timer() - now)
+        now = machine.timer()
+    for number, pause in enumerate(pauses):
+        shortest = min(0.1 * 2**number, 1.0)
+        assert shortest <= pause <= 2 * shortest
+
+
+def test_refused_member_is_not_asked_again_while_others_are_fresh():
+    machine, asked, now = matching(), [], 0.0
+    machine.want(1, now)
+    for exchange in range(3):
+        partner = machine.candidate(ALIVE[:3], {}, lambda peer: None, now)
+        asked.append(partner)
+        machine.offer(partner, exchange, None, now)
+        machine.refused("busy", now)
+        now = machine.timer()
+    assert sorted(asked) == IDS[:3]
+    assert machine.candidate(ALIVE[:3], {}, lambda peer: None, now) in IDS
+
+
+def test_excluded_members_are_never_chosen():
+    machine = matching()
+    machine.want(1, 0.0)
+    assert machine.candidate(ALIVE[:2], {IDS[0]: "unsettled"}, lambda peer: None, 0.0) == IDS[1]
+    assert machine.candidate(ALIVE[:1], {IDS[0]: "unsettled"}, lambda peer: None, 0.0) is None
+    assert machine.timer() > 0.0
+
+
+def test_matched_counts_whoever_offered_and_unmatched_restores_only_what_was_counted():
+    machine = matching()
+    machine.want(1, 0.0)
+    machine.matched()
+    assert machine.wanted == 0 and machine.timer() is None
+    machine.unmatched(0.0)
+    assert machine.wanted == 1
+    machine.matched()
+    machine.matched()
+    machine.unmatched(0.0)
+    assert machine.wanted == 0
+
+
+@pytest.mark.parametrize(
+    ("offered_to", "source", "yields"),
+    [(None, IDS[1], True), (IDS[1], IDS[1], False), (IDS[0], IDS[0], True), (IDS[3], IDS[1], False)],
+)
+def test_crossing_offer_yields_to_the_lower_id_only(offered_to, source, yields):
+    """This peer's id lies between the first and the second of the list."""
+    me, machine = b"a" * 31 + b"z", matching()
+    if offered_to is not None:
+        machine.offer(offered_to, 1, None, 0.0)
+    assert machine.yields_to(source, me) is yields
+
+
+def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
+    machine = matching(lonely=10.0)
+    machine.want(1, 0.0)
+    assert [machine.lonely(now) for now in (9.0, 10.0, 11.0, 19.9, 20.0)] == [False, True, False, False, True]
+    machine.matched()
+    machine.want(1, 21.0)
+    assert not machine.lonely(30.0) and machine.lonely(31.0)
