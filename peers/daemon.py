@@ -21,6 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psutil
+
 from gossipdp import config as configuration
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
@@ -41,7 +43,7 @@ from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.store import Store
-from gossipdp.runtime.transport import Transport
+from gossipdp.runtime.transport import Transport, TransportLimits
 from peers import home as homes
 from peers import logs
 from peers.control import ControlServer, Request
@@ -187,7 +189,10 @@ def build(home: Path, config: Config) -> Node:
     incarnation = next_incarnation(home)
     run = files.load_run(home / "run") or b""
     listen = None if config.network.listen == "off" else config.network.listen
-    transport = Transport(identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen)
+    limits = TransportLimits(total_bytes=config.safety.memory_limit(psutil.virtual_memory().total))
+    transport = Transport(
+        identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen, limits=limits
+    )
     address, why = address_to_advertise(config, transport.port)
     name = config.network.peer if config.network.peer != "auto" else f"{socket.gethostname()[:30]}-{short(identity.id)}"
     me = Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)

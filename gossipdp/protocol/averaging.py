@@ -376,8 +376,9 @@ class Averaging:
             )
             self._send_offer(partner)
         elif self._matching.lonely(now):
-            reasons = {**{member.id: "busy" for member in alive}, **self._matching.refusals, **unsettled}
-            told = ", ".join(f"{short(peer)} {why}" for peer, why in sorted(reasons.items())) or "nobody is alive"
+            reasons = {**{member.id: "not asked" for member in alive}, **self._matching.reasons, **unsettled}
+            some = sorted(reasons.items())[:8]
+            told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
             text = f"no partner in {self._config.matching.lonely:g} s: {len(alive)} members ({told}); training goes on"
             self._outputs.emit(Notice("GD-401", text))
 

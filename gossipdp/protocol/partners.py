@@ -69,6 +69,9 @@ class Matching:
         self.wanted = 0
         self.offered: Offered | None = None
         self.refusals: dict[bytes, str] = {}
+        """who is not to be asked again just now"""
+        self.reasons: dict[bytes, str] = {}
+        """what each said last, since the last match"""
         self._refused = 0
         self._not_before = 0.0
         self._counted = False
@@ -112,7 +115,7 @@ class Matching:
         """The one offer out was refused, or not answered."""
         offered = self.withdraw()
         if offered is not None:
-            self.refusals[offered.partner] = reason
+            self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self._back_off(now)
 
     def matched(self) -> None:
@@ -121,6 +124,7 @@ class Matching:
         self._counted = self.wanted > 0
         self.wanted -= self._counted
         self.refusals.clear()
+        self.reasons.clear()
         self._refused = 0
         self._lonely_since = None
 

@@ -9,6 +9,7 @@ know torch, zmq, or what the vectors mean.
 from __future__ import annotations
 
 from gossipdp.runtime.link_client import Link
+from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, Reported, SlotApplied, Submitted
 from gossipdp.runtime.link_messages import (
     Applied,
     Closing,
@@ -27,16 +28,7 @@ from gossipdp.runtime.link_messages import (
     Waiting,
     spans,
 )
-from gossipdp.runtime.link_server import (
-    Attached,
-    Detached,
-    LinkEvent,
-    LinkServer,
-    ModelWritten,
-    Reported,
-    SlotApplied,
-    Submitted,
-)
+from gossipdp.runtime.link_server import LinkServer
 from gossipdp.runtime.link_socket import default_home, socket_path
 from gossipdp.runtime.region import Region
 

@@ -12,12 +12,12 @@ import os
 import select
 import socket
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
+from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, Reported, SlotApplied, Submitted
 from gossipdp.runtime.link_messages import (
     LINK_VERSION,
     Applied,
@@ -36,16 +36,7 @@ from gossipdp.runtime.link_messages import (
 from gossipdp.runtime.link_socket import check_private, receive, shut, socket_path, user_of
 from gossipdp.runtime.region import Allocation, Region, read_blob
 
-__all__ = [
-    "Attached",
-    "Detached",
-    "LinkEvent",
-    "LinkServer",
-    "ModelWritten",
-    "Reported",
-    "SlotApplied",
-    "Submitted",
-]
+__all__ = ["LinkServer"]
 
 log = logging.getLogger("gossipdp.link")
 
@@ -53,57 +44,6 @@ MAX_ARRIVING: Final = 8
 """connections that have not said hello; past it the oldest is closed"""
 MAX_QUEUED: Final = 64
 """messages kept for a training process that does not read; past it, it counts as dead"""
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """A training process is there, and its region is. `schema` is canonical and has been checked."""
-
-    schema: bytes
-    world: int
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWritten:
-    """region.x holds the training process's own model; it waits for a Session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    session: int
-    snapshot: int
-    applied: int
-    steps: int
-    samples: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class SlotApplied:
-    session: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    session: int
-    loss: float
-    stall_seconds: float
-    lost_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """The training process died or left. A snapshot it submitted before is whole and stays mapped while in use."""
-
-    reason: str
-
-
-LinkEvent: TypeAlias = Attached | ModelWritten | Submitted | SlotApplied | Reported | Detached
-
-
-# -- the server --------------------------------------------------------------------------------------------------
 
 
 class _Trainer:

@@ -356,7 +356,7 @@ class Node:
                 self._stopping_at = now + 0.3
 
     def _ready(self, origin: str, clock: int, now: float) -> None:
-        if origin == "founded":
+        if origin == "founded" and not self._transport.run:
             self._transport.run = self._found_run()
         log.info("model %s, network clock %d", origin, clock)
         self._next_checkpoint = now + self._config.checkpoint_every
@@ -388,6 +388,7 @@ class Node:
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK
         self._metrics.update(self.status, queued=self._compute.waiting)
+        self._metrics.set_queues(bytes=self._transport.queued_bytes)
         members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
         addresses = {member.id: member.address for member in members if member.state != State.LEFT}
         if addresses and addresses != self._remembered:

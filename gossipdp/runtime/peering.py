@@ -94,7 +94,7 @@ class Peering:
         dial = self._dials.get(address) or self._start_dial(address, to)
         if dial is None:
             return False
-        if len(dial.queue) >= self._limits.queue_messages or dial.queued_bytes + size > self._limits.queue_bytes:
+        if not self._fits(len(dial.queue), dial.queued_bytes, size):
             return self._drop("queue")
         dial.wanted.add(to)
         dial.queue.append((to, lane, frames, size))
@@ -125,14 +125,25 @@ class Peering:
         except BrokenPipeError:
             self._dead.append(connection)
             return self._drop("link down")
-        limits = self._limits
-        if len(connection.queue) >= limits.queue_messages or connection.queued_bytes + size > limits.queue_bytes:
+        if not self._fits(len(connection.queue), connection.queued_bytes, size):
             return self._drop("queue")
         connection.queue.append((frames, size))
         connection.queued_bytes += size
         self._queued[connection] = None
         self.counters.full += 1
         return True
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait here for connections to take them."""
+        dials = sum(dial.queued_bytes for dial in self._dials.values())
+        return dials + sum(connection.queued_bytes for connection in self._queued)
+
+    def _fits(self, messages: int, queued: int, size: int) -> bool:
+        limits = self._limits
+        if messages >= limits.queue_messages or queued + size > limits.queue_bytes:
+            return False
+        return self.queued_bytes + size <= limits.total_bytes
 
     def _push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
         if not self._wire.push(connection, frames, size):

@@ -180,6 +180,11 @@ class Transport:
         events, peering.events = peering.events, []
         return events, ready
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for connections to take them."""
+        return self._peering.queued_bytes
+
     def links(self) -> list[LinkStatus]:
         return self._peering.statuses()
 

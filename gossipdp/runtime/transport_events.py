@@ -102,6 +102,8 @@ class TransportLimits:
     queue_messages: int = 1024
     """waiting for one lane of one link, or for one dial"""
     queue_bytes: int = 64 << 20
+    total_bytes: int = 1 << 30
+    """waiting for all of them together ([safety] memory)"""
     turn: int = 64
     """messages taken from one socket in one turn"""
 

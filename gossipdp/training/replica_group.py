@@ -131,7 +131,10 @@ class ReplicaGroup:
         if values is None:
             values = torch.empty(length, dtype=torch.float32, device=self._layout.device)
         else:
-            values = values.to(self._layout.device)
+            # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
+            values = values.to(
+                self._layout.device, non_blocking=self._layout.device.type == "cuda" and values.is_pinned()
+            )
         dist.broadcast(values, 0, group=self._values_group)
         return values
 

@@ -43,6 +43,8 @@ SUBMIT_WITHIN: Final = 600.0
 """seconds after which a snapshot is due, however few the steps"""
 GRACE: Final = 10.0
 """seconds `start` waits for a daemon that was killed (its socket is there) to be started again"""
+SAY_EVERY: Final = 10.0
+"""seconds between words of `start` on what it waits for"""
 REPORT_EVERY: Final = 0.5
 """seconds between reports"""
 
@@ -165,11 +167,15 @@ class Session:
         """
         began = self._time()
         limit = math.inf if timeout is None else timeout
+        say_at = SAY_EVERY
         while True:
             self.poll()
             if self._arrived:
                 return
             waited = self._time() - began
+            if waited >= say_at:
+                say_at += SAY_EVERY
+                log.warning("training waits for its model since %.0f s: %s", waited, self._waiting or self._phase.value)
             if isinstance(self._error, UnreachableError) and self._error.code == "GD-105":
                 killed = links.socket_path(self._home).exists()
                 if not killed or waited >= min(GRACE, limit):
