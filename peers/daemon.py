@@ -58,7 +58,8 @@ TIMINGS: dict[str, dict[str, Any]] = {
         "membership": membership.LOCAL,
         "deadlines": Deadlines(ask=0.5, silence=4.0, doubt=1.0),
         "matching": MatchingConfig(answer=0.5, pause=0.02, longest_pause=0.5),
-        "transfer": TransferConfig(manifest=10.0, chunk=1.0, silence=4.0),
+        # A round lasts less than a second here: an older snapshot would start a joiner many rounds behind.
+        "transfer": TransferConfig(manifest=10.0, chunk=1.0, silence=4.0, fresh=2.0),
         "resume_after": 10.0,
     },
     "lan": {

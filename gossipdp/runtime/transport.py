@@ -190,6 +190,8 @@ class Transport:
 
     def close(self, linger: float = 0.5) -> None:
         """Close everything; what has been handed to libzmq still has `linger` seconds to leave."""
+        for watched in self._callbacks:
+            watched.disable_monitor()  # see `shut`
         self._callbacks.clear()
         self._context.destroy(linger=int(linger * 1000))
 
@@ -229,6 +231,8 @@ class Transport:
 
     def shut(self, connection: Connection, linger: float) -> None:
         dealer, monitor = connection.handle
+        # Events are sent by libzmq's I/O thread, and a PAIR without its reader blocks it for ever, and with it all links.
+        dealer.disable_monitor()
         if monitor is not None:
             self._detach(monitor)
         self._detach(dealer, linger)

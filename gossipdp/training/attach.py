@@ -29,6 +29,8 @@ __all__ = ["Attachment", "Progress", "attach"]
 
 log = logging.getLogger("gossipdp.training")
 
+MOST_SILENT: Final = 8
+"""steps between two words of rank 0 to the other ranks, at most"""
 LEAVE_WITHIN: Final = 2.0
 """seconds `detach` waits for the daemon to take the last steps"""
 
@@ -49,7 +51,7 @@ class _Removable(Protocol):
 class Attachment:
     """A training process as part of its peer. Made by `attach`; also a context manager that detaches.
 
-    Under torch.distributed every rank has one, and what it knows of the network is one step old.
+    Under torch.distributed every rank has one, and what it knows of the network is some steps old.
     """
 
     def __init__(
@@ -146,12 +148,14 @@ class Attachment:
         if something:
             group.carry_out(order)
             self._finished(order)
+        if not group.due():
+            return
         session = self._session
         if session is None:
-            group.announce(None, Announcement())
-        else:
-            state = Announcement(session.clock, session.samples, session.alone, session.lost_steps)
-            group.announce(session.next_order(), state)
+            return group.announce(None, Announcement())
+        period = max(1, min(MOST_SILENT, session.every // 10))
+        state = Announcement(session.clock, session.samples, session.alone, session.lost_steps, period)
+        group.announce(session.next_order(), state)
 
     def _carry_out(self, order: Order) -> None:
         assert self._layout is not None

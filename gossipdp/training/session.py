@@ -143,6 +143,11 @@ class Session:
         return self._phase is not _Phase.OPEN
 
     @property
+    def every(self) -> int:
+        """Steps between snapshots."""
+        return self._own_every or self._daemon_every
+
+    @property
     def _arrived(self) -> bool:
         return self._phase is _Phase.ARRIVED
 
@@ -167,7 +172,7 @@ class Session:
         """
         began = self._time()
         limit = math.inf if timeout is None else timeout
-        say_at = SAY_EVERY
+        say_at, reached = SAY_EVERY, 0.0
         while True:
             self.poll()
             if self._arrived:
@@ -178,7 +183,7 @@ class Session:
                 log.warning("training waits for its model since %.0f s: %s", waited, self._waiting or self._phase.value)
             if isinstance(self._error, UnreachableError) and self._error.code == "GD-105":
                 killed = links.socket_path(self._home).exists()
-                if not killed or waited >= min(GRACE, limit):
+                if not killed or waited - reached >= min(GRACE, limit):
                     raise self._error
                 time.sleep(0.05)
             elif self._error is not None:
@@ -191,6 +196,7 @@ class Session:
                     do="see `gossipdp members`: some peer must have the model, or found the network",
                 )
             elif self._link is not None:
+                reached = waited
                 self._link.wait(min(1.0, limit - waited))
             else:
                 time.sleep(0.05)
@@ -251,8 +257,7 @@ class Session:
         if self._phase is not _Phase.OPEN or self._snapshot is not None or not self._steps or self._link is None:
             return
         now = self._time()
-        every = self._own_every or self._daemon_every
-        if self._steps < every and now - self._submitted_at < SUBMIT_WITHIN and not even_early:
+        if self._steps < self.every and now - self._submitted_at < SUBMIT_WITHIN and not even_early:
             return
         assert self._link.region is not None
         fence = self._layout.read(self._link.region.x)

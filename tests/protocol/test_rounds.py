@@ -175,7 +175,7 @@ def test_slot_applied_that_is_not_out_is_ignored(session, slot):
     assert thread.run() == []
 
 
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("after", range(6))
 def test_attach_during_a_round_waits_until_it_has_ended(after):
     thread = training()
     submit(thread)

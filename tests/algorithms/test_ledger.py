@@ -1,0 +1,231 @@
+"""The ledger's invariant at every instant: x + pending - a = inner progress since the last snapshot (algorithms section 1)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.algorithms.base import Ledger, block_max, state_hash
+
+SIZE, TRAINABLE, WIDTH = 700, 600, 256
+CHUNKS = 3
+TOLERANCE = 2e-5
+"""fp32, values of about 1, some hundred additions"""
+
+
+class Host:
+    """A ledger, its training process in fp32, and what that process knows it has done, in fp64."""
+
+    def __init__(self):
+        self.ledger = Ledger(SIZE, TRAINABLE, WIDTH)
+        self.rng = np.random.default_rng(1)
+        self.ledger.a[:] = self.rng.standard_normal(SIZE)
+        self.sealed = 0
+        self.attach()
+
+    def attach(self):
+        self.region = np.zeros((3, SIZE), np.float32)
+        self.ledger.bind(self.region[0], (self.region[1], self.region[2]))
+        for chunk in range(CHUNKS):
+            self.ledger.attach(chunk)
+        self.x = self.region[0].copy()
+        self.since = np.zeros(SIZE)
+        self.at_submit = None
+        self.stepped = set()
+        self.applied = self.sealed = 0
+        self.unreleased = 0
+
+    def inner_step(self):
+        before = self.x.astype(np.float64)
+        self.x += self.rng.standard_normal(SIZE).astype(np.float32) * np.float32(0.01)
+        self.since += self.x - before
+
+    def submit(self):
+        if self.at_submit is None:
+            self.region[0] = self.x
+            self.at_submit, self.stepped = (self.since.copy(), self.applied), set()
+
+    def outer_step(self, chunk, lr, momentum):
+        if self.at_submit is None or chunk in self.stepped:
+            return
+        progress, applied = self.at_submit
+        span = self.ledger.span(chunk)
+        self.ledger.outer_step(chunk, lr, momentum, applied)
+        self.since[span] -= progress[span]
+        self.stepped.add(chunk)
+        if len(self.stepped) == CHUNKS:
+            self.at_submit = None
+
+    def land(self, chunk, scale):
+        """A chunk of an exchange: the same numbers on a and on pending."""
+        span = self.ledger.span(chunk)
+        delta = (self.rng.standard_normal(span.stop - span.start) * scale).astype(np.float32)
+        self.ledger.a[span] += delta
+        pending = self.ledger.pending(chunk)
+        pending += delta
+
+    def seal(self):
+        sealed = self.ledger.seal()
+        if sealed.chunks:
+            self.sealed, self.chunks = sealed.slot, sealed.chunks
+
+    def drain(self):
+        if self.sealed > self.applied:
+            for chunk in self.chunks:
+                span = self.ledger.span(chunk)
+                self.x[span] += self.region[1 + self.sealed % 2][span]
+            self.applied = self.unreleased = self.sealed
+
+    def release(self):
+        if self.unreleased and self.at_submit is None:
+            self.ledger.release(self.unreleased)
+            self.unreleased = 0
+
+    def error(self):
+        total = sum(
+            (np.abs(self.gap(chunk)).max() for chunk in range(CHUNKS)),
+            start=0.0,
+        )
+        return total
+
+    def gap(self, chunk):
+        span = self.ledger.span(chunk)
+        x = self.x[span].astype(np.float64)
+        return x + self.ledger.outstanding(chunk, self.applied) - self.ledger.a[span] - self.since[span]
+
+
+CHUNK = st.integers(0, CHUNKS - 1)
+EVENTS = st.one_of(
+    st.just(("inner_step",)),
+    st.just(("inner_step",)),
+    st.just(("submit",)),
+    st.tuples(st.just("outer_step"), CHUNK, st.sampled_from([0.4, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.8])),
+    st.tuples(st.just("outer_step"), CHUNK, st.sampled_from([0.4, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.8])),
+    st.tuples(st.just("land"), CHUNK, st.sampled_from([0.0, 0.01, 1.0])),
+    st.just(("seal",)),
+    st.just(("drain",)),
+    st.just(("release",)),
+    st.just(("attach",)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, min_size=10, max_size=80))
+def test_invariant_holds_after_every_event_whatever_the_order(events):
+    """Chunks land across outer steps, slots are drained late, training processes die and attach anew."""
+    host = Host()
+    for name, *arguments in events:
+        getattr(host, name)(*arguments)
+        assert host.error() < TOLERANCE, name
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_lone_peer_is_the_bare_optimizer_bit_for_bit(seed, rounds):
+    """lr 1 and mu 0 put nothing into pending and change no bit of x; the anchor is x itself."""
+    host = Host()
+    host.rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        host.inner_step()
+        host.submit()
+        snapshot = host.x.copy()
+        for chunk in range(CHUNKS):
+            host.outer_step(chunk, 1.0, 0.0)
+        host.seal()
+        host.drain()
+        assert (host.x == snapshot).all() and (host.ledger.a == snapshot).all()
+        assert host.sealed == 0 and not host.region[1:].any() and not host.ledger.v.any()
+
+
+def test_outer_step_is_nesterov_and_buffers_are_plain():
+    host = Host()
+    rng = np.random.default_rng(2)
+    host.ledger.v[:TRAINABLE] = rng.standard_normal(TRAINABLE)
+    a, v = host.ledger.a.astype(np.float64), host.ledger.v.astype(np.float64)
+    host.region[0] = rng.standard_normal(SIZE)
+    d = a - host.region[0]
+    movements = [host.ledger.outer_step(chunk, 0.7, 0.8, 0)[1] for chunk in range(CHUNKS)]
+    velocity = 0.8 * v + d
+    step = -0.7 * (d + 0.8 * velocity)
+    np.testing.assert_allclose(host.ledger.a[:TRAINABLE], (a + step)[:TRAINABLE], atol=1e-5)
+    np.testing.assert_allclose(host.ledger.v[:TRAINABLE], velocity[:TRAINABLE], atol=1e-5)
+    assert (host.ledger.a[TRAINABLE:] == host.region[0][TRAINABLE:]).all() and not host.ledger.v[TRAINABLE:].any()
+    np.testing.assert_allclose(np.concatenate(movements), host.ledger.a - a, atol=1e-5)
+
+
+def test_outer_step_counts_only_slots_past_the_snapshots():
+    host = Host()
+    host.land(0, 1.0)
+    host.seal()
+    host.drain()
+    host.land(1, 1.0)
+    host.submit()
+    d = [host.ledger.outer_step(chunk, 1.0, 0.0, host.applied)[0] for chunk in range(CHUNKS)]
+    # Slot 1 is inside x, slot 2 is not: either way nothing was trained.
+    assert max(np.abs(part).max() for part in d) < 1e-6
+
+
+def test_seal_waits_until_the_other_buffer_is_released():
+    host = Host()
+    host.land(0, 1.0)
+    assert host.ledger.seal().chunks == (0,)
+    host.land(1, 1.0)
+    assert host.ledger.seal().chunks == ()
+    host.ledger.release(1)
+    assert host.ledger.seal() == type(host.ledger.seal())(2, (1,))
+
+
+@pytest.mark.parametrize("slot", [0, 2, 7])
+def test_release_of_a_slot_that_is_not_out_changes_nothing(slot):
+    host = Host()
+    host.land(0, 1.0)
+    host.ledger.seal()
+    host.ledger.release(slot)
+    assert host.region[2].any()
+
+
+def test_corrections_without_a_training_process_are_not_kept():
+    host = Host()
+    host.land(0, 1.0)
+    host.ledger.unbind()
+    host.land(1, 1.0)
+    assert host.ledger.seal().chunks == ()
+    assert not host.ledger.outstanding(1, 0).any()
+
+
+def test_freeze_and_adopt_keep_bfloat16_and_refuse_damage():
+    giver, taker = Host().ledger, Ledger(SIZE, TRAINABLE, WIDTH)
+    taker.v[:] = 1.0
+    for chunk in range(CHUNKS):
+        frozen = giver.freeze(chunk)
+        damaged = bytearray(frozen.payload)
+        damaged[3] ^= 1
+        assert not taker.adopt(chunk, damaged, frozen.hash)
+        assert not taker.adopt(chunk, bytes(frozen.payload)[:-2], state_hash(bytes(frozen.payload)[:-2]))
+        infinite = b"\x80\x7f" + bytes(frozen.payload)[2:]
+        assert not taker.adopt(chunk, infinite, state_hash(infinite))
+        assert taker.adopt(chunk, frozen.payload, frozen.hash)
+    assert (np.abs(taker.a - giver.a) <= np.abs(giver.a) * 2.0**-8).all() and not taker.v.any()
+
+
+def test_found_refuses_what_is_not_finite():
+    host = Host()
+    host.region[0] = 1.0
+    host.region[0, 300] = np.nan
+    assert host.ledger.found(0) and not host.ledger.found(1) and host.ledger.found(2)
+    assert not host.ledger.check(1) and host.ledger.check(2)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 700])
+def test_block_max_is_the_largest_magnitude_of_each_block(size):
+    values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    expected = [np.abs(values[start : start + 256]).max() for start in range(0, size, 256)]
+    assert block_max(values).tolist() == expected
+
+
+@pytest.mark.parametrize(("size", "trainable", "width"), [(0, 0, 256), (10, 11, 256), (10, -1, 256), (10, 5, 100)])
+def test_impossible_sizes_are_refused(size, trainable, width):
+    with pytest.raises(ValueError):
+        Ledger(size, trainable, width)

@@ -1,0 +1,417 @@
+"""`pairwise` against its own mathematics: invariants 2, 6, 11, 12 and 14 of algorithms section 9, on the real jobs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
+
+WIDTH = 256
+
+
+class Replica:
+    """One peer's vectors, with a training process that takes no time."""
+
+    def __init__(self, number, size, clip=np.inf):
+        self.id = bytes([number]) * 32
+        self.algorithm = Pairwise(clip=clip)
+        self.algorithm.allocate(size, size, WIDTH)
+        self.ledger = self.algorithm.ledger
+        self.x = np.zeros(size, np.float32)
+        self.slots = np.zeros((2, size), np.float32)
+        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        self.applied = 0
+
+    @property
+    def a(self):
+        return self.ledger.a.astype(np.float64)
+
+    @property
+    def v(self):
+        return self.ledger.v.astype(np.float64)
+
+    def run(self, job):
+        return self.algorithm.run(job)
+
+    def settle(self):
+        """Seal, drain and release: x holds all corrections."""
+        sealed = self.run(jobs.Seal())
+        for chunk in sealed.chunks:
+            span = self.ledger.span(chunk)
+            self.x[span] += self.slots[sealed.slot % 2][span]
+        if sealed.chunks:
+            self.applied = sealed.slot
+            self.run(jobs.Release(sealed.slot))
+
+    def outer(self, lr, momentum):
+        for chunk in range(self.ledger.chunks):
+            self.run(jobs.OuterStep(chunk, lr, momentum, self.applied))
+
+
+COUNTER = itertools.count(1)
+
+
+def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, unmet=False):
+    """All chunks between two replicas, i the initiator; returns the responder's turns."""
+    number, mixed = next(COUNTER), []
+    for chunk in range(i.ledger.chunks):
+        key = jobs.ChunkKey(i.id, number, chunk)
+        turn = i.run(jobs.Begin(key, codec, i.id < j.id))
+        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0]))
+        first = True
+        while True:
+            turn = i.run(jobs.Decode(key, turn.buffers, first))
+            assert not turn.refused
+            first = False
+            turn = j.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, weight, pull, unmet))
+            assert not turn.refused
+            if turn.mixed:
+                break
+        mixed.append(turn)
+        done = i.run(jobs.Mix(key, turn.buffers, turn.share, weight, pull, unmet))
+        assert done.mixed and not done.refused
+    return mixed
+
+
+def replicas(count, size=600, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    made = [Replica(number, size, **options) for number in range(1, count + 1)]
+    for replica in made:
+        replica.ledger.a[:] = rng.standard_normal(size)
+        replica.algorithm.range[:] = 1.0
+        replica.x[:] = replica.ledger.a
+    return made
+
+
+# -- 2: the mean equations ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo8", "modulo16"]),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=6),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([2.0, np.inf]),
+)
+def test_means_of_a_and_v_move_by_outer_steps_alone(codec, pairs, kappa, clip):
+    """mean(a)' = mean(a) - alpha (mean D + mu mean v), whoever meets whom, in any codec."""
+    alpha, mu, peers = 0.7, 0.8, replicas(4, seed=len(pairs), clip=clip)
+    rng = np.random.default_rng(len(pairs))
+    for replica in peers:
+        replica.ledger.v[:] = rng.standard_normal(600) * 0.1
+        replica.x += rng.standard_normal(600).astype(np.float32) * np.float32(0.1)
+    mean = lambda vectors: np.mean(list(vectors), axis=0)  # noqa: E731
+    a, v = mean(r.a for r in peers), mean(r.v for r in peers)
+    d = mean(r.a - r.x for r in peers)
+    for replica in peers:
+        replica.outer(alpha, mu)
+    velocity = mu * v + d
+    np.testing.assert_allclose(mean(r.v for r in peers), velocity, atol=2e-6)
+    expected = a - alpha * (d + mu * velocity)
+    np.testing.assert_allclose(mean(r.a for r in peers), expected, atol=2e-6)
+    for first, second in pairs:
+        if first != second:
+            exchange(peers[first], peers[second], codec, pull=kappa / alpha)
+    np.testing.assert_allclose(mean(r.a for r in peers), expected, atol=5e-6)
+    np.testing.assert_allclose(mean(r.v for r in peers), velocity, atol=5e-6)
+
+
+# -- 6: growth of disagreement --------------------------------------------------------------------------------------
+
+
+def growth(mu, kappa, rounds=40, peers=16, alpha=0.7):
+    """Factor a round by which the squared distance of (a, v) to their means grows, in random perfect matchings.
+
+    Progress is nil, so D = 0: what is left is how momentum and mixing treat a disagreement that is there.
+    """
+    rng, made = np.random.default_rng(3), replicas(peers, size=256, seed=5)
+    for replica in made:
+        replica.ledger.v[:] = rng.standard_normal(256)
+
+    def disagreement():
+        a, v = np.array([r.a for r in made]), np.array([r.v for r in made])
+        return float(((a - a.mean(0)) ** 2).sum() + ((v - v.mean(0)) ** 2).sum())
+
+    history = []
+    for _ in range(rounds):
+        for replica in made:
+            replica.settle()
+            replica.outer(alpha, mu)
+            replica.settle()
+        order = rng.permutation(peers)
+        for first, second in zip(order[::2], order[1::2], strict=True):
+            exchange(made[first], made[second], "fp32", pull=kappa / alpha if mu else 0.0)
+        history.append(disagreement())
+    half = rounds // 2
+    return (history[-1] / history[half - 1]) ** (1.0 / (rounds - half))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
+def test_disagreement_shrinks_decoupled_in_the_long_run(mu):
+    assert growth(mu, 0.0) ** 0.5 < max(0.7, mu + 0.02)
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
+def test_disagreement_shrinks_at_the_default_share_in_the_long_run(mu):
+    assert growth(mu, 0.3) < 1.0
+
+
+def second_moments(mu, kappa, peers, alpha=0.7):
+    """How one round maps E[a^2], E[a v], E[v^2] of the disagreement: an outer step with D = 0, then a random matching.
+
+    Two different peers' deviations correlate by -1/(N - 1); with d = (a_j - a_i)/2 the mixing is a + d, v - (kappa/alpha) d.
+    """
+    c, g, k = 1.0 / (peers - 1), kappa / alpha, alpha * mu * mu
+    mixing = np.array([[(1 - c) / 2, 0, 0], [0, (1 - c) / 2, 0], [g * g * (1 + c) / 2, g * (1 + c), 1]])
+    step = np.array([[1, -2 * k, k * k], [0, mu, -k * mu], [0, 0, mu * mu]])
+    return mixing @ step
+
+
+def rate(mu, kappa, peers=16):
+    """Growth a round of the root mean square disagreement."""
+    return float(np.abs(np.linalg.eigvals(second_moments(mu, kappa, peers))).max()) ** 0.5
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
+def test_one_round_maps_disagreement_as_derived(mu, kappa):
+    """Coordinates are drawn alike and independently, so one matching shows the expectation."""
+    peers, size, alpha = 16, 4096, 0.7
+    rng, made = np.random.default_rng(11), replicas(peers, size=size, seed=12)
+    a = rng.standard_normal((peers, size))
+    v = 0.6 * a + rng.standard_normal((peers, size))
+    a, v = a - a.mean(0), v - v.mean(0)
+    for replica, own_a, own_v in zip(made, a, v, strict=True):
+        replica.ledger.a[:], replica.ledger.v[:] = own_a, own_v
+        replica.x[:] = replica.ledger.a
+        replica.outer(alpha, mu)
+    if mu == 0.0:
+        v = np.zeros_like(v)
+    for first, second in zip(made[::2], made[1::2], strict=True):
+        exchange(first, second, pull=kappa / alpha)
+    after_a, after_v = np.array([r.a for r in made]), np.array([r.v for r in made])
+    moments = lambda a, v: np.array([(a * a).mean(), (a * v).mean(), (v * v).mean()])  # noqa: E731
+    expected = second_moments(mu, kappa, peers, alpha) @ moments(a, v)
+    np.testing.assert_allclose(moments(after_a, after_v), expected, atol=0.04)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
+def test_decoupled_disagreement_of_anchors_shrinks_below_seven_tenths_and_momentum_by_mu(mu):
+    eigenvalues = np.sort(np.abs(np.linalg.eigvals(second_moments(mu, 0.0, 16)))) ** 0.5
+    np.testing.assert_allclose(eigenvalues, np.sort([(14 / 30) ** 0.5, (mu * 14 / 30) ** 0.5, mu]), atol=1e-9)
+    assert (14 / 30) ** 0.5 < 0.7
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
+def test_default_share_of_coupling_is_stable(mu):
+    assert rate(mu, 0.3) < 0.85
+
+
+def test_coupled_momentum_grows_disagreement():
+    """kappa 1 at mu 0.9: why momentum must not see the whole mixing (algorithms section 2)."""
+    assert rate(0.9, 1.0) > 1.0 and rate(0.9, 1.0, 64) > 1.02
+
+
+# -- 11: hostile payloads ---------------------------------------------------------------------------------------------
+
+
+def bounded(scale=1.0):
+    """Two replicas that know their bounds: own outer steps of norm about `scale`."""
+    i, j = replicas(2, size=256, clip=2.0)
+    for replica in (i, j):
+        replica.algorithm._step[:] = scale
+    return i, j
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["fp32", "modulo4", "modulo8"]), st.floats(0.01, 1e6), st.booleans(), st.floats(0.0, 2.0))
+def test_hostile_initiator_moves_the_anchor_by_at_most_gamma_tau(codec, size, infinite, told):
+    i, j = bounded()
+    i.ledger.a[:] = np.random.default_rng(1).standard_normal(256) * size
+    i.algorithm.range[:] = size
+    before, tau = j.a, j.algorithm._bound(0)
+    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
+    for first in (True, False, False, False, False):
+        turn = i.run(jobs.Decode(key, turn.buffers, first))
+        turn = j.run(jobs.DecodeAndMix(key, turn.buffers, np.inf if infinite else told, 0.5, 0.0, False))
+        if turn.mixed:
+            break
+    assert turn.mixed
+    assert np.linalg.norm(j.a - before) <= 0.5 * tau * 1.001 + 1e-5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_hostile_responder_moves_the_initiator_by_at_most_gamma_tau(share):
+    i, j = bounded()
+    j.ledger.a[:] = 100.0
+    before, tau = i.a, i.algorithm._bound(0)
+    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
+    i.run(jobs.Decode(key, turn.buffers, True))
+    turn = i.run(jobs.Mix(key, (), share, 0.5, 0.0, False))
+    assert turn.refused == ("share" if share else "")
+    assert np.linalg.norm(i.a - before) <= 0.5 * tau
+
+
+FRAMES = st.lists(st.binary(max_size=1100), min_size=1, max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo16"]), FRAMES, FRAMES)
+def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges, codes):
+    i, j = bounded()
+    before, tau = j.a, j.algorithm._bound(0)
+    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    turn = j.run(jobs.Answer(key, codec, False, ranges[0]))
+    if not turn.refused:
+        turn = j.run(jobs.DecodeAndMix(key, tuple(codes), 1.0, 0.5, 0.0, False))
+    assert turn.refused or turn.mixed or turn.buffers
+    assert np.linalg.norm(j.a - before) <= 0.5 * tau * 1.001 and np.isfinite(j.a).all()
+    before = i.a
+    i.run(jobs.Begin(key, codec, True))
+    turn = i.run(jobs.Decode(key, tuple(ranges + codes), True))
+    if not turn.refused:
+        turn = i.run(jobs.Mix(key, tuple(codes), 1.0, 0.5, 0.0, False))
+    assert np.linalg.norm(i.a - before) <= 0.5 * i.algorithm._bound(0) * 1.01 and np.isfinite(i.a).all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16"])
+def test_payload_that_is_not_finite_is_refused(codec, poison):
+    i, j = bounded()
+    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    kind = {"fp32": "<f4", "fp16": "<f2"}.get(codec)
+    values = np.zeros(256, np.float32)
+    values[7] = poison
+    payload = values.astype(kind).tobytes() if kind else (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    before = j.a
+    j.run(jobs.Answer(key, codec, False, b""))
+    turn = j.run(jobs.DecodeAndMix(key, (payload,), np.inf, 0.5, 0.0, False))
+    assert turn.refused == "payload" and (j.a == before).all() and not j.algorithm._open
+
+
+def test_clipped_exchange_still_conserves_the_sum():
+    i, j = bounded(0.1)
+    total = i.a + j.a
+    [turn] = exchange(i, j, "modulo8")
+    assert 0.0 < turn.share < 1.0
+    np.testing.assert_allclose(i.a + j.a, total, atol=1e-6)
+
+
+def test_clipping_opens_towards_a_partner_not_met_lately():
+    """A healed network must not choke: the bound grows by half at each clipped chunk."""
+    i, j = bounded(0.1)
+    bounds = []
+    for _ in range(6):
+        i.algorithm._step[:] = j.algorithm._step[:] = 0.1
+        bounds.append(i.algorithm._bound(0))
+        exchange(i, j, "fp32", unmet=True)
+    assert all(later > 1.4 * earlier for earlier, later in itertools.pairwise(bounds[:5]))
+
+
+def test_bound_of_a_peer_that_knows_nothing_or_nought_is_open():
+    i, j = replicas(2, size=256, clip=2.0)
+    assert i.algorithm._bound(0) == np.inf
+    j.ledger.a[:] = i.ledger.a
+    exchange(i, j)
+    # Equal anchors give a distance of 0, which says nothing of what is to come.
+    assert i.algorithm._bound(0) == np.inf
+
+
+# -- ranges ---------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_follow_distance_and_own_movement():
+    i, j = replicas(2, size=512)
+    exchange(i, j)
+    assert np.abs(j.a - i.a).max() < 1e-6
+    assert (i.algorithm.range >= 0.8).all()
+    i.settle()
+    i.x[:256] += np.float32(3.0)
+    i.outer(1.0, 0.0)
+    assert i.algorithm.moved[0] == pytest.approx(3.0, rel=1e-5) and i.algorithm.moved[1] < 1e-6
+    exchange(i, j)
+    assert (i.algorithm.moved == 0.0).all()
+
+
+def test_step_taken_while_a_chunk_is_open_is_still_allowed_for_next_time():
+    i, j = replicas(2, size=256)
+    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
+    turn = i.run(jobs.Decode(key, turn.buffers, True))
+    i.x[:] = i.ledger.a + np.float32(2.0)
+    i.outer(1.0, 0.0)
+    turn = j.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, 0.5, 0.0, False))
+    assert i.run(jobs.Mix(key, turn.buffers, turn.share, 0.5, 0.0, False)).mixed
+    assert i.algorithm.moved[0] == pytest.approx(2.0, rel=1e-5)
+
+
+def test_drop_forgets_open_chunks_and_unknown_ones_alike():
+    i, _ = replicas(2, size=512)
+    keys = tuple(jobs.ChunkKey(i.id, 1, chunk) for chunk in range(2))
+    for key in keys:
+        i.run(jobs.Begin(key, "modulo4", True))
+    i.run(jobs.Drop((*keys, jobs.ChunkKey(i.id, 9, 9))))
+    assert not i.algorithm._open
+
+
+# -- 12: joins and leaves ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_join_by_copy_moves_the_mean_by_its_share_and_leave_takes_it_back(count):
+    peers, joiner = replicas(count), Replica(99, 600)
+    mean = np.mean([r.a for r in peers], axis=0)
+    for chunk in range(joiner.ledger.chunks):
+        frozen = peers[0].run(jobs.Freeze(chunk))
+        assert joiner.run(jobs.Adopt(chunk, frozen.payload, frozen.hash)).finite
+    with_joiner = np.mean([r.a for r in [*peers, joiner]], axis=0)
+    np.testing.assert_allclose(with_joiner - mean, (peers[0].a - mean) / (count + 1), atol=2.0**-8)
+    np.testing.assert_allclose(with_joiner - mean, (joiner.a - mean) / (count + 1), atol=1e-12)
+    without = np.mean([r.a for r in [*peers[1:], joiner]], axis=0)
+    np.testing.assert_allclose(without - with_joiner, (with_joiner - peers[0].a) / count, atol=1e-12)
+
+
+def test_joiners_first_ranges_allow_for_the_rounding_of_the_copy():
+    giver, joiner = replicas(1)[0], Replica(99, 600)
+    for chunk in range(3):
+        frozen = giver.run(jobs.Freeze(chunk))
+        joiner.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
+    giver.algorithm.range[:] = 0.0
+    assert sum(turn.escalated for turn in exchange(joiner, giver, "modulo8")) == 0
+
+
+# -- 14: what it must equal -------------------------------------------------------------------------------------------
+
+
+def test_two_peers_every_step_equal_model_averaging():
+    """N = 2, gamma 1/2, fp32, mu 0, lr 1, H 1: each step both replicas become the mean of their models."""
+    i, j = replicas(2)
+    j.ledger.a[:] = i.ledger.a
+    j.x[:] = i.ledger.a
+    rng = np.random.default_rng(9)
+    model = i.a
+    for number in range(12):
+        gradients = rng.standard_normal((2, 600)) * 0.1 + 0.05 * model
+        for replica, gradient in zip((i, j), gradients, strict=True):
+            replica.x -= (0.3 * gradient).astype(np.float32)
+            replica.outer(1.0, 0.0)
+        exchange(*((i, j) if number % 2 else (j, i)))
+        for replica in (i, j):
+            replica.settle()
+        model = model - 0.3 * gradients.mean(axis=0)
+        np.testing.assert_allclose(i.x, model, atol=1e-5)
+        np.testing.assert_allclose(j.x, model, atol=1e-5)
+        np.testing.assert_allclose(i.x, i.ledger.a, atol=1e-6)
+
+
+def test_jobs_that_do_not_exist_are_a_bug_here():
+    with pytest.raises(TypeError):
+        Pairwise().run(jobs.Job())

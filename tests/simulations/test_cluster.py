@@ -1,0 +1,174 @@
+"""A hundred networks under faults, each checked after every event (safety.md, I1, I2, I7, I8, I11, I12), and the simulator
+itself: a broken peer must not pass."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
+from gossipdp.protocol.exchange import Initiator, Responder
+from simulations.cluster import Cluster, Plan, run_seed
+from simulations.network import Conditions, Network
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_seed_holds_every_invariant(seed):
+    outcome = run_seed(seed)
+    assert outcome.rounds > 10 and outcome.exchanges > 5 and outcome.mixed >= outcome.exchanges
+
+
+def test_plans_reach_the_sizes_and_the_faults_promised():
+    plans = [Plan.draw(seed) for seed in range(100)]
+    assert {plan.peers for plan in plans} >= {2, 3, 4, 5, 6, 8} and max(plan.peers for plan in plans) >= 15
+    assert min(plan.peers for plan in plans) == 2 and max(plan.peers for plan in plans) <= 16
+    assert {plan.conditions.loss for plan in plans} == {0.0, 0.02, 0.1, 0.3}
+    assert sum(plan.conditions.duplicate > 0 for plan in plans) > 40
+    assert sum(plan.conditions.reorder > 0 for plan in plans) > 40
+    assert sum(plan.faults for plan in plans) > 300
+
+
+def small(**changes):
+    fields = {
+        "peers": 3,
+        "size": 8192 + 300,
+        "conditions": Conditions(latency=0.02, loss=0.2, duplicate=0.1, reorder=0.2, late=1.0, job=0.01),
+        "every": 4,
+        "window": 2,
+        "faults": 4,
+    }
+    return Plan(**{**fields, **changes})
+
+
+def test_same_seed_same_log_and_another_seed_another():
+    first, second, third = run_seed(1001, plan=small()), run_seed(1001, plan=small()), run_seed(1002, plan=small())
+    assert (first.log_hash, first.events) == (second.log_hash, second.events)
+    assert first.log_hash != third.log_hash
+
+
+def test_same_seed_same_log_in_processes_with_other_hash_salts():
+    hashes = set()
+    for salt in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "simulations.cluster", "--seed", "17"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        hashes.add(done.stdout.split("log_hash='")[1][:32])
+    assert len(hashes) == 1
+
+
+def test_failing_seed_tells_the_command_that_replays_it(monkeypatch):
+    monkeypatch.setattr(Ledger, "release", lambda self, slot: None)
+    with pytest.raises(AssertionError, match=r"replay: python -m simulations\.cluster --seed 5 --trace"):
+        run_seed(5, plan=small(conditions=Conditions(), faults=0, peers=2))
+
+
+def broken(monkeypatch, where, name, replacement):
+    monkeypatch.setattr(where, name, replacement)
+
+
+def fails(seeds=range(6), **changes):
+    """Does any of a few runs notice?"""
+    for seed in seeds:
+        try:
+            run_seed(2000 + seed, plan=small(**changes))
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+def test_mixing_without_pending_is_noticed(monkeypatch):
+    original = Ledger.pending
+    monkeypatch.setattr(Ledger, "pending", lambda self, chunk: np.zeros_like(original(self, chunk)))
+    assert "x + pending - a" in fails(range(2))
+
+
+def test_initiator_mixing_less_than_the_responder_is_noticed(monkeypatch):
+    original = Pairwise.run
+
+    def run(self, job):
+        if isinstance(job, jobs.Mix):
+            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull, job.unmet)
+        return original(self, job)
+
+    monkeypatch.setattr(Pairwise, "run", run)
+    assert "the sum of two anchors moved" in fails(range(2))
+
+
+def test_responder_that_forgets_what_it_mixed_is_noticed(monkeypatch):
+    original = Responder.job_done
+
+    def job_done(self, job, turn, now):
+        original(self, job, turn, now)
+        if turn.mixed:
+            # Says the chunk never came to anything, though it is mixed here.
+            del self._mixed[job.key.chunk]
+            self._void.add(job.key.chunk)
+
+    monkeypatch.setattr(Responder, "job_done", job_done)
+    assert "I2" in fails()
+
+
+def test_initiator_that_forgets_its_doubts_is_noticed(monkeypatch):
+    def lose(self, now):
+        self._exhausted, self._result = True, "lost"
+        self._drop([number for number, chunk in self._open.items() if not chunk.mixing])
+        self._end_if_done(now)
+
+    monkeypatch.setattr(Initiator, "lose", lose)
+    # Nothing is left in doubt where it was due: chunks stay half applied between live peers.
+    assert "never settled" in fails(range(30), faults=8, conditions=Conditions(latency=0.15, loss=0.3, job=0.04))
+
+
+def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):
+    original = Ledger.outer_step
+
+    def outer_step(self, chunk, lr, momentum, applied):
+        result = original(self, chunk, lr, momentum, applied)
+        self.a[self.span(chunk)] += result[1]
+        return result
+
+    monkeypatch.setattr(Ledger, "outer_step", outer_step)
+    assert "outer step" in fails(range(2))
+
+
+# -- the network itself ---------------------------------------------------------------------------------------------
+
+
+def test_events_at_one_time_happen_in_the_order_they_were_asked_for():
+    network, seen = Network(0, Conditions(), listen=lambda host, event: None), []
+    for number in range(20):
+        network.at(1.0 if number % 2 else 2.0, "x", None, lambda number=number: seen.append(number))
+    network.run(3.0)
+    assert seen == [*range(1, 20, 2), *range(0, 20, 2)] and network.now == 3.0
+
+
+def test_jobs_run_one_at_a_time_in_order_with_other_events_in_between():
+    cluster = Cluster(3, small(peers=2, faults=0, conditions=Conditions()))
+    seen = []
+    cluster.network._trace = seen.append
+    cluster.run()
+    kinds = [line.split(None, 2)[2] for line in seen if len(line.split(None, 2)) > 2 and line.split()[1] == "p0"]
+    asked, finished, between = [], [], 0
+    for kind in kinds:
+        if kind.startswith("run "):
+            asked.append(kind[4:])
+        elif kind.startswith("done "):
+            finished.append(kind[5:])
+        elif len(asked) > len(finished):
+            between += 1
+    assert finished == asked[: len(finished)] and len(finished) > 50 and between > 20
