@@ -106,7 +106,8 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
 
     from peers.jobs import byte_gpt
 
-    held_out = byte_gpt.validation_windows(512, 128)
+    print("evaluating every replica, their average and the lone one on held-out files ...", flush=True)
+    held_out = byte_gpt.validation_windows(256, 128)
     model = byte_gpt.build_model(options.size)
 
     def loss(weights: dict[str, torch.Tensor]) -> float:

@@ -31,6 +31,8 @@ from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
 
+LATEST_DRAIN = 5.0
+"""seconds within which a correction reaches x when all is calm"""
 SETTINGS = b"settings of a run"[:16]
 
 
@@ -73,6 +75,8 @@ class Plan:
             every=random.choice((4, 8)),
             window=random.choice((1, 2, 8)),
             faults=faults,
+            chaos=14.0 if peers <= 8 else 8.0,
+            calm=12.0 if peers <= 8 else 10.0,
         )
 
 
@@ -184,8 +188,10 @@ class Cluster:
         """kill -9 of the daemon, and of its training process if `trainer`; back again after so many seconds."""
         if host.peer is None:
             return
-        # Somebody keeps the model: else nothing could bring it back.
+        # The last copy of the model stays on a disk: else nothing could bring it back.
         others = any(other.peer is not None and other.peer.ready for other in self.network.hosts if other is not host)
+        if not others:
+            self.network.save(host)
         if trainer and host.index in self.trainers:
             self.trainers[host.index].die()
         self._stop(host, keep_disk=disk or not others)
@@ -225,7 +231,9 @@ class Cluster:
     def _fault(self) -> None:
         random, network = self._random, self.network
         hosts = network.hosts
-        host = random.choice(hosts)
+        # Faults in the middle of an exchange are the interesting ones.
+        averaging = [host for host in hosts if host.peer is not None and host.peer.averaging.partner is not None]
+        host = random.choice(averaging if averaging and random.random() < 0.7 else hosts)
         fault = random.choice(("crash", "crash", "die", "die", "cut", "cut", "one-way", "pause", "leave", "bridge"))
         some = random.sample(hosts, random.randint(1, len(hosts) - 1))
         rest = [other for other in hosts if other not in some]
@@ -269,13 +277,16 @@ class Cluster:
 
     def _check_rest(self) -> None:
         self.books.at_rest()
-        now = self.network.now
+        now, plan = self.network.now, self.plan
         for host in self.network.hosts:
             if host.peer is None:
                 continue
             assert host.peer.ready, f"I7 {host.name} has no model at the end"
             trainer = self.trainers[host.index]
             assert trainer.alive and trainer.session, f"I7 {host.name}: the training process has no session"
+            mixed = self.books.mixed_at.get((host.index, host.incarnation), 0.0)
+            waits = now - max(trainer.drained_at, now - plan.calm) if mixed > trainer.drained_at else 0.0
+            assert waits < LATEST_DRAIN, f"I7 {host.name}: corrections have waited for {waits:.1f} s"
             quiet = now - self._last_round.get(host.index, 0.0)
             assert quiet < 6.0, f"I7 {host.name}: no round for {quiet:.1f} s"
 

@@ -58,6 +58,8 @@ class Books:
         self.doubts: Counter[Life] = Counter()
         """chunks a life has reported as in doubt"""
         self.mixed = self.exchanges = self.rounds = 0
+        self.mixed_at: dict[Life, float] = {}
+        """when a life's anchor was last moved by an exchange"""
         self._applied: set[tuple[Life, jobs.ChunkKey]] = set()
         self._anchors: dict[Life, NDArray[np.float32]] = {}
         self._rounds: dict[Life, int] = {}
@@ -143,6 +145,7 @@ class Books:
         assert (life, key) not in self._applied, f"I2 {host.name}: chunk {key.chunk} of {key.exchange} applied twice"
         self._applied.add((life, key))
         self.mixed += 1
+        self.mixed_at[life] = self._clock()
         if key.initiator != host.id:
             assert key not in self.half, f"I2 {host.name}: another has answered for chunk {key.chunk}"
             initiator = next(other.index for other in self._hosts if other.id == key.initiator)

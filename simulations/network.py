@@ -105,6 +105,8 @@ class Host:
     bound: Region | None = None
     """the region the ledger works on: `region`, once the Bind job has run"""
     paused_until: float = 0.0
+    put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    """what was due during a pause, in order"""
     waiting: deque[tuple[jobs.Job, Region | None]] = field(default_factory=deque)
     """jobs, and the region there was when each was asked for"""
     working: bool = False
@@ -175,7 +177,7 @@ class Network:
             if host is not None and life != host.life:
                 continue
             if host is not None and when < host.paused_until:
-                self.at(host.paused_until, kind, host, action)
+                host.put_off.append((kind, action))
                 continue
             self.events += 1
             self._note(kind, host)
@@ -206,6 +208,7 @@ class Network:
         me = Member(host.id, host.name, host.address, host.incarnation, 0, State.ALIVE)
         host.algorithm, host.bound, host.region = Pairwise(), None, None
         host.waiting.clear()
+        host.put_off.clear()
         host.working, host.picked_up, host.wakes_at, host.paused_until = False, self.now, float("inf"), 0.0
         random = self.random(f"peer/{host.index}/{host.incarnation}")
 
@@ -239,7 +242,13 @@ class Network:
 
     def pause(self, host: Host, seconds: float) -> None:
         """The process is stopped: whatever is due for it happens in order when it goes on."""
-        host.paused_until = self.now + seconds
+        host.paused_until = max(host.paused_until, self.now + seconds)
+        self.at(host.paused_until, "resume", host, lambda: self._resume(host))
+
+    def _resume(self, host: Host) -> None:
+        put_off, host.put_off = host.put_off, []
+        for kind, action in put_off:
+            self.at(self.now, kind, host, action)
 
     def command(self, host: Host, kind: str, action: Callable[[Peer], Any]) -> None:
         """Feed one input from inside the host, now."""

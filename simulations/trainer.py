@@ -65,6 +65,7 @@ class Trainer:
         """`since` at the last submit"""
         self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
         self.refused = ""
+        self.drained_at = network.now
         self._every, self._since_submit = 1, 0
         self._outstanding = False
         self._snapshots = 0
@@ -168,7 +169,7 @@ class Trainer:
         for chunk in chunks:
             span = slice(chunk * self._chunk, min((chunk + 1) * self._chunk, len(self.x)))
             self.x[span] += self.region.slots[slot % 2][span]
-        self.applied = slot
+        self.applied, self.drained_at = slot, self._network.now
         self._done(self, "drain", chunks)
         session, network = self.session, self._network
         self._tell("slot applied", lambda peer: peer.slot_applied(session, slot, network.now))

@@ -1,4 +1,4 @@
-"""The ledger's invariant at every instant: x + pending - a = inner progress since the last snapshot (algorithms section 1)."""
+"""The ledger (algorithms section 1): at every instant x + pending - a = inner progress since the last snapshot."""
 
 from __future__ import annotations
 

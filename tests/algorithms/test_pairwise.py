@@ -165,7 +165,7 @@ def test_disagreement_shrinks_at_the_default_share_in_the_long_run(mu):
 def second_moments(mu, kappa, peers, alpha=0.7):
     """How one round maps E[a^2], E[a v], E[v^2] of the disagreement: an outer step with D = 0, then a random matching.
 
-    Two different peers' deviations correlate by -1/(N - 1); with d = (a_j - a_i)/2 the mixing is a + d, v - (kappa/alpha) d.
+    Deviations of two peers correlate by -1/(N - 1); with d = (a_j - a_i)/2 the mixing is a + d, v - (kappa/alpha) d.
     """
     c, g, k = 1.0 / (peers - 1), kappa / alpha, alpha * mu * mu
     mixing = np.array([[(1 - c) / 2, 0, 0], [0, (1 - c) / 2, 0], [g * g * (1 + c) / 2, g * (1 + c), 1]])

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("diary", type=Path)
     parser.add_argument("--size", type=int, default=200_000)
     parser.add_argument("--start", type=float, default=0.0, help="every parameter of this process's own first model")
-    parser.add_argument("--drift", type=float, default=1e-4)
+    parser.add_argument("--drift", type=float, default=3e-4, help="what every step adds everywhere")
     parser.add_argument("--pace", type=float, default=0.01, help="seconds between steps")
     options = parser.parse_args()
 

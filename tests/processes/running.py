@@ -7,6 +7,7 @@ and says what was missing, with the ends of all logs, when its deadline passes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -105,13 +106,14 @@ class Host:
         *,
         founder: bool,
         address: str = "127.0.0.1",
+        port: int = 0,
         within: Callable[[Sequence[str]], list[str]] = list,
         size: int = 200_000,
         pace: float = 0.01,
         settings: str = "",
     ) -> None:
         self.name, self.founder, self.home = name, founder, directory / name
-        self.port, self.address = free_port(), address
+        self.port = port or free_port()
         self._within = within
         self._directory, self._size, self._pace = directory, size, pace
         self.log, self.diary = directory / f"{name}.log", directory / f"{name}.jsonl"
@@ -178,16 +180,16 @@ class Host:
         return found
 
     def end(self) -> None:
-        """Nothing of this host is left running."""
-        processes = [process for process in (self.supervisor, self.training, self.daemon) if process is not None]
-        for process in processes:
-            process.signal(signal.SIGTERM)
-        for process in processes:
-            try:
-                process.ended(15)
-            except AssertionError:
+        """Nothing of this host is left running: a supervisor ends its children, and its guard those of a dead one."""
+        for process in (self.training, self.daemon):
+            if process is not None:
                 process.kill()
-                raise
+        if self.supervisor is not None:
+            self.supervisor.signal(signal.SIGTERM)
+            try:
+                self.supervisor.ended(15)
+            finally:
+                self.supervisor.kill()
 
     # -- asking -----------------------------------------------------------------------------------------------
 
@@ -256,17 +258,14 @@ class Network:
         until("the founder writes an invite", path.exists, 20, [self.founder])
         return path
 
-    def start(self, *, kill_at: Mapping[int, str] | None = None) -> None:
-        """Every daemon and every training process, each one by itself."""
-        kill_at = kill_at or {}
-        self.founder.settle_in(None)
-        self.founder.start_daemon(kill_at.get(0, ""))
-        self.founder.start_training()
-        invite = self.invite().read_text()
-        for number, host in enumerate(self.hosts[1:], 1):
+    def start(self, *, kill_at: Sequence[str] = ()) -> None:
+        """Every daemon and every training process, each one by itself; `kill_at` are the first daemons' variables."""
+        invite = None
+        for host, point in itertools.zip_longest(self.hosts, kill_at, fillvalue=""):
             host.settle_in(invite)
-            host.start_daemon(kill_at.get(number, ""))
+            host.start_daemon(point)
             host.start_training()
+            invite = invite or self.invite().read_text()
 
     def start_supervised(self) -> None:
         """Every host by the command that people type; the last one's invite is in a variable."""
@@ -292,18 +291,12 @@ class Network:
         )
 
     def end(self) -> None:
-        failed: list[AssertionError] = []
         for host in self.hosts:
-            for process in (host.supervisor, host.training, host.daemon):
-                if process is not None:
-                    process.signal(signal.SIGTERM)
-        for host in self.hosts:
-            try:
-                host.end()
-            except AssertionError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+            if host.supervisor is not None:
+                host.supervisor.signal(signal.SIGTERM)
+        with contextlib.ExitStack() as stack:
+            for host in self.hosts:
+                stack.callback(host.end)
 
 
 @contextlib.contextmanager

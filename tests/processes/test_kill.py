@@ -22,14 +22,6 @@ PAUSE = 2.0
 """seconds without a step that this machine's own load may cause; a peer that waited for another would wait longer"""
 
 
-def restart_armed(network: Network, host: Host, kill_at: str) -> None:
-    """Put a daemon that will be killed at a point in the place of the one that runs."""
-    assert host.daemon is not None
-    host.daemon.signal(15)
-    host.daemon.ended(12)
-    host.start_daemon(kill_at)
-
-
 def until_dead(host: Host, victim: str) -> float:
     """Wait for the death that the daemon has been armed for; when it was seen."""
     first = host.training if victim == "training" else host.daemon
@@ -77,8 +69,9 @@ def until_back(network: Network, host: Host, incarnation: int, within: float) ->
 def kill_and_bring_back(network: Network, host: Host, victim: str, point: str) -> None:
     """One case, from a running network to a running network. `host` has been armed for it."""
     others = network.others(host)
-    died = until_dead(host, victim)
+    host.home.with_suffix(".now").touch()
     reached = min(other.mean() for other in others)
+    died = until_dead(host, victim)
     incarnation = host.member(host.name).get("incarnation", 0) if victim == "training" else 0
     if victim != "training":
         until_failed(network, host, died)
@@ -101,23 +94,26 @@ def kill_and_bring_back(network: Network, host: Host, victim: str, point: str) -
     print(f"{victim} of {host.name} at {point}: back {end - again:.1f} s after the start")
 
 
+def armed(host: Host, victim: str, point: str) -> str:
+    """What makes this host's daemon kill at `point`, once the file named after the host is there."""
+    who = "" if victim == "daemon" else f"{victim}: "
+    return f"{who}{point}@3 if {host.home}.now"
+
+
 @pytest.mark.parametrize("victim", ["daemon", "training", "both"])
 def test_killed_at_a_point__others_go_on_and_it_comes_back(victim: str, network: Callable[..., Network]) -> None:
     four = network(4)
-    prefix = "" if victim == "daemon" else f"{victim}: "
-    four.start()
+    # The founder is among them: nobody founds again.
+    cases = list(zip(four.hosts, POINTS, strict=False))
+    four.start(kill_at=[armed(host, victim, point) for host, point in cases])
     four.until_it_runs()
-    # The founder first: nobody founds again.
-    for host, point in zip(four.hosts, POINTS, strict=False):
-        restart_armed(four, host, f"{prefix}{point}@3")
+    for host, point in cases:
         kill_and_bring_back(four, host, victim, point)
 
 
 def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[..., Network]) -> None:
     four = network(4, size=11_000_000, pace=0.1)
-    four.start()
+    four.start(kill_at=[armed(four.founder, "daemon", POINTS[0])])
     four.until_it_runs(60)
-    status = four.founder.status()
-    assert status["last_exchange"]["of"] > 16
-    restart_armed(four, four.founder, "chunk 7 sent@2")
-    kill_and_bring_back(four, four.founder, "daemon", "chunk 7 sent")
+    assert four.founder.status()["last_exchange"]["of"] > 16
+    kill_and_bring_back(four, four.founder, "daemon", POINTS[0])

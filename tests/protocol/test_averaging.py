@@ -257,7 +257,9 @@ def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
 
-@pytest.mark.parametrize("changes", [{"codec": "modulo4"}, {"codec": "none"}, {"weight": 0.9}, {"pull": 1.0}, {"window": 9}])
+@pytest.mark.parametrize(
+    "changes", [{"codec": "modulo4"}, {"codec": "none"}, {"weight": 0.9}, {"pull": 1.0}, {"window": 9}]
+)
 def test_accept_that_gives_more_than_was_offered_is_turned_down(changes):
     node = Node(A, [B])
     node.averaging.want(1, 0.0)

@@ -1,5 +1,5 @@
-"""One exchange, turn by turn (algorithms section 3): every message lost, doubled and overtaken, either side gone at every
-message, an end at every chunk boundary. Whatever happens, both have mixed a chunk or neither has, and never twice."""
+"""One exchange, turn by turn (algorithms section 3): each message lost, doubled and overtaken, either side gone at each
+message, an end at each chunk boundary. Whatever happens, both have mixed a chunk or neither has, and never twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Miss, Offer,
 from gossipdp.protocol.outputs import Outputs
 
 CHUNKS, WIDTH = 3, 256
-I, R = b"i" * 32, b"r" * 32
+INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
 EXCHANGE = 1 << 32 | 7
 DEADLINES = Deadlines(ask=1.0, silence=10.0, doubt=5.0)
 
@@ -31,7 +31,7 @@ def terms(partner, codec, window):
         pull=0.0,
         window=window,
         unmet=False,
-        lower=partner == R,
+        lower=partner == RESPONDER,
     )
 
 
@@ -79,10 +79,10 @@ class Pair:
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
         accept = Accept(EXCHANGE, codec, 0.5, 0.0, window)
         size = {"chunks": CHUNKS, "chunk_parameters": WIDTH, "now": 0.0}
-        self.responder.machine = Responder(terms(I, codec, window), accept, self.responder.outputs, DEADLINES, **size)
+        self.responder.machine = Responder(terms(INITIATOR, codec, window), accept, self.responder.outputs, DEADLINES, **size)
         self.accept = self.responder.post()
         self.initiator.machine = Initiator(
-            terms(R, codec, window), I, self.initiator.outputs, DEADLINES, first=1, **size
+            terms(RESPONDER, codec, window), INITIATOR, self.initiator.outputs, DEADLINES, first=1, **size
         )
         self.wire: deque[tuple[Side, object]] = deque()
         self.said = []
@@ -457,8 +457,7 @@ def test_partner_that_answers_beside_the_point_for_ever_is_lost():
     pair = Pair(window=1)
 
     def mangle(at, item, wire):
-        hearer, envelope = item
-        if isinstance(envelope.message, Ask):
+        if isinstance(item[1].message, Ask):
             pair.initiator.machine.receive(Miss(EXCHANGE, 1, 99), [], 10, pair.now)
         return []
 

@@ -20,7 +20,16 @@ def matching(seed=0, **changes):
 
 @pytest.mark.parametrize(
     ("members", "early", "exchanges"),
-    [(1, True, 1), (2, True, 1), (3, True, 2), (4, True, 2), (5, True, 3), (16, True, 3), (1000, True, 3), (64, False, 1)],
+    [
+        (1, True, 1),
+        (2, True, 1),
+        (3, True, 2),
+        (4, True, 2),
+        (5, True, 3),
+        (16, True, 3),
+        (1000, True, 3),
+        (64, False, 1),
+    ],
 )
 def test_exchanges_per_round_is_log2_up_to_three_while_early(members, early, exchanges):
     assert exchanges_per_round(members, early) == exchanges

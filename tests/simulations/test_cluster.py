@@ -1,4 +1,4 @@
-"""A hundred networks under faults, each checked after every event (safety.md, I1, I2, I7, I8, I11, I12), and the simulator
+"""A hundred networks under faults, checked after every event (safety.md: I1, I2, I7, I8, I11, I12), and the simulator
 itself: a broken peer must not pass."""
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def test_same_seed_same_log_in_processes_with_other_hash_salts():
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": salt},
             capture_output=True,
+            check=False,
             text=True,
             timeout=120,
         )
@@ -75,10 +76,6 @@ def test_failing_seed_tells_the_command_that_replays_it(monkeypatch):
     monkeypatch.setattr(Ledger, "release", lambda self, slot: None)
     with pytest.raises(AssertionError, match=r"replay: python -m simulations\.cluster --seed 5 --trace"):
         run_seed(5, plan=small(conditions=Conditions(), faults=0, peers=2))
-
-
-def broken(monkeypatch, where, name, replacement):
-    monkeypatch.setattr(where, name, replacement)
 
 
 def fails(seeds=range(6), **changes):
@@ -131,7 +128,7 @@ def test_initiator_that_forgets_its_doubts_is_noticed(monkeypatch):
 
     monkeypatch.setattr(Initiator, "lose", lose)
     # Nothing is left in doubt where it was due: chunks stay half applied between live peers.
-    assert "never settled" in fails(range(30), faults=8, conditions=Conditions(latency=0.15, loss=0.3, job=0.04))
+    assert "I2" in fails(range(30), faults=8, conditions=Conditions(latency=0.15, loss=0.3, job=0.04))
 
 
 def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):

@@ -1,0 +1,159 @@
+"""Two hosts that are two network namespaces: joining by an invite, the errors of joining, and bytes on the cable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Host, gossipdp, until
+
+from gossipdp.runtime.identity import Invite, NetworkSecret
+from peers import home as homes
+from simulations.wan.hosts import Lab, unavailable
+
+WHY_NOT = unavailable()
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.namespaces,
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+]
+PORT = 4710
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(2) as made:
+        yield made
+
+
+class Hosts:
+    """Homes whose processes run in the namespaces of a lab."""
+
+    def __init__(self, directory: Path, lab: Lab) -> None:
+        self.directory, self.lab = directory, lab
+        self.made: list[Host] = []
+
+    def make(self, number: int, *, size: int = 200_000, pace: float = 0.01, settings: str = "") -> Host:
+        place = self.lab.hosts[number]
+        host = Host(
+            self.directory,
+            f"h{number}",
+            founder=number == 0,
+            address=place.address,
+            port=PORT,
+            within=place.command,
+            size=size,
+            pace=pace,
+            settings=settings,
+        )
+        self.made.append(host)
+        return host
+
+    def invite(self) -> Path:
+        path = self.made[0].home / "invite"
+        until("the founder writes an invite", path.exists, 20, self.made)
+        return path
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, lab: Lab) -> Iterator[Hosts]:
+    made = Hosts(tmp_path, lab)
+    try:
+        yield made
+    finally:
+        for host in made.made:
+            host.end()
+
+
+def founded(hosts: Hosts, **options: float) -> Host:
+    host = hosts.make(0, **options)  # type: ignore[arg-type]
+    host.settle_in(None)
+    host.start_daemon()
+    host.start_training()
+    return host
+
+
+def joined(hosts: Hosts, invite: str, **options: object) -> Host:
+    host = hosts.make(1, **options)  # type: ignore[arg-type]
+    host.settle_in(invite)
+    host.start_daemon()
+    return host
+
+
+def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_says(hosts: Hosts, lab: Lab) -> None:
+    size = 1_000_000
+    first = hosts.make(0, size=size, pace=0.02)
+    first.start_supervised()
+    second = hosts.make(1, size=size, pace=0.02)
+    second.start_supervised(join=f"@{hosts.invite()}")
+    # Past the warm start: pace, codec and ranges are what they are for the rest of a run.
+    until("4-bit exchanges", lambda: settled(second), 60, hosts.made)
+
+    cable = lab.hosts[1]
+    before, counted = second.status(), cable.counters()
+    enough = before["exchanges"]["done"] + 8
+    until("8 more exchanges", lambda: second.exchanges() >= enough, 60, hosts.made)
+    carried, after = cable.counters() - counted, second.status()
+
+    parameters = after["exchanged_parameters"] - before["exchanged_parameters"]
+    payload = (after["exchanged_bytes"] - before["exchanged_bytes"]) / parameters
+    formula = (after["formula_bytes"] - before["formula_bytes"]) / parameters
+    # An exchange is counted when it ends: of one under way at either look the cable has a part more or less.
+    exchanges = parameters / size
+    on_cable = carried.received_bytes / parameters
+    print(
+        f"bytes received per parameter per exchange over {exchanges:.0f} exchanges of {size} parameters: messages "
+        f"{payload:.4f}, formula with counted escalations {formula:.4f}, cable {on_cable:.4f} ({on_cable / formula:.3f} x)"
+    )
+    assert abs(payload / formula - 1.0) <= 0.05
+    assert 0.9 <= on_cable / formula <= 1.15
+
+
+def settled(host: Host) -> bool:
+    last = host.status().get("last_exchange") or {}
+    return last.get("codec") == "modulo4" and not host.status().get("warming_up", True) and host.exchanges() >= 10
+
+
+def test_wrong_secret__both_logs_say_GD_201(hosts: Hosts) -> None:
+    first = founded(hosts)
+    invite = homes.read_invite(hosts.invite().read_text())
+    stranger = invite._replace(invite=Invite(invite.invite.network, NetworkSecret.generate(), invite.invite.seeds))
+    second = hosts.make(1)
+    homes.join(second.home, stranger, second.run_file.read_text())
+    second.start_daemon()
+    for host in (first, second):
+        until(f"GD-201 in the log of {host.name}", lambda host=host: "GD-201" in host.text(), 10, hosts.made)
+    assert first.status()["members"]["alive"] == 1
+    assert any("GD-201" in notice for notice in second.status()["notices"])
+
+
+def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> None:
+    founded(hosts)
+    invite = homes.read_invite(hosts.invite().read_text())
+    tried = {"10.77.0.1:4999": "refused", "10.77.0.99:4710": "", "localhost:4998": "refused"}
+    second = hosts.make(1)
+    wrong = invite._replace(invite=Invite(invite.invite.network, invite.invite.secret, tuple(tried)))
+    homes.join(second.home, wrong, second.run_file.read_text())
+    second.start_daemon()
+
+    def told() -> bool:
+        text = second.text()
+        return all(re.search(rf"GD-101 {re.escape(address)}: .*{why}", text) for address, why in tried.items())
+
+    until("each address and why", told, 20, hosts.made)
+    # A name stands for several addresses: each is named.
+    assert re.search(r"GD-101 localhost:4998: .*127\.0\.0\.1:4998 refused", second.text())
+    said = gossipdp("--home", str(second.home), "status")
+    assert "GD-101" in said.stdout and "10.77.0.1:4999" in said.stdout
+
+
+def test_another_model__GD_301_names_the_first_parameter_that_differs(hosts: Hosts) -> None:
+    first = founded(hosts, size=20_000)
+    second = joined(hosts, hosts.invite().read_text(), size=30_000)
+    training = second.start_training()
+    assert training.ended(30) == 6
+    until("the daemon's log says so too", lambda: second.text().count("GD-301") >= 2, 5, hosts.made)
+    assert re.search(r"GD-301 .*\bx\b.*20000.*30000|GD-301 .*\bx\b.*30000.*20000", second.text().replace(",", ""))
+    assert first.status()["members"]["alive"] == 2

@@ -1,0 +1,184 @@
+"""Four peers started as people start them, by `gossipdp up` and `gossipdp join`: stopped, killed and started again."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from running import FIRST_MODEL, Host, Network, gossipdp, until
+
+pytestmark = pytest.mark.processes
+
+LEAVE_WITHIN = 10.0
+BACK_WITHIN = 30.0
+MOVED_ON = FIRST_MODEL + 0.15
+"""mean of a model that has clearly been trained"""
+LAST_STEPS = 0.05
+
+
+@pytest.fixture
+def four(network: Callable[..., Network]) -> Iterator[Network]:
+    made = network(4)
+    made.start_supervised()
+    made.until_it_runs()
+    yield made
+
+
+def founded(network: Network) -> int:
+    return sum(host.text().count("model founded") for host in network.hosts)
+
+
+def same_life(one: dict[str, int], other: dict[str, int], name: str) -> bool:
+    return one.get(name) == other.get(name)
+
+
+def stop(host: Host) -> float:
+    """SIGTERM to the supervisor; how long it took to end, with nothing left behind."""
+    assert host.supervisor is not None
+    left = [*host.children().values(), host.supervisor.pid]
+    begun = time.monotonic()
+    host.supervisor.signal(signal.SIGTERM)
+    assert host.supervisor.ended(LEAVE_WITHIN + 2.0) == 0
+    took = time.monotonic() - begun
+    assert not [pid for pid in left if psutil.pid_exists(pid)]
+    return took
+
+
+def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_from_them(four: Network) -> None:
+    until("the model has moved on", lambda: min(host.mean() for host in four.hosts) > MOVED_ON, 30, four.hosts)
+    # One leaves: the others see that it left, and never think that it failed.
+    *staying, leaver = four.hosts
+    assert stop(leaver) < LEAVE_WITHIN
+    for host in staying:
+        until(f"{host.name} sees it gone", lambda host=host: host.member(leaver.name)["state"] == "left", 5, four.hosts)
+        assert not re.search(rf"member {leaver.name} .* is (suspect|failed)", host.text())
+    said = gossipdp("--home", str(leaver.home), "checkpoint", "verify")
+    assert said.returncode == 0 and said.stdout.startswith("ok: "), said
+
+    # It comes back to the network's model, not to its own older checkpoint.
+    begun, reached = time.monotonic(), min(host.mean() for host in staying)
+    leaver.start_supervised(join=f"@{four.invite()}")
+    four.until_it_runs(BACK_WITHIN)
+    assert leaver.notes("attached", since=begun)[0]["mean"] > reached - LAST_STEPS
+
+    # All leave; then all come back, and nobody has the model but in checkpoints.
+    for host in four.hosts:
+        assert host.supervisor is not None
+        host.supervisor.signal(signal.SIGTERM)
+    for host in four.hosts:
+        assert host.supervisor is not None and host.supervisor.ended(LEAVE_WITHIN + 2.0) == 0
+    saved = [checkpoint(host) for host in four.hosts]
+    assert all(row["state"] == "ok" for row in saved)
+    reached = min(host.mean() for host in four.hosts)
+    runs = [(host.home / "run").read_bytes() for host in four.hosts]
+
+    begun = time.monotonic()
+    four.founder.start_supervised()
+    for host in four.hosts[1:]:
+        host.start_supervised(join=f"@{four.founder.home / 'invite'}")
+    four.until_it_runs(BACK_WITHIN)
+    print(f"four peers trained again {time.monotonic() - begun:.1f} s after a cold start")
+    assert founded(four) == 1
+    assert [(host.home / "run").read_bytes() for host in four.hosts] == runs and len(set(runs)) == 1
+    for host in four.hosts:
+        # A checkpoint holds the anchor: the steps since the last snapshots are missing.
+        first = host.notes("attached", since=begun)[0]["mean"]
+        assert first > reached - LAST_STEPS, f"{host.name} began at {first}, not at {reached}"
+        assert not host.status()["warming_up"]
+    clock = max(row["clock"] for row in saved)
+    until("the network's clock goes on", lambda: four.founder.status()["clock"] > clock, 10, four.hosts)
+
+
+def checkpoint(host: Host) -> dict[str, Any]:
+    """The newest one."""
+    said = gossipdp("--home", str(host.home), "checkpoint", "list", "--json")
+    assert said.returncode == 0, said
+    return dict(json.loads(said.stdout)[-1])
+
+
+def test_training_process_killed__the_supervisor_starts_it_and_it_goes_on_from_the_anchor(four: Network) -> None:
+    for host in four.hosts[:2]:
+        before = host.children()
+        reached, now = host.mean(), time.monotonic()
+        os.kill(before["training"], signal.SIGKILL)
+        note = until(f"{host.name} trains", lambda host=host, now=now: host.notes("attached", now), 15, four.hosts)[0]
+        assert note["pid"] != before["training"]
+        assert 0.98 * reached <= note["mean"] <= 1.02 * max(each.mean() for each in four.hosts)
+        assert same_life(before, host.children(), "daemon")
+    assert founded(four) == 1
+
+
+def test_daemon_killed__the_supervisor_starts_it_and_training_never_stops(four: Network) -> None:
+    # The founder is one of them, and two die at once.
+    victims = four.hosts[:2]
+    before = [host.children() for host in victims]
+    since, reached = time.monotonic(), min(host.mean() for host in four.hosts)
+    for children in before:
+        os.kill(children["daemon"], signal.SIGKILL)
+    for host, children in zip(victims, before, strict=True):
+        until(
+            f"{host.name} has another daemon", lambda host=host, c=children: other_daemon(host, c), 20, four.hosts
+        )
+    four.until_it_runs(BACK_WITHIN, exchanges=1)
+    for host, children in zip(victims, before, strict=True):
+        assert same_life(children, host.children(), "training")
+        assert host.notes("attached", since)[0]["mean"] >= 0.98 * reached
+    assert founded(four) == 1
+    assert len({(host.home / "run").read_bytes() for host in four.hosts}) == 1
+
+
+def other_daemon(host: Host, before: dict[str, int]) -> bool:
+    now = host.children().get("daemon")
+    return now is not None and now != before["daemon"]
+
+
+def test_secret__in_no_log_and_no_command_line(four: Network, tmp_path: Path) -> None:
+    words = spelled(four.founder.secret().reveal())
+    invite = (four.founder.home / "invite").read_text().strip()
+    words |= {invite, invite.partition(".")[0]}
+    until("checkpoints, members and metrics are written too", lambda: gossipdp_everywhere(four), 10)
+
+    tree = [psutil.Process(host.supervisor.pid) for host in four.hosts if host.supervisor is not None]
+    tree += list(itertools.chain.from_iterable(process.children(recursive=True) for process in tree))
+    assert len(tree) >= 4 * 4, "supervisor, guard, daemon and training process of each host"
+    for process in tree:
+        line = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
+        assert not [word for word in words if word in line], f"in the command line of {process.pid}"
+        if process.pid not in {host.supervisor.pid for host in four.hosts if host.supervisor is not None}:
+            # The invite that one host was given in a variable goes no further.
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
+            assert not [word for word in words if word in environment], f"in the environment of {process.pid}"
+
+    private = {"network.secret", "invite"}
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in private]
+    assert len(files) > 20
+    for path in files:
+        contents = path.read_bytes().decode(errors="replace")
+        assert not [word for word in words if word in contents], f"in {path}"
+    for host in four.hosts:
+        assert all((host.home / name).stat().st_mode & 0o077 == 0 for name in private if (host.home / name).exists())
+
+
+def gossipdp_everywhere(network: Network) -> bool:
+    """Every command that reads has been run, and every daemon has told what it knows."""
+    return all(
+        gossipdp("--home", str(network.founder.home), *words).returncode == 0
+        for words in (["status"], ["members"], ["invite"], ["keys", "show"], ["config", "show"])
+    )
+
+
+def spelled(secret: bytes) -> set[str]:
+    """The ways in which 32 bytes may come to stand in a text."""
+    plain = base64.b64encode(secret).decode().rstrip("=")
+    safe = base64.urlsafe_b64encode(secret).decode().rstrip("=")
+    return {secret.hex(), secret.hex().upper(), plain, safe, base64.b32encode(secret).decode().rstrip("="), repr(secret)}
