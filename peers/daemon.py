@@ -298,6 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = homes.read_config(home, overrides(arguments.set))
         warm_up()  # before anybody can wait for this peer
         node = build(home, config)
+        logs.configure(node.peer.membership.me.name, arguments.log_format, verbose=arguments.verbose)
     except GossipdpError as error:
         log.error("%s", error, extra={"code": error.code})
         return error.exit_code

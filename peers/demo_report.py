@@ -209,7 +209,11 @@ def _text(summary: dict[str, Any], out: Path) -> str:
 
 
 def _picture(out: Path, summary: dict[str, Any], options: Namespace) -> None:
-    import matplotlib
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        print("no picture: `pip install 'gossipdp[demo]'` brings matplotlib")
+        return
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -231,7 +231,7 @@ class Transport:
 
     def shut(self, connection: Connection, linger: float) -> None:
         dealer, monitor = connection.handle
-        # Events are sent by libzmq's I/O thread, and a PAIR without its reader blocks it for ever, and with it all links.
+        # Events are sent by libzmq's I/O thread: a PAIR without its reader blocks it for ever, and with it all links.
         dealer.disable_monitor()
         if monitor is not None:
             self._detach(monitor)

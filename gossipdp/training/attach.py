@@ -90,7 +90,7 @@ class Attachment:
     def report(self, *, loss: float | torch.Tensor) -> None:
         """Show `loss` in metrics and status. A tensor is read at once, which on CUDA waits for the device."""
         if self._session is not None:
-            self._session.loss = float(loss)
+            self._session.loss = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
             self._session.report()
 
     def detach(self) -> None:

@@ -113,7 +113,7 @@ class Host:
         settings: str = "",
     ) -> None:
         self.name, self.founder, self.home = name, founder, directory / name
-        self.port = port or free_port()
+        self.address = f"{address}:{port or free_port()}"
         self._within = within
         self._directory, self._size, self._pace = directory, size, pace
         self.log, self.diary = directory / f"{name}.log", directory / f"{name}.jsonl"
@@ -123,7 +123,7 @@ class Host:
         self.run_file = directory / f"{name}.toml"
         self.run_file.write_text(
             f'preset = "local"\n[network]\nname = "{NETWORK}"\npeer = "{name}"\n'
-            f'listen = "tcp://{address}:{self.port}"\n{settings}'
+            f'listen = "tcp://{self.address}"\n{settings}'
         )
 
     # -- making and starting ----------------------------------------------------------------------------------
@@ -242,6 +242,7 @@ class Network:
 
     def __init__(self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
         self.hosts = [
             Host(directory, f"h{n}", founder=n == 0, size=size, pace=pace) for n in range(count)
         ]
@@ -258,14 +259,20 @@ class Network:
         until("the founder writes an invite", path.exists, 20, [self.founder])
         return path
 
+    def settle_in(self) -> None:
+        """Every home is made, and no process started."""
+        self.founder.settle_in(None)
+        # The invite that the founder's daemon would write, made before it runs: its address is known.
+        invite = homes.write_invite(self.founder.home, [self.founder.address], homes.read_config(self.founder.home, {}, {}))
+        for host in self.hosts[1:]:
+            host.settle_in(invite.read_text())
+
     def start(self, *, kill_at: Sequence[str] = ()) -> None:
         """Every daemon and every training process, each one by itself; `kill_at` are the first daemons' variables."""
-        invite = None
+        self.settle_in()
         for host, point in itertools.zip_longest(self.hosts, kill_at, fillvalue=""):
-            host.settle_in(invite)
             host.start_daemon(point)
             host.start_training()
-            invite = invite or self.invite().read_text()
 
     def start_supervised(self) -> None:
         """Every host by the command that people type; the last one's invite is in a variable."""

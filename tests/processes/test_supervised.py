@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from running import FIRST_MODEL, Host, Network, gossipdp, until
+from running import FIRST_MODEL, Host, Network, gossipdp, running, until
 
 pytestmark = pytest.mark.processes
 
@@ -26,12 +26,18 @@ MOVED_ON = FIRST_MODEL + 0.15
 LAST_STEPS = 0.05
 
 
+@pytest.fixture(scope="module")
+def running_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with running(tmp_path_factory.mktemp("hosts"), 4) as network:
+        network.start_supervised()
+        yield network
+
+
 @pytest.fixture
-def four(network: Callable[..., Network]) -> Iterator[Network]:
-    made = network(4)
-    made.start_supervised()
-    made.until_it_runs()
-    yield made
+def four(running_four: Network) -> Network:
+    """The four of the test before, whole again: each test leaves all of them running."""
+    running_four.until_it_runs()
+    return running_four
 
 
 def founded(network: Network) -> int:
@@ -118,7 +124,7 @@ def test_training_process_killed__the_supervisor_starts_it_and_it_goes_on_from_t
     assert founded(four) == 1
 
 
-def test_daemon_killed__the_supervisor_starts_it_and_training_never_stops(four: Network) -> None:
+def test_daemon_killed__the_supervisor_starts_it_and_training_attaches_again(four: Network) -> None:
     # The founder is one of them, and two die at once.
     victims = four.hosts[:2]
     before = [host.children() for host in victims]
@@ -142,7 +148,7 @@ def other_daemon(host: Host, before: dict[str, int]) -> bool:
     return now is not None and now != before["daemon"]
 
 
-def test_secret__in_no_log_and_no_command_line(four: Network, tmp_path: Path) -> None:
+def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
     words = spelled(four.founder.secret().reveal())
     invite = (four.founder.home / "invite").read_text().strip()
     words |= {invite, invite.partition(".")[0]}
@@ -160,7 +166,7 @@ def test_secret__in_no_log_and_no_command_line(four: Network, tmp_path: Path) ->
             assert not [word for word in words if word in environment], f"in the environment of {process.pid}"
 
     private = {"network.secret", "invite"}
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in private]
+    files = [path for path in four.directory.rglob("*") if path.is_file() and path.name not in private]
     assert len(files) > 20
     for path in files:
         contents = path.read_bytes().decode(errors="replace")

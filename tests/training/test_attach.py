@@ -374,7 +374,7 @@ def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.Monk
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = attach(daemon, model, optimizer, every=100)
     train(model, optimizer, 2)
-    peer.report(loss=torch.tensor(1.5))
+    peer.report(loss=torch.tensor(1.5, requires_grad=True))
     daemon.pump()
     (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
     assert reported.loss == 1.5 and 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0

@@ -1,0 +1,87 @@
+"""`gossipdp.attach` in a real training process, with daemons that die under it: byte_gpt with 11M parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Host, Network, until
+
+pytestmark = pytest.mark.processes
+
+PAUSE = 3.0
+"""seconds without a step: two steps of this model on a loaded machine, and the copy of a model"""
+BACK_WITHIN = 30.0
+
+
+def byte_gpt(host: Host, size: str) -> list[str]:
+    command = [sys.executable, "-m", "peers.jobs.byte_gpt", "--size", size, "--steps", "100000", "--batch", "1"]
+    command += ["--context", "16", "--threads", "1", "--eval-every", "0", "--eval-windows", "8"]
+    return [*command, "--log-every", "1", "--log", str(log_of(host))]
+
+
+def log_of(host: Host) -> Path:
+    return host.home.with_suffix(".steps")
+
+
+def steps(host: Host) -> list[dict[str, Any]]:
+    text = log_of(host).read_text() if log_of(host).exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def until_back(network: Network, host: Host) -> None:
+    def back() -> bool:
+        status = host.status()
+        return bool(status and status["training"] == "attached" and status["exchanges"].get("done", 0) > 0)
+
+    until(f"{host.name} is attached again and exchanges", back, BACK_WITHIN, network.hosts)
+
+
+def test_daemons_killed_under_byte_gpt__training_never_stops_and_attaches_again(
+    network: Callable[..., Network],
+) -> None:
+    two = network(2)
+    first, second = two.hosts
+    two.settle_in()
+    first.start_daemon()
+    second.start_daemon(f"chunk 7 sent@2 if {second.home}.now")
+    processes = [host.start_training(byte_gpt(host, "11M")) for host in two.hosts]
+    two.until_it_runs(60, exchanges=2)
+    assert first.status()["last_exchange"]["of"] > 16
+
+    # The one that joined, in the middle of an exchange; then the founder.
+    since = [len(steps(host)) for host in two.hosts]
+    Path(f"{second.home}.now").touch()
+    assert second.daemon is not None and second.daemon.ended(20) == -9
+    until("the founder sees it", lambda: first.member(second.name)["state"] == "failed", 5, two.hosts)
+    alone = len(steps(second))
+    until("it trains alone", lambda: len(steps(second)) > alone + 2, 10, two.hosts)
+    second.start_daemon()
+    until_back(two, second)
+    assert first.daemon is not None
+    first.daemon.kill()
+    first.start_daemon()
+    until_back(two, first)
+
+    assert [process.code for process in processes] == [None, None], "training processes live through it"
+    for host, start in zip(two.hosts, since, strict=True):
+        lines = steps(host)[start - 1 :]
+        assert all(math.isfinite(line["loss"]) for line in lines)
+        pause = max(later["elapsed"] - earlier["elapsed"] for earlier, later in pairwise(lines))
+        print(f"{host.name}: {len(lines)} steps, the longest took {pause:.2f} s")
+        assert pause < PAUSE
+    assert sum(host.text().count("model founded") for host in two.hosts) == 1
+
+    # Another model than the network's is told so where it is started, by attach.
+    processes[1].kill()
+    until("the daemon has noticed", lambda: second.status()["training"] == "none", 5, two.hosts)
+    other = second.start_training(byte_gpt(second, "0.25M"))
+    assert other.ended(30) != 0
+    assert re.search(r"GD-301.*\n?.*embedding\.weight", second.text())
