@@ -232,7 +232,7 @@ class Exchange(Section, frozen=True, kw_only=True):
     """by the network's clock: until then a round makes min(3, ceil(log2 N)) exchanges; unused if run_steps is set"""
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
     """length of the run by the network's clock, 0 if unknown; early rounds are then its first 40 %"""
-    bandwidth: Annotated[float, Measure(_RATES, 8e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
+    bandwidth: Annotated[float, Measure(_RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
     """bytes per second this peer may send in exchanges; infinity: no limit"""
     kappa: Annotated[float, Number(0, 1)] = 0.3
     """share of the mixing displacement that enters the outer momentum"""

@@ -144,6 +144,7 @@ def peer_config(config: Config) -> PeerConfig:
             fineness={name: codec.fineness for name, codec in CODECS.items()},
             settings=configuration.settings_digest(config),
             weight=exchange.weight,
+            rate=exchange.bandwidth,
             window=exchange.window,
             matching=timing["matching"],
             deadlines=timing["deadlines"],

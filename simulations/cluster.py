@@ -270,8 +270,10 @@ class Cluster:
         network = self.network
         network.conditions = calm
         network.heal()
+        # If nobody up has the model, whoever has it on a disk must come back.
+        needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
         for host in network.hosts:
-            if host.peer is None and (host.index < 2 or self._random.random() < 0.7):
+            if host.peer is None and (host.index < 2 or self._random.random() < 0.7 or needed):
                 network.at(network.now + self._random.random(), "restart", None, lambda host=host: self._restart(host))
             network.at(network.now + 2.5, "train", None, lambda host=host: self.train(host))
 

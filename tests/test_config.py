@@ -117,7 +117,7 @@ GOLDEN = {
     ),
     "[exchange] # all\n  bandwidth='fast'\n": (
         'GD-311 run.toml:2: exchange.bandwidth = "fast" is not allowed\n'
-        '  do:   exchange.bandwidth must be a rate from 64kbit to 1000gbit or "unlimited"'
+        '  do:   exchange.bandwidth must be a rate from 1mbit to 1000gbit or "unlimited"'
     ),
     '[checkpoint]\nevery = "10 minutes"\n': (
         'GD-311 run.toml:2: checkpoint.every = "10 minutes" is not allowed\n'

@@ -8,6 +8,7 @@ anew, which it does only then.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class AveragingConfig:
     """digest of what peers must agree on (16 bytes)"""
     weight: float = 0.5
     """gamma: a_i += gamma k delta"""
+    rate: float = math.inf
+    """bytes a second this host spends on an exchange, each way"""
     window: int = 8
     """chunks open at once (credit)"""
     matching: MatchingConfig = field(default_factory=MatchingConfig)
@@ -217,8 +220,13 @@ class Averaging:
             return known.offered_again(offer)
         if offer.exchange <= self._latest.get(source, 0):
             return
-        if isinstance(self._active, Responder) and self._active.terms.partner == source:
-            self._active.supersede(now)
+        log = self._logs.get(source)
+        if log is not None:
+            # The same life offers anew only when nothing is in doubt; a later one has forgotten what was.
+            if offer.exchange >> 32 > log.terms.exchange >> 32:
+                log.give_up(now)
+            else:
+                log.supersede(now)
             self._retire(now)
         reason = self._objection(offer, source)
         if reason:
@@ -236,6 +244,7 @@ class Averaging:
             min(offer.pull, self.pull),
             min(offer.window, self._config.window),
             self._incarnation,
+            min(offer.rate, self._config.rate),
         )
         assert self.model is not None
         responder = Responder(
@@ -288,6 +297,7 @@ class Averaging:
             and accept.weight <= offer.weight
             and accept.pull <= offer.pull
             and accept.window <= offer.window
+            and accept.rate <= offer.rate
         )
         if not fair or self.model is None:
             self._matching.refused("terms", now)
@@ -317,6 +327,7 @@ class Averaging:
             weight=accept.weight,
             pull=accept.pull,
             window=accept.window,
+            rate=accept.rate,
             unmet=unmet,
             lower=self._me < partner,
         )
@@ -373,6 +384,7 @@ class Averaging:
                 self.pull,
                 self._first,
                 self._config.window,
+                self._config.rate,
             )
             self._send_offer(partner)
         elif self._matching.lonely(now):

@@ -61,6 +61,8 @@ class Terms:
     window: int
     unmet: bool
     lower: bool
+    rate: float = math.inf
+    """bytes a second, each way; the initiator opens chunks no faster"""
 
 
 @dataclass
@@ -173,6 +175,7 @@ class Initiator(_Side):
         self._open: dict[int, _Chunk] = {}
         self._result = "done"
         self._exhausted = False
+        self._goodbye = False
         self.open_chunks(now)
 
     @property
@@ -184,8 +187,8 @@ class Initiator(_Side):
         return sum(chunk.doubtful for chunk in self._open.values())
 
     def open_chunks(self, now: float) -> None:
-        """Open as many chunks as the window allows."""
-        while not self._exhausted and len(self._open) < self.terms.window:
+        """Open as many chunks as the window and the rate allow."""
+        while self._has_room() and now >= self._affordable_at():
             number = next(self._next, None)
             if number is None:
                 self._exhausted = True
@@ -194,6 +197,13 @@ class Initiator(_Side):
             self._open[number] = _Chunk()
             self._outputs.ask(jobs.Begin(self._key(number), self.terms.codec, self.terms.lower))
         self._end_if_done(now)
+
+    def _has_room(self) -> bool:
+        return not self._exhausted and len(self._open) < self.terms.window
+
+    def _affordable_at(self) -> float:
+        """When what was sent so far has been paid for at the agreed rate."""
+        return self.tally.started + self.tally.sent / self.terms.rate
 
     def finish_early(self, now: float) -> None:
         """End at the next chunk boundary: what is open is finished, nothing more is opened."""
@@ -273,6 +283,8 @@ class Initiator(_Side):
         times = [chunk.ask_at for chunk in self._open.values()]
         if not self.ended and any(not chunk.working for chunk in self._open.values()):
             times.append(self.heard_at + self._deadlines.silence)
+        if self._has_room():
+            times.append(self._affordable_at())
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
@@ -286,6 +298,7 @@ class Initiator(_Side):
                 chunk.asked += 1
                 self._send(Ask(self.terms.exchange, number, chunk.turn))
                 self._wait(chunk, now)
+        self.open_chunks(now)
 
     def lose(self, now: float) -> None:
         """The partner is silent or gone: keep only the chunks in doubt, to be asked about later."""
@@ -328,7 +341,8 @@ class Initiator(_Side):
             self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
 
     def _end_if_done(self, now: float) -> None:
-        if self._exhausted and not self._open:
+        if self._exhausted and not self._open and not self._goodbye:
+            self._goodbye = True
             self._send(End(self.terms.exchange, True, "settled"))
             if not self.ended:
                 self._end(self._result, now)
@@ -500,7 +514,8 @@ class Responder(_Side):
     def give_up(self, now: float) -> None:
         """The initiator's incarnation is over: acknowledgements it may not have heard are counted, at most a window."""
         self.close("lost", now)
-        doubts = min(len(self._mixed) + self.working, self.terms.window)
+        mixing = sum(chunk.working and chunk.turn > 0 for chunk in self._open.values())
+        doubts = min(len(self._mixed) + mixing, self.terms.window)
         if doubts and not self._settled:
             self._outputs.emit(ChunksInDoubt(self.terms.partner, doubts))
         self._settled = True

@@ -38,6 +38,8 @@ CodecName = Annotated[str, Meta(max_length=16)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
 Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 """how far v moves against what a moves by: kappa / alpha, or 0"""
+Rate = Annotated[float, Meta(gt=0.0)]
+"""bytes a second each way; infinity means "as fast as it goes\""""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
 
@@ -151,10 +153,12 @@ class Offer(Message, frozen=True):
     """the chunk to begin with; it rotates from exchange to exchange"""
     window: Annotated[int, Meta(ge=1, le=256)]
     """chunks the initiator may have open at once"""
+    rate: Rate = float("inf")
+    """what the initiator's host wants to spend on an exchange"""
 
 
 class Accept(Message, frozen=True):
-    """Yes: with the finer of the two codecs wished for, and the smaller weight, pull and window."""
+    """Yes: with the finer of the two codecs wished for, and the smaller weight, pull, window and rate."""
 
     exchange: U63
     codec: CodecName
@@ -163,6 +167,7 @@ class Accept(Message, frozen=True):
     window: Annotated[int, Meta(ge=1, le=256)]
     incarnation: U32 = 0
     """the sender's: the initiator may know only an earlier one"""
+    rate: Rate = float("inf")
 
 
 class Refuse(Message, frozen=True):

@@ -28,7 +28,7 @@ from gossipdp.runtime.identity import NetworkSecret
 from peers import home as homes
 from peers.control import ask
 
-__all__ = ["Host", "Network", "Process", "free_port", "gossipdp", "until"]
+__all__ = ["Host", "Network", "Process", "end", "environment", "free_port", "gossipdp", "running", "until"]
 
 ROOT = Path(__file__).parents[2]
 TRAINING = Path(__file__).with_name("numpy_training.py")
@@ -224,7 +224,7 @@ class Host:
     def longest_pause(self, since: float, before: float) -> float:
         """Seconds in which the training process made no step."""
         times = [since, *(note["at"] for note in self.notes("step", since, before)), before]
-        return max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -243,9 +243,7 @@ class Network:
     def __init__(self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.hosts = [
-            Host(directory, f"h{n}", founder=n == 0, size=size, pace=pace) for n in range(count)
-        ]
+        self.hosts = [Host(directory, f"h{n}", founder=n == 0, size=size, pace=pace) for n in range(count)]
 
     @property
     def founder(self) -> Host:
@@ -263,7 +261,9 @@ class Network:
         """Every home is made, and no process started."""
         self.founder.settle_in(None)
         # The invite that the founder's daemon would write, made before it runs: its address is known.
-        invite = homes.write_invite(self.founder.home, [self.founder.address], homes.read_config(self.founder.home, {}, {}))
+        invite = homes.write_invite(
+            self.founder.home, [self.founder.address], homes.read_config(self.founder.home, {}, {})
+        )
         for host in self.hosts[1:]:
             host.settle_in(invite.read_text())
 
@@ -285,7 +285,9 @@ class Network:
     def until_it_runs(self, seconds: float = 30.0, exchanges: int = 1) -> None:
         """Every peer has the model, trains, knows all others, and has exchanged."""
         for host in self.hosts:
-            until(f"{host.name} is part of the network", lambda host=host: self.runs(host, exchanges), seconds, self.hosts)
+            until(
+                f"{host.name} is part of the network", lambda host=host: self.runs(host, exchanges), seconds, self.hosts
+            )
 
     def runs(self, host: Host, exchanges: int = 1) -> bool:
         status = host.status()
@@ -298,12 +300,17 @@ class Network:
         )
 
     def end(self) -> None:
-        for host in self.hosts:
-            if host.supervisor is not None:
-                host.supervisor.signal(signal.SIGTERM)
-        with contextlib.ExitStack() as stack:
-            for host in self.hosts:
-                stack.callback(host.end)
+        end(self.hosts)
+
+
+def end(hosts: Sequence[Host]) -> None:
+    """Nothing of these hosts is left running, even if one of them does not end as it should."""
+    for host in hosts:
+        if host.supervisor is not None:
+            host.supervisor.signal(signal.SIGTERM)
+    with contextlib.ExitStack() as stack:
+        for host in hosts:
+            stack.callback(host.end)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ them within 5 s (the local preset's promise); started again, it has the network'
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from running import Host, Network, gossipdp, until
 pytestmark = pytest.mark.processes
 
 POINTS = ("chunk 7 sent", "ACK sent", "outer step half done")
+VICTIMS = ("daemon", "both", "daemon", "both", "both")
 FAILED_WITHIN = 5.0
 BACK_WITHIN = 30.0
 PAUSE = 2.0
@@ -66,17 +68,18 @@ def until_back(network: Network, host: Host, incarnation: int, within: float) ->
         until(f"{other.name} sees {host.name} alive again", sees, deadline - time.monotonic(), network.hosts)
 
 
-def kill_and_bring_back(network: Network, host: Host, victim: str, point: str) -> None:
-    """One case, from a running network to a running network. `host` has been armed for it."""
-    others = network.others(host)
-    host.home.with_suffix(".now").touch()
+def kill_and_bring_back(network: Network, host: Host, victim: str, point: str, kill_next: str = "") -> None:
+    """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
+    others, now = network.others(host), host.home.with_suffix(".now")
+    now.touch()
     reached = min(other.mean() for other in others)
     died = until_dead(host, victim)
     incarnation = host.member(host.name).get("incarnation", 0) if victim == "training" else 0
     if victim != "training":
         until_failed(network, host, died)
         incarnation = others[0].member(host.name)["incarnation"] + 1
-        host.start_daemon()
+        now.unlink()
+        host.start_daemon(kill_next)
     again = time.monotonic()
     if victim != "daemon":
         host.start_training()
@@ -117,3 +120,17 @@ def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[.
     four.until_it_runs(60)
     assert four.founder.status()["last_exchange"]["of"] > 16
     kill_and_bring_back(four, four.founder, "daemon", POINTS[0])
+
+
+@pytest.mark.long
+def test_killed_again_and_again__four_of_four_in_turn(network: Callable[..., Network]) -> None:
+    four = network(4)
+    cases = list(
+        zip(range(24), itertools.cycle(four.hosts), itertools.cycle(POINTS), itertools.cycle(VICTIMS), strict=False)
+    )
+    spelled = [armed(host, victim, point) for _, host, point, victim in cases]
+    four.start(kill_at=spelled[:4])
+    four.until_it_runs()
+    for number, host, point, victim in cases:
+        # Its next turn comes when all the others have had theirs.
+        kill_and_bring_back(four, host, victim, point, "".join(spelled[number + 4 : number + 5]))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Host, gossipdp, until
+from running import Host, end, gossipdp, until
 
 from gossipdp.runtime.identity import Invite, NetworkSecret
 from peers import home as homes
@@ -63,8 +64,7 @@ def hosts(tmp_path: Path, lab: Lab) -> Iterator[Hosts]:
     try:
         yield made
     finally:
-        for host in made.made:
-            host.end()
+        end(made.made)
 
 
 def founded(hosts: Hosts, **options: float) -> Host:
@@ -100,12 +100,13 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
     parameters = after["exchanged_parameters"] - before["exchanged_parameters"]
     payload = (after["exchanged_bytes"] - before["exchanged_bytes"]) / parameters
     formula = (after["formula_bytes"] - before["formula_bytes"]) / parameters
-    # An exchange is counted when it ends: of one under way at either look the cable has a part more or less.
-    exchanges = parameters / size
+    # Encryption, TCP, Ethernet, pings. An exchange is counted when it ends, so of one under way at either look the
+    # cable has a part more or less.
     on_cable = carried.received_bytes / parameters
     print(
-        f"bytes received per parameter per exchange over {exchanges:.0f} exchanges of {size} parameters: messages "
-        f"{payload:.4f}, formula with counted escalations {formula:.4f}, cable {on_cable:.4f} ({on_cable / formula:.3f} x)"
+        f"bytes received per parameter per exchange, {parameters / size:.0f} exchanges of {size} parameters: "
+        f"messages {payload:.4f}, formula and counted escalations {formula:.4f}, "
+        f"cable {on_cable:.4f} ({on_cable / formula:.3f} x the formula)"
     )
     assert abs(payload / formula - 1.0) <= 0.05
     assert 0.9 <= on_cable / formula <= 1.15
@@ -157,3 +158,30 @@ def test_another_model__GD_301_names_the_first_parameter_that_differs(hosts: Hos
     until("the daemon's log says so too", lambda: second.text().count("GD-301") >= 2, 5, hosts.made)
     assert re.search(r"GD-301 .*\bx\b.*20000.*30000|GD-301 .*\bx\b.*30000.*20000", second.text().replace(",", ""))
     assert first.status()["members"]["alive"] == 2
+
+
+def test_cable_pulled_and_put_back__both_train_on_and_find_each_other(hosts: Hosts, lab: Lab) -> None:
+    first = founded(hosts)
+    second = joined(hosts, hosts.invite().read_text())
+    second.start_training()
+    both = (first, second)
+    for host in both:
+        until(f"{host.name} exchanges", lambda host=host: host.exchanges() > 0, 30, hosts.made)
+
+    pulled = time.monotonic()
+    lab.unplug(lab.hosts[1])
+    for host, other in (both, both[::-1]):
+        until(f"{host.name} misses {other.name}", lambda h=host, o=other: state(h, o) == "failed", 8, hosts.made)
+    before = [host.exchanges() for host in both]
+    lab.plug(lab.hosts[1])
+    for host, other in (both, both[::-1]):
+        until(f"{host.name} has {other.name} again", lambda h=host, o=other: state(h, o) == "alive", 15, hosts.made)
+    for host, had in zip(both, before, strict=True):
+        until(f"{host.name} exchanges again", lambda host=host, had=had: host.exchanges() > had, 15, hosts.made)
+    for host in both:
+        pause = host.longest_pause(pulled, time.monotonic())
+        assert pause < 2.0, f"{host.name} made no step for {pause:.1f} s"
+
+
+def state(host: Host, of: Host) -> str:
+    return str(host.member(of.name).get("state"))

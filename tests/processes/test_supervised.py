@@ -132,9 +132,7 @@ def test_daemon_killed__the_supervisor_starts_it_and_training_attaches_again(fou
     for children in before:
         os.kill(children["daemon"], signal.SIGKILL)
     for host, children in zip(victims, before, strict=True):
-        until(
-            f"{host.name} has another daemon", lambda host=host, c=children: other_daemon(host, c), 20, four.hosts
-        )
+        until(f"{host.name} has another daemon", lambda host=host, c=children: other_daemon(host, c), 20, four.hosts)
     four.until_it_runs(BACK_WITHIN, exchanges=1)
     for host, children in zip(victims, before, strict=True):
         assert same_life(children, host.children(), "training")
@@ -166,6 +164,8 @@ def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
             assert not [word for word in words if word in environment], f"in the environment of {process.pid}"
 
     private = {"network.secret", "invite"}
+    for name in private:
+        assert [word for word in words if word in (four.founder.home / name).read_text()], "the search finds nothing"
     files = [path for path in four.directory.rglob("*") if path.is_file() and path.name not in private]
     assert len(files) > 20
     for path in files:
@@ -187,4 +187,11 @@ def spelled(secret: bytes) -> set[str]:
     """The ways in which 32 bytes may come to stand in a text."""
     plain = base64.b64encode(secret).decode().rstrip("=")
     safe = base64.urlsafe_b64encode(secret).decode().rstrip("=")
-    return {secret.hex(), secret.hex().upper(), plain, safe, base64.b32encode(secret).decode().rstrip("="), repr(secret)}
+    return {
+        secret.hex(),
+        secret.hex().upper(),
+        plain,
+        safe,
+        base64.b32encode(secret).decode().rstrip("="),
+        repr(secret),
+    }

@@ -475,3 +475,13 @@ def test_late_mixing_after_the_exchange_was_lost_is_still_told():
     nodes[A.id].averaging.handle_timer(nodes[A.id].averaging._settling[1 << 32 | 1].timer())
     pump(nodes, 7.0)
     assert nodes[A.id].ended == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("later", "counted"), [(1, []), (2, [2])])
+def test_new_offer_settles_the_old_exchange_or_counts_it_if_it_comes_from_a_later_life(later, counted):
+    """Membership may hear of the partner's restart only after its first offer."""
+    nodes = half_applied()
+    node = nodes[B.id]
+    node.hear(A.id, an_offer(later << 32 | 2), now=1.0)
+    assert node.averaging.partner == A.id
+    assert [event.count for event in node.of(ChunksInDoubt)] == counted

@@ -14,6 +14,7 @@ from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, UpdateRefused
 from gossipdp.protocol.exchange import Deadlines, Initiator, Responder, Terms
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Void
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.wire import encode
 
 CHUNKS, WIDTH = 3, 256
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
@@ -21,7 +22,7 @@ EXCHANGE = 1 << 32 | 7
 DEADLINES = Deadlines(ask=1.0, silence=10.0, doubt=5.0)
 
 
-def terms(partner, codec, window):
+def terms(partner, codec, window, rate=float("inf")):
     return Terms(
         partner=partner,
         incarnation=1,
@@ -32,6 +33,7 @@ def terms(partner, codec, window):
         window=window,
         unmet=False,
         lower=partner == RESPONDER,
+        rate=rate,
     )
 
 
@@ -74,15 +76,17 @@ class Side:
 class Pair:
     """Both machines and the wire between them; every message is decoded from its frames."""
 
-    def __init__(self, codec="modulo8", window=2, spread=0.1):
+    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf")):
         self.now = 0.0
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
         accept = Accept(EXCHANGE, codec, 0.5, 0.0, window)
         size = {"chunks": CHUNKS, "chunk_parameters": WIDTH, "now": 0.0}
-        self.responder.machine = Responder(terms(INITIATOR, codec, window), accept, self.responder.outputs, DEADLINES, **size)
+        self.responder.machine = Responder(
+            terms(INITIATOR, codec, window, rate), accept, self.responder.outputs, DEADLINES, **size
+        )
         self.accept = self.responder.post()
         self.initiator.machine = Initiator(
-            terms(RESPONDER, codec, window), INITIATOR, self.initiator.outputs, DEADLINES, first=1, **size
+            terms(RESPONDER, codec, window, rate), INITIATOR, self.initiator.outputs, DEADLINES, first=1, **size
         )
         self.wire: deque[tuple[Side, object]] = deque()
         self.said = []
@@ -492,7 +496,7 @@ def test_share_above_the_bound_is_refused_by_the_initiator():
     def mangle(at, item, wire):
         hearer, envelope = item
         if isinstance(envelope.message, Ack):
-            frames = wire_encode(Ack(EXCHANGE, envelope.message.chunk, envelope.message.turn, 1.0), envelope.frames[1:])
+            frames = encode(Ack(EXCHANGE, envelope.message.chunk, envelope.message.turn, 1.0), envelope.frames[1:])
             return [(hearer, envelope._replace(frames=frames))]
         return [item]
 
@@ -529,4 +533,52 @@ def test_offer_repeated_before_the_first_chunk_is_accepted_again():
     assert not pair.responder.post()
 
 
-wire_encode = wire.encode
+def test_void_chunk_is_never_opened_or_mixed_again():
+    """Copies of its Ranges and Data may still be under way when the initiator has long dropped it."""
+    pair = Pair(window=1)
+    heard = []
+
+    def mangle(at, item, wire):
+        hearer, envelope = item
+        if hearer is pair.responder:
+            heard.append(item)
+        damaged = isinstance(envelope.message, Data) and (envelope.message.chunk, envelope.message.turn) == (1, 2)
+        frames = [envelope.frames[0], *[b"x"] * (len(envelope.frames) - 1)] if damaged else envelope.frames
+        return [(hearer, envelope._replace(frames=frames))] if at < 4 else []
+
+    pair.play(mangle, until=0.5)
+    assert Void(EXCHANGE, 1) in pair.said and not pair.responder.machine.ended
+    for hearer, envelope in [item for item in heard if getattr(item[1].message, "chunk", -1) == 1]:
+        pair.deliver(hearer, envelope)
+        pair.responder.work(pair.now)
+    assert not pair.responder.mixed and {envelope.message for envelope in pair.responder.post()} == {Void(EXCHANGE, 1)}
+
+
+def test_initiators_life_ends_while_two_chunks_are_being_mixed_and_both_are_counted():
+    pair, out = Pair(window=2), []
+    pair.gather()
+    while len(out) < 2:
+        hearer, envelope = pair.wire.popleft()
+        pair.deliver(hearer, envelope)
+        queue = pair.responder.outputs.jobs
+        out += [job for job in queue if isinstance(job, jobs.DecodeAndMix)]
+        for job in out:
+            if job in queue:
+                queue.remove(job)
+        pair.gather()
+    pair.responder.machine.give_up(pair.now)
+    pair.responder.outputs.jobs.extend(out)
+    pair.responder.work(pair.now)
+    assert sum(event.count for event in pair.responder.of(ChunksInDoubt)) == len(pair.responder.mixed) == 2
+    assert pair.responder.machine.settled and not pair.responder.algorithm._open
+
+
+def test_rate_agreed_on_is_kept_and_every_chunk_is_averaged_all_the_same():
+    unhurried = Pair(window=1)
+    unhurried.play()
+    sent = unhurried.initiator.machine.tally.sent
+    pair = Pair(window=1, rate=sent / 6.0)
+    pair.play()
+    pair.check()
+    # The last chunk may be opened once the first two are paid for: two thirds of six seconds.
+    assert 3.5 <= pair.now <= 6.0 < DEADLINES.silence

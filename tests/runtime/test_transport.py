@@ -813,3 +813,22 @@ class Relay:
         self._thread.join()
         for connection in (self._server, *self._connections):
             connection.close()
+
+
+def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq's I/O thread tells a monitor of the break, and would wait for ever if the monitor's reader were gone."""
+    dialler, first, second = net.peer(), net.peer(), net.peer()
+    net.link(dialler, first)
+    detach = dialler._detach
+
+    def detach_slowly(source: Any, linger: float = 0) -> None:
+        detach(source, linger)
+        if first in net.transports:
+            net.close(first)  # between the monitor's end and the connection's
+            net.settle(0.05)
+
+    monkeypatch.setattr(dialler, "_detach", detach_slowly)
+    (link,) = dialler._peering._links.values()
+    dialler.shut(link.connections[Lane.CONTROL], 0.0)
+    link.connections[Lane.CONTROL].handle = None
+    net.link(dialler, second)
