@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +53,8 @@ from peers.version import SOFTWARE
 log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
+BYTES_PER_PARAMETER = 10
+"""anchor, momentum and some: what a daemon needs at the least"""
 
 TIMINGS: dict[str, dict[str, Any]] = {
     "local": {
@@ -149,7 +152,7 @@ def peer_config(config: Config) -> PeerConfig:
             matching=timing["matching"],
             deadlines=timing["deadlines"],
         ),
-        transfer=timing["transfer"],
+        transfer=replace(timing["transfer"], max_parameters=psutil.virtual_memory().total // BYTES_PER_PARAMETER),
         every=exchange.every,
         bits=exchange.bits,
         lr=outer.lr,
@@ -305,6 +308,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     try:
         node.run()
+    except GossipdpError as error:
+        log.error("%s", error, extra={"code": error.code})
+        return error.exit_code
     finally:
         node.close()
     log.info("left")

@@ -103,8 +103,11 @@ class Averaging:
     def want(self, exchanges: int, now: float) -> None:
         """A round has begun: look for so many partners; end what has lasted longer than a round."""
         self._round += 1
-        if isinstance(self._active, Initiator) and self._active.round < self._round - 1:
-            self._active.finish_early(now)
+        if self._active is not None and self._active.round < self._round - 1:
+            if isinstance(self._active, Initiator):
+                self._active.finish_early(now)
+            else:
+                self._active.close("cut", now, "round")
         self._matching.want(exchanges, now)
         self.step(now)
 
@@ -112,6 +115,8 @@ class Averaging:
         """Offer and accept no more, and end what is under way at the next chunk boundary."""
         self._stopped = True
         self._matching.wanted = 0
+        if (offered := self._matching.withdraw()) is not None:
+            self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
         if isinstance(self._active, Initiator):
             self._active.finish_early(now)
         elif self._active is not None:
@@ -313,7 +318,6 @@ class Averaging:
             chunk_parameters=self.model.chunk_parameters,
             now=now,
         )
-        initiator.round = self._round
         self._start(initiator, source)
 
     def _terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
@@ -334,6 +338,7 @@ class Averaging:
 
     def _start(self, side: Initiator | Responder, partner: bytes) -> None:
         self._active = side
+        side.round = self._round
         self._matching.matched()
         if len(self._met) > MAX_MET:
             self._met.clear()
@@ -360,7 +365,7 @@ class Averaging:
                     if len(self._settling) > MAX_SETTLING:
                         self._settling[next(iter(self._settling))].give_up(now)
             if active.tally.chunks == 0:
-                self._matching.unmatched(now)
+                self._matching.unmatched(active.terms.partner, now)
             self._ended(active.tally.chunks, now - active.tally.started, now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]
@@ -371,7 +376,8 @@ class Averaging:
         assert self.model is not None
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
         alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
-        partner = self._matching.candidate(alive, unsettled, self._membership.rtt, now)
+        met = {member.id for member in alive if self._met.get(member.id) == self._round}
+        partner = self._matching.candidate(alive, unsettled, met, self._membership.rtt, now)
         if partner is not None:
             self._counter += 1
             self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)

@@ -74,7 +74,7 @@ class SlotSealed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken(Event):
-    """The snapshot area is free again. refused: "" or nan."""
+    """The snapshot area is free again. refused: "", nan, or session (an older one's, or not awaited)."""
 
     snapshot: int
     refused: str = ""
@@ -102,10 +102,9 @@ class ExchangeStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeEnded(Event):
-    """result: done, cut (ended early at a chunk boundary), lost (the partner went silent), refused.
+    """result: done, cut (ended early at a chunk boundary), lost (the partner went silent).
 
     distance: RMS of a_i - a_j per parameter over the mixed chunks. duration in seconds. Bytes are whole frames.
-    lateness: steps from the submit to the end of the exchange, as a share of a round (h/H), or NaN.
     """
 
     partner: bytes

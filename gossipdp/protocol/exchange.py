@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, UpdateRefused
-from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Void
+from gossipdp.protocol.messages import MAX_BUFFER, Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Void
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import Buffer
 
@@ -112,6 +112,8 @@ class _Side:
     def __init__(self, terms: Terms, outputs: Outputs, of: int, chunk_parameters: int, now: float) -> None:
         self.terms, self._outputs, self._of, self._chunk_parameters = terms, outputs, of, chunk_parameters
         self.tally = Tally(now)
+        self.round = 0
+        """of this peer, when the exchange began"""
         self.heard_at = now
         self.ended = False
 
@@ -171,7 +173,6 @@ class Initiator(_Side):
         self._me, self._deadlines = me, deadlines
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
-        self.round = 0
         self._open: dict[int, _Chunk] = {}
         self._result = "done"
         self._exhausted = False
@@ -233,6 +234,8 @@ class Initiator(_Side):
         chunk = self._open.get(number)
         if chunk is None or chunk.working or turn != chunk.turn + 1:
             return
+        if share is not None and turn == 1:
+            return  # nothing has been told that could have been mixed
         # Either answer ends the doubt: a Data says not mixed yet, an Ack says mixed.
         chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
         key, terms = self._key(number), self.terms
@@ -405,6 +408,8 @@ class Responder(_Side):
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
         self.heard_at = now
         self.tally.received += size
+        if isinstance(message, Ranges | Data | Ask) and message.chunk >= self._of:
+            return
         match message:
             case Ranges(_, number):
                 self._open_chunk(number, buffers[0])
@@ -420,8 +425,6 @@ class Responder(_Side):
             return self._answer(number, 0)
         if self.ended:
             return self._send(Void(self.terms.exchange, number))
-        if number >= self._of:
-            return None
         if len(self._open) >= 2 * self.terms.window:
             # An initiator has one window open at the most, so the older ones are those it has dropped.
             oldest = next((other for other, chunk in self._open.items() if not chunk.working), None)
@@ -493,11 +496,15 @@ class Responder(_Side):
             self._send(chunk.message, turn.buffers)
 
     def timer(self) -> float | None:
-        return None if self.ended else self.heard_at + self._deadlines.silence
+        return None if self.ended else self._silent_at()
 
     def handle_timer(self, now: float) -> None:
-        if not self.ended and now >= self.heard_at + self._deadlines.silence:
+        if not self.ended and now >= self._silent_at():
             self.close("lost", now)
+
+    def _silent_at(self) -> float:
+        # At a low rate the initiator may owe nothing for as long as its largest message takes.
+        return self.heard_at + self._deadlines.silence + MAX_BUFFER / self.terms.rate
 
     def close(self, result: str, now: float, reason: str = "") -> None:
         """Mix nothing more; `reason` is told to the partner if given. A chunk being mixed right now still counts."""

@@ -8,7 +8,7 @@ gossip algorithms"; algorithms section 7). This module knows ids and round-trip 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -87,13 +87,19 @@ class Matching:
             self._lonely_since = now
 
     def candidate(
-        self, alive: Sequence[Member], excluded: Mapping[bytes, str], rtt: Callable[[bytes], float | None], now: float
+        self,
+        alive: Sequence[Member],
+        excluded: Mapping[bytes, str],
+        met: Collection[bytes],
+        rtt: Callable[[bytes], float | None],
+        now: float,
     ) -> bytes | None:
-        """Whom to offer to now, if anybody."""
+        """Whom to offer to now, if anybody: rather one not met in this round, and not one that has just refused."""
         if self.wanted == 0 or self.offered is not None or now < self._not_before:
             return None
         possible = [member.id for member in alive if member.id not in excluded]
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
+        fresh = [peer for peer in fresh if peer not in met] or fresh
         if not fresh:
             self._back_off(now)
             return None
@@ -128,8 +134,9 @@ class Matching:
         self._refused = 0
         self._lonely_since = None
 
-    def unmatched(self, now: float) -> None:
-        """The exchange mixed nothing: it is wanted again, if it was."""
+    def unmatched(self, partner: bytes, now: float) -> None:
+        """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""
+        self.refusals[partner] = self.reasons[partner] = "nothing mixed"
         self.wanted += self._counted
         self._counted = False
         self._back_off(now)

@@ -136,6 +136,8 @@ class Peer:
         self._rounds_alone = ALONE_AFTER
         self._fresh = True
         self._every = 0
+        self._fine_round = 0
+        self._rounds_before = 0
         self._step_time = 0.0
         self._exchange_time = 0.0
         self._submitted_at: float | None = None
@@ -324,6 +326,16 @@ class Peer:
         return self._every or self._pace()
 
     @property
+    def steps(self) -> int:
+        """Optimizer steps of this peer's submitted snapshots since it started."""
+        return self._steps
+
+    @property
+    def samples(self) -> int:
+        """Samples of the same."""
+        return self._samples
+
+    @property
     def warming_up(self) -> bool:
         return self.clock < self.config.warmup_steps
 
@@ -379,7 +391,10 @@ class Peer:
     def _after_manifest(self) -> None:
         joiner = self._joiner
         if joiner is not None and joiner.mismatch:
-            joiner.mismatch = ""
+            mismatch, joiner.mismatch = joiner.mismatch, ""
+            if mismatch == "size":
+                self._outputs.emit(Notice("GD-502", "the network's model does not fit this host's memory"))
+                return
             text = "the network runs with other settings than this peer: see `gossipdp config show` on both"
             self._outputs.emit(Notice("GD-303", text))
 
@@ -411,6 +426,7 @@ class Peer:
         self.rounds.rounds = rounds
         self._clock = max(self._clock, clock, self.progress.clock())
         self._fresh = origin != "founded"
+        self._rounds_before = rounds
         self.averaging.model = self.model
         self._choose_terms()
         self._report()
@@ -437,15 +453,15 @@ class Peer:
     def _set_pace(self) -> None:
         every = self._pace()
         if self._every == 0 or abs(every - self._every) > 0.2 * self._every:
-            changed = self._every not in (0, every)
+            if self._every:
+                # The next round moves by another measure than the ranges were predicted from.
+                self._fine_round = self.rounds.rounds + 1
             self._every = every
-            # Ranges were predicted from shorter rounds: the next exchange has to allow for more.
-            self._fresh = self._fresh or changed
             self._outputs.emit(Pace(every))
 
     def _choose_terms(self) -> None:
         """Codec and pull to offer next, and at least to accept."""
-        first = self._fresh or self.rounds.rounds <= 1
+        first = self._fresh or self.rounds.rounds <= 1 or self.rounds.rounds == self._fine_round
         bits = self.config.bits
         if self._fresh and self._rounds_alone >= ALONE_AFTER:
             bits = max(bits, 16)
@@ -474,4 +490,5 @@ class Peer:
             self._choose_terms()
 
     def _report(self) -> None:
-        self.progress.report(clock=self._clock, steps=self._steps, samples=self._samples, rounds=self.rounds.rounds)
+        rounds = self.rounds.rounds - self._rounds_before
+        self.progress.report(clock=self._clock, steps=self._steps, samples=self._samples, rounds=rounds)

@@ -20,6 +20,10 @@ _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
 
 
+LARGEST = 1 << 56
+"""steps or samples of one peer; what claims more is no report"""
+
+
 class ProgressBoard:
     """The reports one peer knows, its own among them.
 
@@ -54,16 +58,16 @@ class ProgressBoard:
 
     def steps(self) -> int:
         """Steps of all peers together, ever."""
-        return sum(report.steps for report in self._reports.values())
+        return min(_U63, sum(report.steps for report in self._reports.values()))
 
     def samples(self) -> int:
         """Samples of all peers together, ever."""
-        return sum(report.samples for report in self._reports.values())
+        return min(_U63, sum(report.samples for report in self._reports.values()))
 
     def report(self, *, clock: int, steps: int, samples: int, rounds: int) -> None:
         """This peer's progress: `clock` absolute (that adopted at the join, plus own steps since), the rest
         counted since this process started."""
-        self._clock = max(self._clock, min(clock, _U63))
+        self._clock = max(self._clock, min(clock, LARGEST))
         before, now = self._life, (steps, samples, rounds)
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
         self._write(self.mine)
@@ -71,6 +75,9 @@ class ProgressBoard:
     def merge(self, reports: Iterable[Progress]) -> None:
         """Reports that came from a peer, or from this peer's own store."""
         for report in reports:
+            if max(report.clock, report.steps, report.samples) > LARGEST:
+                self.refused += 1
+                continue
             if report.id == self._me:
                 self._merge_mine(report)
                 continue

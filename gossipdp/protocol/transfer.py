@@ -40,6 +40,8 @@ class TransferConfig:
     """without a chunk, go on with another source"""
     window: int = 8
     """chunks asked for at once"""
+    max_parameters: int = 1 << 34
+    """a larger model does not fit this host"""
     keep: float = 60.0
     """a snapshot nobody has asked of for so long is dropped"""
     fresh: float = 30.0
@@ -202,6 +204,7 @@ class Joiner:
         self._working: dict[int, bytes] = {}
         self._heard_at = 0.0
         self._retry_at: float | None = None
+        self._failures = 0
         self._fetching = False
         self.done = False
 
@@ -256,6 +259,9 @@ class Joiner:
         )
         if not sound:
             return self._distrust("manifest", now)
+        if schema.size > self._config.max_parameters:
+            self.mismatch = "size"
+            return self._abandon("size", now)
         if manifest.settings != self._settings:
             self.mismatch = "settings"
             return self._abandon("settings", now)
@@ -268,6 +274,7 @@ class Joiner:
         assert self.manifest is not None
         if manifest.clock > self.manifest.clock:
             self.manifest = manifest
+        self._failures = 0
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching, self._heard_at = True, now
         self._ask(now)
@@ -318,7 +325,9 @@ class Joiner:
             self.refusals[self.source] = reason
         self.source, self._fetching = None, False
         self._asked.clear()
-        self._retry_at = now + 0.2 * (1.0 + self._random.random())
+        # A source that is gone is soon replaced by another; one that cannot be used will not be better in a second.
+        self._failures = 0 if reason in ("gone", "silent") else min(self._failures + 1, 8)
+        self._retry_at = now + 0.1 * 2.0**self._failures * (1.0 + self._random.random())
 
     def timer(self) -> float | None:
         if self.done:

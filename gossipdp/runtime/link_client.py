@@ -49,7 +49,10 @@ class Link:
             UnreachableError: GD-105, no daemon serves this home.
         """
         path = socket_path(home)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:  # no descriptor left: training goes on, and tries again later
+            raise _no_daemon(path, error) from None
         try:
             connection.setblocking(False)
             if path.name != "link.sock":
@@ -64,7 +67,11 @@ class Link:
 
     def hello(self, schema: Schema, world: int = 1) -> None:
         """Introduce this process: the model it trains, and how many processes train the replica."""
-        fd = write_blob(schema.to_bytes())
+        try:
+            fd = write_blob(schema.to_bytes())
+        except OSError as error:
+            self.lost = f"no memory file: {error.strerror}"
+            return
         try:
             hello = Hello(LINK_VERSION, os.getpid(), world, schema.digest)
             socket.send_fds(self._connection, [encode(hello)], [fd])

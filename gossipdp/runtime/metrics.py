@@ -243,7 +243,11 @@ class Metrics:
         self._round.set(peer.rounds.rounds)
         self._clock_steps.set(peer.clock)
         self.set_training(
-            steps=status.steps, samples=status.samples, loss=status.loss, stall=status.stall_seconds, on=status.training
+            steps=status.steps,
+            samples=status.samples,
+            loss=status.loss,
+            stall=status.stall_seconds,
+            on=status.training,
         )
         if status.exchanged_bytes:
             self._compression.set(4 * status.exchanged_parameters / status.exchanged_bytes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.errors import DataError, GossipdpError
+from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.messages import Ack, Data, Member, State, short
 from gossipdp.protocol.outputs import Envelope
@@ -128,7 +128,7 @@ class Node:
         """Begin a checkpoint now; False if there is no model yet or one is being written."""
         if not self.peer.ready or self._keeper.busy:
             return False
-        model, status = self.peer.model, self.status
+        model = self.peer.model
         assert model is not None
         meta = CheckpointMeta(
             network=self._config.network,
@@ -137,8 +137,8 @@ class Node:
             incarnation=self._incarnation,
             round=self.peer.rounds.rounds,
             clock=self.peer.clock,
-            steps=status.steps,
-            samples=status.samples,
+            steps=self.peer.steps,
+            samples=self.peer.samples,
             schema=model.schema.digest.hex(),
         )
         self._keeper.save(self._algorithm.ledger, meta, model.schema_bytes)
@@ -216,9 +216,10 @@ class Node:
         return job
 
     def _execute(self, work: Any) -> Any:
-        if isinstance(work, tuple):
-            return work[1]()
-        return self._algorithm.run(work)
+        try:
+            return work[1]() if isinstance(work, tuple) else self._algorithm.run(work)
+        except MemoryError:
+            raise HardwareError("GD-502", "the model does not fit this host's memory", seen=repr(work)[:200]) from None
 
     def _bind(self, x: Any, slots: tuple[Any, Any]) -> None:
         self._algorithm.ledger.bind(x, slots)
@@ -300,8 +301,6 @@ class Node:
                 if not self.peer.ready:
                     log.info("a training process waits for the model")
             case links.Submitted():
-                self.status.steps += event.steps
-                self.status.samples += event.samples
                 self.peer.submit(event.session, event.snapshot, event.applied, event.steps, event.samples, now)
             case links.SlotApplied():
                 self.peer.slot_applied(event.session, event.slot, now)
@@ -326,9 +325,9 @@ class Node:
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
                 self._link.refuse(code, cause, reason, do)
-            case events.Pace(every):
+            case events.Pace() | events.RoundDone():
                 if self.status.training:
-                    self._link.send(links.Pace(every, self.peer.clock, self.peer.progress.samples()))
+                    self._link.send(links.Pace(self.peer.every, self.peer.clock, self.peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
                 self._link.send(links.Slot(self.peer.rounds.session, slot, links.spans(chunks)))
             case events.SnapshotTaken(snapshot, refused):
@@ -359,7 +358,8 @@ class Node:
         if origin == "founded" and not self._transport.run:
             self._transport.run = self._found_run()
         log.info("model %s, network clock %d", origin, clock)
-        self._next_checkpoint = now + self._config.checkpoint_every
+        # A run that is lost before its first checkpoint could never be started again: save what is new here at once.
+        self._next_checkpoint = now + (self._config.checkpoint_every if origin == "restored" else 0.0)
 
     def _log_exchange(self, event: events.ExchangeEnded) -> None:
         log.log(
@@ -393,13 +393,15 @@ class Node:
         addresses = {member.id: member.address for member in members if member.state != State.LEFT}
         if addresses and addresses != self._remembered:
             self._remembered = addresses
-            self._remember([member for member in members if member.id in addresses])
+            try:
+                self._remember([member for member in members if member.id in addresses])
+            except GossipdpError as error:
+                self._trouble(error.code, str(error), now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
             self.checkpoint()
         if self.status.leaving and not self._final_checkpoint:
-            self._final_checkpoint = True
-            self.checkpoint()
+            self._final_checkpoint = self.checkpoint() or not self.peer.ready
         if now >= self._stopping_at and not (self._keeper.busy and now < self._stopping_at + 5.0):
             self._finished = True
 

@@ -57,8 +57,6 @@ class Status:
     distance: float = math.nan
     loss: float = math.nan
     stall_seconds: float = 0.0
-    steps: int = 0
-    samples: int = 0
     training: bool = False
     in_doubt: int = 0
     last_partner: bytes = b""
@@ -135,6 +133,14 @@ class Status:
                 rate.at, rate.samples = now, report.samples
 
     @property
+    def steps(self) -> int:
+        return self.peer.steps
+
+    @property
+    def samples(self) -> int:
+        return self.peer.samples
+
+    @property
     def consensus_distance(self) -> float:
         """RMS distance of a replica to the mean, per parameter: E||a_i - a_j||^2 = 2N/(N-1) CD^2 over pairs."""
         members = 1 + len(self.peer.membership.alive())
@@ -164,8 +170,8 @@ class Status:
             "training": "attached" if self.training else "none",
             "round": peer.rounds.rounds,
             "clock": peer.clock,
-            "steps": self.steps,
-            "samples": self.samples,
+            "steps": peer.steps,
+            "samples": peer.samples,
             "every": peer.every,
             "warming_up": peer.warming_up,
             "members": self.counts(),

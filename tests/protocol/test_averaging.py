@@ -485,3 +485,35 @@ def test_new_offer_settles_the_old_exchange_or_counts_it_if_it_comes_from_a_late
     node.hear(A.id, an_offer(later << 32 | 2), now=1.0)
     assert node.averaging.partner == A.id
     assert [event.count for event in node.of(ChunksInDoubt)] == counted
+
+
+def test_stop_takes_back_the_offer_that_is_out_and_a_late_accept_begins_nothing():
+    a, b = network(A, B).values()
+    a.averaging.want(1, 0.0)
+    (envelope,) = a.post()
+    a.averaging.stop(0.0)
+    assert [type(sent.message) for sent in a.post()] == [End]
+    a.hear(b.id, Accept(envelope.message.exchange, "modulo8", 0.5, 0.0, 2, 1))
+    assert a.averaging.partner is None
+    assert [sent.message.reason for sent in a.post()] == ["unwanted"]
+
+
+def test_responder_is_free_after_a_round_whatever_the_initiator_goes_on_asking():
+    a, b = network(A, B).values()
+    b.hear(a.id, an_offer(1 << 32 | 1))
+    assert b.averaging.partner == a.id
+    for step in range(1, 4):
+        b.hear(a.id, Ask(1 << 32 | 1, 0, 0), now=float(step))
+        b.averaging.want(1, float(step))
+    assert [event.result for event in b.of(ExchangeEnded)] == ["cut"]
+    assert [m.message.reason for m in b.post(4.0) if isinstance(m.message, End)][0] == "round"
+
+
+def test_second_exchange_of_a_round_goes_to_somebody_else():
+    for seed in range(8):
+        nodes = network(A, B, C, config=configured(matching=MatchingConfig(biased=0.0)))
+        averaging = nodes[A.id].averaging
+        averaging._matching._random.seed(seed)
+        averaging.want(2, 0.0)
+        pump(nodes)
+        assert sorted(event.partner for event in nodes[A.id].of(ExchangeStarted)) == [B.id, C.id]

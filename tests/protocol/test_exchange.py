@@ -582,3 +582,24 @@ def test_rate_agreed_on_is_kept_and_every_chunk_is_averaged_all_the_same():
     pair.check()
     # The last chunk may be opened once the first two are paid for: two thirds of six seconds.
     assert 3.5 <= pair.now <= 6.0 < DEADLINES.silence
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8", "modulo4"])
+def test_acknowledgement_of_what_was_never_told_is_ignored(codec):
+    pair = Pair(codec=codec)
+    pair.gather()
+    hostile = Ack(EXCHANGE, 1, 1, 1.0)
+    pair.initiator.machine.receive(hostile, [b"xx"], 10, 0.0)
+    pair.gather()
+    pair.play()
+    pair.check()
+
+
+def test_questions_about_chunks_that_do_not_exist_leave_nothing_behind():
+    pair = Pair()
+    pair.gather()
+    for number in range(CHUNKS, CHUNKS + 1000):
+        pair.responder.machine.receive(Ask(EXCHANGE, number, 2), [], 10, 0.0)
+    assert not pair.responder.machine._void
+    pair.play()
+    pair.check()

@@ -56,15 +56,15 @@ def test_unknown_round_trip_times_count_as_near():
 
 
 def test_nothing_wanted_nobody_chosen():
-    assert matching().candidate(ALIVE, {}, lambda peer: None, 0.0) is None
+    assert matching().candidate(ALIVE, {}, (), lambda peer: None, 0.0) is None
 
 
 def test_wanted_offers_to_one_at_a_time():
     machine = matching()
     machine.want(2, 0.0)
-    partner = machine.candidate(ALIVE, {}, lambda peer: None, 0.0)
+    partner = machine.candidate(ALIVE, {}, (), lambda peer: None, 0.0)
     machine.offer(partner, 1, 0.1, 0.0)
-    assert machine.candidate(ALIVE, {}, lambda peer: None, 0.0) is None
+    assert machine.candidate(ALIVE, {}, (), lambda peer: None, 0.0) is None
     assert machine.timer() == pytest.approx(0.7) and machine.offered.expires == pytest.approx(1.4)
 
 
@@ -85,20 +85,20 @@ def test_refused_member_is_not_asked_again_while_others_are_fresh():
     machine, asked, now = matching(), [], 0.0
     machine.want(1, now)
     for exchange in range(3):
-        partner = machine.candidate(ALIVE[:3], {}, lambda peer: None, now)
+        partner = machine.candidate(ALIVE[:3], {}, (), lambda peer: None, now)
         asked.append(partner)
         machine.offer(partner, exchange, None, now)
         machine.refused("busy", now)
         now = machine.timer()
     assert sorted(asked) == IDS[:3]
-    assert machine.candidate(ALIVE[:3], {}, lambda peer: None, now) in IDS
+    assert machine.candidate(ALIVE[:3], {}, (), lambda peer: None, now) in IDS
 
 
 def test_excluded_members_are_never_chosen():
     machine = matching()
     machine.want(1, 0.0)
-    assert machine.candidate(ALIVE[:2], {IDS[0]: "unsettled"}, lambda peer: None, 0.0) == IDS[1]
-    assert machine.candidate(ALIVE[:1], {IDS[0]: "unsettled"}, lambda peer: None, 0.0) is None
+    assert machine.candidate(ALIVE[:2], {IDS[0]: "unsettled"}, (), lambda peer: None, 0.0) == IDS[1]
+    assert machine.candidate(ALIVE[:1], {IDS[0]: "unsettled"}, (), lambda peer: None, 0.0) is None
     assert machine.timer() > 0.0
 
 
@@ -107,11 +107,11 @@ def test_matched_counts_whoever_offered_and_unmatched_restores_only_what_was_cou
     machine.want(1, 0.0)
     machine.matched()
     assert machine.wanted == 0 and machine.timer() is None
-    machine.unmatched(0.0)
+    machine.unmatched(IDS[0], 0.0)
     assert machine.wanted == 1
     machine.matched()
     machine.matched()
-    machine.unmatched(0.0)
+    machine.unmatched(IDS[0], 0.0)
     assert machine.wanted == 0
 
 

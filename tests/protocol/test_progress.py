@@ -124,3 +124,10 @@ def test_absurd_report_on_me_leaves_my_own_report_sendable() -> None:
     board.report(clock=9, steps=9, samples=9, rounds=9)
     message, _ = wire.decode(wire.encode(Ping(1, (), board.page(8))))
     assert message == Ping(1, (), (board.mine,))
+
+
+def test_claims_beyond_all_reason_are_no_reports() -> None:
+    board = ProgressBoard(b"m" * 32)
+    board.report(clock=5, steps=5, samples=5, rounds=1)
+    board.merge([Progress(b"x" * 32, (1 << 63) - 1, 0, 0, 0), Progress(b"m" * 32, 1, 1 << 60, 0, 0)])
+    assert (board.clock(), board.steps(), board.refused) == (5, 5, 2)
