@@ -506,7 +506,7 @@ def test_responder_is_free_after_a_round_whatever_the_initiator_goes_on_asking()
         b.hear(a.id, Ask(1 << 32 | 1, 0, 0), now=float(step))
         b.averaging.want(1, float(step))
     assert [event.result for event in b.of(ExchangeEnded)] == ["cut"]
-    assert [m.message.reason for m in b.post(4.0) if isinstance(m.message, End)][0] == "round"
+    assert "round" in [m.message.reason for m in b.post(4.0) if isinstance(m.message, End)]
 
 
 def test_second_exchange_of_a_round_goes_to_somebody_else():
