@@ -159,8 +159,7 @@ def peer_config(config: Config) -> PeerConfig:
         momentum=outer.momentum,
         kappa=exchange.kappa,
         warmup_steps=exchange.warmup_steps,
-        early_steps=exchange.early_steps,
-        run_steps=exchange.run_steps,
+        early_steps=exchange.early_until,
         resume_after=timing["resume_after"],
     )
 

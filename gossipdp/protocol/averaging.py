@@ -82,7 +82,6 @@ class Averaging:
         self._config, self._membership, self._outputs, self._ended = config, membership, outputs, ended
         self._me = membership.me.id
         self._matching = Matching(config.matching, random)
-        self._random = random
         self._counter = incarnation << 32
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}

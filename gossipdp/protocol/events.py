@@ -36,13 +36,6 @@ class StateReady(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaReceived(Event):
-    """The network's schema came with the state, before any training process attached."""
-
-    schema: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class SessionOpened(Event):
     """The training process may load x from shared memory and step; its submits carry `session`."""
 

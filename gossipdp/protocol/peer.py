@@ -21,7 +21,6 @@ from gossipdp.protocol.events import (
     MessageDropped,
     Notice,
     Pace,
-    SchemaReceived,
     SessionRefused,
     SnapshotTaken,
     StateReady,
@@ -53,8 +52,6 @@ __all__ = ["Peer", "PeerConfig"]
 
 WARMUP_EVERY = 5
 """H during the warm start, at the least"""
-EARLY_SHARE = 0.4
-"""of a run of known length: while the learning rate is high, rounds make several exchanges"""
 ALONE_AFTER = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 
@@ -77,9 +74,7 @@ class PeerConfig:
     warmup_steps: int = 200
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
     early_steps: int = 1000
-    """steps of the network's clock with several exchanges a round, when `run_steps` is 0"""
-    run_steps: int = 0
-    """length of the run in steps of the network's clock; 0 if unknown"""
+    """steps of the network's clock with several exchanges a round, while the learning rate is high"""
     resume_after: float = 30.0
     """seconds a restarted peer looks for the network's state before it goes on from its own checkpoint"""
     leave_within: float = 5.0
@@ -430,7 +425,6 @@ class Peer:
         self.averaging.model = self.model
         self._choose_terms()
         self._report()
-        self._outputs.emit(SchemaReceived(schema_bytes))
         self._outputs.emit(StateReady(origin, self._clock))
         self._set_pace()
         self._try_attach()
@@ -475,10 +469,9 @@ class Peer:
         self._rounds_alone += 1
         self._set_pace()
         self._choose_terms()
-        length = self.config.run_steps
-        early = self.clock < (EARLY_SHARE * length if length else self.config.early_steps)
         members = 1 + len(self.membership.alive())
         if members > 1:
+            early = self.clock < self.config.early_steps
             self.averaging.want(exchanges_per_round(members, early), now)
 
     def _exchange_ended(self, chunks: int, duration: float, now: float) -> None:

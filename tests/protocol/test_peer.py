@@ -18,7 +18,6 @@ from gossipdp.protocol.events import (
     Notice,
     Pace,
     RoundDone,
-    SchemaReceived,
     SessionOpened,
     SessionRefused,
     SlotSealed,
@@ -137,7 +136,6 @@ def test_joiner_receives_the_model_before_its_training_process_may_step():
         assert town.net.now < 10.0
     town.run(0.1)
     assert [event.origin for event in town.of(1, StateReady)] == ["received"]
-    assert town.of(1, SchemaReceived)[0].schema == SCHEMA.to_bytes()
     assert trainer.session == 1
     np.testing.assert_allclose(trainer.x, town.hosts[0].algorithm.ledger.a, atol=0.5)
     assert np.abs(trainer.x - own_start).max() > 1.0

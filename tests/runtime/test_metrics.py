@@ -52,7 +52,6 @@ EVENTS: list[events.Event] = [
     events.MemberChanged(member(), None),
     events.Joined(PARTNER),
     events.StateReady("received", 1200),
-    events.SchemaReceived(b"schema"),
     events.SessionOpened(1),
     events.SessionRefused("GD-301", "a parameter differs"),
     events.Pace(50),
