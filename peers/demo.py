@@ -56,14 +56,15 @@ class Process:
     status: dict[str, Any] = field(default_factory=dict)
 
     def last_line(self) -> dict[str, Any]:
-        """The newest complete line of the training log."""
+        """The newest complete line of the training log that has a training loss."""
         try:
             with open(self.log, "rb") as lines:
                 lines.seek(max(0, lines.seek(0, os.SEEK_END) - 2000))
                 complete = lines.read().split(b"\n")[:-1]
         except OSError:
             return {}
-        return json.loads(complete[-1]) if complete and complete[-1].startswith(b"{") else {}
+        lines_with_loss = [line for line in complete if line.startswith(b"{") and b'"loss"' in line]
+        return json.loads(lines_with_loss[-1]) if lines_with_loss else {}
 
     def ask(self) -> None:
         """Look at the daemon; what it said last stays when it is gone."""
