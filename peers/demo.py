@@ -136,12 +136,24 @@ class Demo:
                 for process in self.processes:
                     process.ask()
                 show(self.processes, time.monotonic() - started)
+                self.check_nobody_is_left_behind()
                 time.sleep(POLL)
         for process in self.processes:
             if process.child.returncode != 0:
                 tail = (self.out / f"{process.name}.log").read_text(errors="replace")[-1500:]
                 raise HardwareError("GD-503", f"{process.name} ended with {process.child.returncode}", seen=tail)
         return report.summarize(self.processes, self.options, time.monotonic() - started)
+
+    def check_nobody_is_left_behind(self) -> None:
+        """In a very short run the first peer may be done, and gone, before another has got the model from it."""
+        peers = [process for process in self.processes if process.home is not None]
+        running = [process for process in peers if process.child.poll() is None]
+        alone = len(running) < len(peers) and all(process.status.get("state") == "joining" for process in running)
+        if running and alone:
+            names = ", ".join(process.name for process in running)
+            raise HardwareError(
+                "GD-503", "the run was over before every peer had the model", seen=names, do="take more --steps"
+            )
 
     def stop(self) -> None:
         """End what this demo started, and nothing else."""
