@@ -180,7 +180,7 @@ class Peer:
         self._step(now)
 
     def submit(self, session: int, snapshot: int, applied: int, steps: int, samples: int, now: float) -> None:
-        """The training process has put a snapshot into x, after so many steps and samples in this session's round."""
+        """The training process has put a snapshot into x, so many steps and samples after the one before."""
         if session == self.rounds.session and self._submitted_at is not None and steps > 0:
             self._step_time = (now - self._submitted_at) / steps
         self._submitted_at = now
