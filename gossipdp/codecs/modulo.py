@@ -6,7 +6,7 @@ Two anchors are close, so the difference of their grid indices u fits a few bits
 
 recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). Whether it did is
 told by one linear 16-bit check a block; blocks that fail are escalated: both sides send higher bits of the same u,
-never a new rounding, until the check passes or u is known in full. `high` and `low` are the two peers by id. Both
+never a new rounding, until the check passes, as it must once u is known in full. `high` and `low` are the two peers by id. Both
 compute the same d from the same bytes, and each scales it by its own sign, so deltas are opposite to the last bit.
 
 The two sides should be given the *same* seed: then |delta - (y_j - y_i)| < s and equal anchors give exactly zero. With
@@ -35,9 +35,8 @@ _OCTAVE: Final = (1.0905077326652577, 1.2968395546510096, 1.5422108254079407, 1.
 next to round numbers: anchors apart by exactly 1.0 on a step of 2^-20 would differ by whole turns of the check."""
 RANGES: Final = np.array([np.ldexp(_OCTAVE[level % 4], level // 4 - 32) for level in range(256)])
 """the range a range byte stands for, 2^-31.9 to 2^31.9; byte 0 is the floor"""
-ESCALATIONS: Final = (4, 16)
-"""higher bits sent in stages 1 and 2; stage 3 is u itself"""
-_RAW: Final = len(ESCALATIONS) + 1
+ESCALATIONS: Final = (4, 16, 16)
+"""higher bits sent in stages 1, 2 and 3. With at least 2 of stage 0 they are 38, and u_high - u_low fits 36"""
 
 
 class ModuloCodec:
@@ -56,7 +55,7 @@ class ModuloCodec:
         """range / |a|_inf below which |a/s| would leave the 34 bits of `kernels`"""
         widths = (bits, *ESCALATIONS)
         self.stages = tuple((sum(widths[:stage]), width) for stage, width in enumerate(widths))
-        """(shift, width) of the bits of u sent in each stage but the last"""
+        """(shift, width) of the bits of u sent in each stage"""
 
     def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
         return _ModuloChunk(self, a, predicted, lower, seed)
@@ -108,10 +107,8 @@ class _ModuloChunk:
                 raise PayloadError("a stage that no block needs")
             if self._stage == 0:
                 self._absorb_first(codes, checks)
-            elif self._stage < _RAW:
-                self._absorb_escalation(codes, checks)
             else:
-                self._absorb_raw(codes, checks)
+                self._absorb_escalation(codes, checks)
 
     def norm2(self) -> float:
         if not self.complete:
@@ -207,20 +204,10 @@ class _ModuloChunk:
             self._failing, self._u, self._known = self._failing[again], self._u[again], self._known[again]
             self._escalate()
 
-    def _absorb_raw(self, codes: Buffer, checks: Buffer) -> None:
-        theirs = array_of(codes, "<i8", self._u.size).astype(np.int64).reshape(self._u.shape)
-        array_of(checks, "u1", 0)
-        self.escalation_bytes += theirs.nbytes
-        high, low = self._ordered(self._u, theirs)
-        self._settle(self._failing, high - low)
-        self.complete = True
-
     def _escalate(self) -> None:
         stage = self._stage + 1
-        if stage == _RAW:
-            raw = self._u.astype("<i8").view(np.uint8).reshape(-1)
-            self._post(stage, raw, np.empty(0, np.uint16))
-            return
+        if stage == len(self._codec.stages):
+            raise PayloadError("the checks disagree with all there is of u")
         shift, width = self._codec.stages[stage]
         codes, checks = self._room(len(self._failing), width)
         kernels.encode_rows(self._u, shift, width, codes, checks)

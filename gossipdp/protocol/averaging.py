@@ -16,7 +16,8 @@ from random import Random
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
-from gossipdp.protocol.exchange import Deadlines, Initiator, Responder, Terms
+from gossipdp.protocol.exchange import Deadlines, Terms
+from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.messages import (
     Accept,
@@ -36,6 +37,7 @@ from gossipdp.protocol.messages import (
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import Matching, MatchingConfig
+from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.transfer import Model
 from gossipdp.protocol.wire import Buffer
 

@@ -33,7 +33,7 @@ _CHUNKS: Final = 16
 """a model has at least so many chunks ..."""
 _LEAST: Final = 8_192
 """... unless they would be smaller than this, 4 KiB of payload at 4 bits"""
-_MOST: Final = 524_288
+_MOST: Final = 1_048_576
 """256 KiB of payload at 4 bits"""
 
 Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
@@ -195,7 +195,7 @@ def _check(entries: tuple[Entry, ...]) -> None:
 
 
 def chunk_parameters(size: int) -> int:
-    """Parameters a chunk of a model of `size` parameters: size/16, rounded up to 256, from 8,192 to 524,288."""
+    """Parameters a chunk of a model of `size` parameters: size/16, rounded up to 256, from 8,192 to 1,048,576."""
     sixteenth = -(-size // _CHUNKS)
     return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), _MOST)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gossipdp.codecs import CODECS, kernels
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 
-CHUNK = 512 * 1024
+CHUNK = 1 << 20
 SHARE = 0.5
 PULL = 0.4
 MARK = 3.0

@@ -186,12 +186,12 @@ def test_dialogue_sends_each_stage_once_and_for_failing_blocks_only() -> None:
     high[BLOCK], high[2 * BLOCK], high[3 * BLOCK] = 20.0, 1e4, 1e8
     talk = converse("modulo4", low, high, 7.0)
     first = [4 * 128, 4 * 2]
-    second, third, raw = [3 * 128, 3 * 2], [2 * 512, 2 * 2], [2048, 0]
+    second, third, last = [3 * 128, 3 * 2], [2 * 512, 2 * 2], [512, 2]
     assert [len(frame) for frame in talk.sent["high"][1]] == first
     assert [len(frame) for frame in talk.sent["low"][1]] == first + second
     assert [len(frame) for frame in talk.sent["high"][2]] == second + third
-    assert [len(frame) for frame in talk.sent["low"][2]] == third + raw
-    assert [len(frame) for frame in talk.sent["high"][3]] == raw
+    assert [len(frame) for frame in talk.sent["low"][2]] == third + last
+    assert [len(frame) for frame in talk.sent["high"][3]] == last
     np.testing.assert_allclose(delta(talk.low, len(low)), high, atol=1.2, rtol=1e-7)
 
 
@@ -227,24 +227,34 @@ def test_own_values_beyond_any_grid_are_replaced_not_followed(bits: int) -> None
     assert decoded[BLOCK] == pytest.approx(-1.0, abs=1.2) and not decoded[2 * BLOCK :].any()
 
 
-def test_extreme_raw_indices_of_a_hostile_partner_stay_finite() -> None:
+@pytest.mark.parametrize("bits", [2, 4, 16])
+def test_extreme_indices_of_a_hostile_partner_stay_finite(bits: int) -> None:
+    """Indices no grid has, up to 2^36, with checks that fit them: what is mixed is finite, and the clip's business."""
     values = np.zeros(BLOCK, np.float32)
-    for extreme in (2**63 - 1, -(2**63), 0):
-        side = CODECS["modulo2"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
+    for extreme in (2**36 - 987_654_321, 987_654_321 - 2**36):
+        side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
         side.open(b"\xff")
-        rng = np.random.default_rng(1)
-        for stage in range(4):
+        indices = np.full((1, BLOCK), extreme, np.int64)
+        for shift, width in codec_of(bits).stages:
             assert not side.complete
-            codes, checks = (bytes(frame) for frame in side.emit())
-            if stage == 3:
-                codes = np.full(BLOCK, extreme, "<i8").tobytes()
-            else:
-                codes = rng.bytes(len(codes))
-            side.absorb([codes, checks])
+            codes, checks = np.empty(32 * width, np.uint8), np.empty(1, np.uint16)
+            kernels.encode_rows(indices, shift, width, codes, checks)
+            side.emit()
+            side.absorb([codes.data, checks.data.cast("B")])
         assert side.complete and np.isfinite(side.norm2())
         pending, v = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
         largest = side.mix(1.0, values.copy(), pending, v, 100.0)
         assert np.isfinite(pending).all() and np.isfinite(v).all() and np.isfinite(largest).all()
+
+
+def test_checks_that_fit_no_difference_are_refused_once_all_is_known() -> None:
+    """Nothing is left to ask for: the partner has sent other bits than it checked."""
+    side = CODECS["modulo4"].chunk(np.zeros(BLOCK, np.float32), np.zeros(1, np.float32), lower=True, seed=1)
+    side.open(b"\xff")
+    with pytest.raises(PayloadError, match="disagree"):
+        for _ in codec_of(4).stages:
+            codes, checks = (bytes(frame) for frame in side.emit())
+            side.absorb([codes, bytes(byte ^ 0x5A for byte in checks)])
 
 
 def test_stage_that_no_block_needs_is_refused() -> None:

@@ -11,9 +11,11 @@ import pytest
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, UpdateRefused
-from gossipdp.protocol.exchange import Deadlines, Initiator, Responder, Terms
+from gossipdp.protocol.exchange import Deadlines, Terms
+from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Void
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.wire import encode
 
 CHUNKS, WIDTH = 3, 256

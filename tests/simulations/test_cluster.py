@@ -14,7 +14,8 @@ import pytest
 from gossipdp.algorithms.base import Ledger
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
-from gossipdp.protocol.exchange import Initiator, Responder
+from gossipdp.protocol.initiator import Initiator
+from gossipdp.protocol.responder import Responder
 from simulations.cluster import Cluster, Plan, run_seed
 from simulations.network import Conditions, Network
 
