@@ -6,8 +6,9 @@ Two anchors are close, so the difference of their grid indices u fits a few bits
 
 recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). Whether it did is
 told by one linear 16-bit check a block; blocks that fail are escalated: both sides send higher bits of the same u,
-never a new rounding, until the check passes, as it must once u is known in full. `high` and `low` are the two peers by id. Both
-compute the same d from the same bytes, and each scales it by its own sign, so deltas are opposite to the last bit.
+never a new rounding, until the check passes, as it must once u is known in full. `high` and `low` are the two peers
+by id. Both compute the same d from the same bytes, and each scales it by its own sign, so deltas are opposite to the
+last bit.
 
 The two sides should be given the *same* seed: then |delta - (y_j - y_i)| < s and equal anchors give exactly zero. With
 seeds of their own the bound is 2 s and the variance of the rounding twice as large; all else holds.

@@ -48,6 +48,8 @@ LATELY = 10
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
 MAX_LOGS = 256
+PACE_DECAY = 0.8
+"""of the mean of log seconds a chunk: a slow partner among many moves it little, a network that has slowed down does"""
 MAX_MET = 4096
 """partners of whom the last exchange is remembered"""
 
@@ -95,6 +97,7 @@ class Averaging:
         self._first = 0
         self._round = 0
         self._stopped = False
+        self._log_pace = math.nan
         self.model: Model | None = None
         self.codec = ""
         self.pull = 0.0
@@ -318,6 +321,7 @@ class Averaging:
             chunks=self.model.chunks,
             chunk_parameters=self.model.chunk_parameters,
             now=now,
+            usual=math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace),
         )
         self._start(initiator, source)
 
@@ -365,9 +369,14 @@ class Averaging:
                     self._settling[active.terms.exchange] = active
                     if len(self._settling) > MAX_SETTLING:
                         self._settling[next(iter(self._settling))].give_up(now)
-            if active.tally.chunks == 0:
+            chunks, duration = active.tally.chunks, now - active.tally.started
+            if chunks == 0:
                 self._matching.unmatched(active.terms.partner, now)
-            self._ended(active.tally.chunks, now - active.tally.started, now)
+            elif duration > 0.0:
+                latest = math.log(duration / chunks)
+                before = latest if math.isnan(self._log_pace) else self._log_pace
+                self._log_pace = PACE_DECAY * before + (1.0 - PACE_DECAY) * latest
+            self._ended(chunks, duration, now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]
         for partner in [peer for peer, log in self._logs.items() if log.settled and log.ended]:

@@ -95,7 +95,8 @@ class ExchangeStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeEnded(Event):
-    """result: done, cut (ended early at a chunk boundary), lost (the partner went silent).
+    """result: done, cut (ended early at a chunk boundary), slow (the same, for its chunks took far longer than usual),
+    lost (the partner went silent).
 
     distance: RMS of a_i - a_j per parameter over the mixed chunks. duration in seconds. Bytes are whole frames.
     """

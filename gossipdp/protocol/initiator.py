@@ -19,6 +19,8 @@ __all__ = ["Initiator"]
 
 MAX_ASKED = 8
 """askings of one turn, after which a partner that goes on answering beside the point is as good as silent"""
+SLOW = 4.0
+"""an exchange whose chunks take so many times what they usually take ends at the next chunk boundary"""
 
 
 class Initiator(Side):
@@ -41,9 +43,11 @@ class Initiator(Side):
         chunks: int,
         chunk_parameters: int,
         now: float,
+        usual: float = math.inf,
     ) -> None:
+        """`usual`: seconds a chunk takes with this peer's partners; infinite while that is not known."""
         super().__init__(terms, outputs, chunks, chunk_parameters, now)
-        self._me, self._deadlines = me, deadlines
+        self._me, self._deadlines, self._usual = me, deadlines, usual
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
         self._open: dict[int, OpenChunk] = {}
@@ -79,11 +83,17 @@ class Initiator(Side):
         """When what was sent so far has been paid for at the agreed rate."""
         return self.tally.started + self.tally.sent / self.terms.rate
 
-    def finish_early(self, now: float) -> None:
+    def finish_early(self, now: float, result: str = "cut") -> None:
         """End at the next chunk boundary: what is open is finished, nothing more is opened."""
         if not self._exhausted:
-            self._exhausted, self._result = True, "cut"
+            self._exhausted, self._result = True, result
             self._end_if_done(now)
+
+    def _slow_at(self) -> float:
+        """When the chunks mixed so far, and the next, have taken too long. A short wait is nobody's slowness, and a
+        rate that was agreed on is no reproach."""
+        expected = max(self._usual * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
+        return self.tally.started + self._deadlines.ask + SLOW * expected
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
         self.heard_at = now
@@ -161,6 +171,8 @@ class Initiator(Side):
             times.append(self.heard_at + self._deadlines.silence)
         if self._has_room():
             times.append(self._affordable_at())
+        if not self._exhausted:
+            times.append(self._slow_at())
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
@@ -174,6 +186,8 @@ class Initiator(Side):
                 chunk.asked += 1
                 self._send(Ask(self.terms.exchange, number, chunk.turn))
                 self._wait(chunk, now)
+        if now >= self._slow_at():
+            self.finish_early(now, "slow")
         self.open_chunks(now)
 
     def lose(self, now: float) -> None:

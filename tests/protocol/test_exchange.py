@@ -78,7 +78,7 @@ class Side:
 class Pair:
     """Both machines and the wire between them; every message is decoded from its frames."""
 
-    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf")):
+    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=float("inf")):
         self.now = 0.0
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
         accept = Accept(EXCHANGE, codec, 0.5, 0.0, window)
@@ -88,7 +88,13 @@ class Pair:
         )
         self.accept = self.responder.post()
         self.initiator.machine = Initiator(
-            terms(RESPONDER, codec, window, rate), INITIATOR, self.initiator.outputs, DEADLINES, first=1, **size
+            terms(RESPONDER, codec, window, rate),
+            INITIATOR,
+            self.initiator.outputs,
+            DEADLINES,
+            first=1,
+            usual=usual,
+            **size,
         )
         self.wire: deque[tuple[Side, object]] = deque()
         self.said = []
@@ -584,6 +590,28 @@ def test_rate_agreed_on_is_kept_and_every_chunk_is_averaged_all_the_same():
     pair.check()
     # The last chunk may be opened once the first two are paid for: two thirds of six seconds.
     assert 3.5 <= pair.now <= 6.0 < DEADLINES.silence
+
+
+@pytest.mark.parametrize(("usual", "result", "mixed"), [(0.01, "slow", [1]), (1.0, "done", [1, 2, 0])])
+def test_partner_far_slower_than_usual_ends_the_exchange_at_a_chunk_boundary(usual, result, mixed):
+    pair = Pair(window=1, usual=usual)
+
+    def half_a_second(number, item, wire):
+        pair.now += 0.5
+        pair.initiator.machine.handle_timer(pair.now)
+        return [item]
+
+    pair.play(half_a_second)
+    pair.check(mixed)
+    assert [event.result for event in pair.initiator.of(ExchangeEnded)] == [result]
+
+
+def test_rate_agreed_on_is_not_slowness():
+    unhurried = Pair(window=1)
+    unhurried.play()
+    pair = Pair(window=1, rate=unhurried.initiator.machine.tally.sent / 6.0, usual=0.01)
+    pair.play()
+    pair.check()
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8", "modulo4"])
