@@ -327,6 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1, help="play so many seeds, from --seed on")
+    parser.add_argument("--first-failure", action="store_true", help="stop at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print a line an event")
     arguments = parser.parse_args()
     failed = 0
@@ -338,6 +339,8 @@ def main() -> int:
                 raise
             failed += 1
             print(f"seed {seed} FAILED: {error}", flush=True)
+            if arguments.first_failure:
+                break
         else:
             print(outcome, flush=True)
     return 1 if failed else 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import (
     ChunksInDoubt,
@@ -61,6 +62,8 @@ class Books:
         self.mixed_at: dict[Life, float] = {}
         """when a life's anchor was last moved by an exchange"""
         self._applied: set[tuple[Life, jobs.ChunkKey]] = set()
+        self._captured: dict[tuple[Life, jobs.ChunkKey], NDArray[np.float32]] = {}
+        """each side's anchor as it was when the codec took its copy of the chunk"""
         self._anchors: dict[Life, NDArray[np.float32]] = {}
         self._rounds: dict[Life, int] = {}
         self._clocks: dict[Life, int] = {}
@@ -118,6 +121,7 @@ class Books:
         bound = host.algorithm._bound(chunk)
         if isinstance(job, jobs.OuterStep):
             wanted = _outer_step(host, job, before, v_before)
+        grid = _grid(host, job) if isinstance(job, jobs.DecodeAndMix | jobs.Mix) else 0.0
         result = perform(host, job)
         after = ledger.a[span]
         shadow[span] = after
@@ -126,7 +130,12 @@ class Books:
             case jobs.OuterStep():
                 _close(after, wanted, f"I1 {host.name}: outer step on chunk {chunk}")
                 self._stepped(host, job)
+            case jobs.Begin(key) | jobs.Answer(key):
+                self._captured[_life(host), key] = before
             case jobs.DecodeAndMix(key) | jobs.Mix(key) if result.mixed:
+                self._meant(host, key, moved, job.weight * result.share, grid)
+                pulled = ledger.v[span].astype(np.float64) - v_before
+                _close(pulled, -job.pull * moved, f"I1 {host.name}: momentum and mixing on chunk {chunk}")
                 self._mixed(host, key, moved, before)
                 largest = job.weight * min(job.bound, bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
                 norm = float(np.linalg.norm(moved))
@@ -156,6 +165,26 @@ class Books:
         scale = float(np.abs(before).max()) + float(np.abs(moved).max())
         worst = float(np.abs(moved + half.moved).max())
         assert worst <= RELATIVE * scale, f"I1 {host.name}: the sum of two anchors moved by {worst}"
+
+    def _meant(
+        self,
+        host: Host,
+        key: jobs.ChunkKey,
+        moved: NDArray[np.float64],
+        weight: float,
+        grid: float | NDArray[np.float64],
+    ) -> None:
+        """I4: a chunk moves towards the partner's as it was when both were read, to a step of the grid."""
+        mine = self._captured.pop((_life(host), key), None)
+        theirs = [copy for (life, other), copy in self._captured.items() if other == key and life != _life(host)]
+        if mine is None or len(theirs) != 1:
+            return  # the other side has mixed before, and this was compared then; or it is gone
+        wanted = weight * (theirs[0].astype(np.float64) - mine)
+        slack = weight * grid + RELATIVE * (1.0 + np.abs(mine))
+        worst = float((np.abs(moved - wanted) - slack).max())
+        assert worst <= 0.0, (
+            f"I4 {host.name}: chunk {key.chunk} moved elsewhere than to its partner, by {worst} too far"
+        )
 
     def _stepped(self, host: Host, job: jobs.OuterStep) -> None:
         trainer = self._bound_trainer(host)
@@ -247,7 +276,17 @@ def _outer_step(host: Host, job: jobs.OuterStep, a: NDArray[np.float32], v: NDAr
     return wanted
 
 
-def _close(found: NDArray[np.float32], wanted: NDArray[np.float64], what: str) -> None:
+def _grid(host: Host, job: jobs.DecodeAndMix | jobs.Mix) -> float | NDArray[np.float64]:
+    """The step of a modulo codec's grid at each parameter of the chunk; 0 for codecs without one."""
+    opened = host.algorithm._open.get(job.key)
+    step = getattr(opened.side, "_step", None) if opened is not None else None
+    if step is None:
+        return 0.0
+    span = host.algorithm.ledger.span(job.key.chunk)
+    return np.asarray(np.repeat(step, BLOCK)[: span.stop - span.start], np.float64)
+
+
+def _close(found: NDArray[Any], wanted: NDArray[np.float64], what: str) -> None:
     worst = float(np.abs(found - wanted).max())
     assert worst <= RELATIVE * (1.0 + float(np.abs(wanted).max())), f"{what} is off by {worst}"
 
