@@ -2,19 +2,23 @@
 
     python -m simulations.cluster --seed 17 --trace
 
-A run has three acts: the network forms; then messages are lost, doubled and reordered, links cut, hosts crash, pause,
-leave and come back, training processes die; then all faults stop, and after a calm everything must be at rest. A
-seed that fails raises AssertionError with the command that replays it. Nothing here may know how a peer works inside.
+A run has four acts: the network forms; then messages are lost, doubled and reordered, links cut, hosts crash, pause,
+leave and come back, training processes die (`nemesis`); then all faults stop, and after a calm everything must be at
+rest; then, in some runs, training stands still and the replicas must agree. A seed that fails raises AssertionError
+with the command that replays it. Nothing here may know how a peer works inside.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+
+import numpy as np
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.averaging import AveragingConfig
@@ -26,11 +30,16 @@ from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
 from simulations.invariants import Books
-from simulations.network import Conditions, Host, Network
+from simulations.nemesis import Fault, Nemesis, draw
+from simulations.network import Checkpoint, Conditions, Host, Network
 from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
 
+MOMENTUM_FADES = 10
+"""rounds in which what outer momentum drives replicas apart falls to 1e-2 of its square: 0.8^20"""
+NOISE = 1e-9
+"""squared distance that is agreement whatever it was before"""
 LATEST_DRAIN = 5.0
 """seconds within which a correction reaches x when all is calm"""
 SETTINGS = b"settings of a run"[:16]
@@ -45,38 +54,47 @@ class Plan:
     conditions: Conditions
     every: int
     window: int
-    faults: int
-    """crashes, cuts, pauses, leaves and deaths of training processes during the second act"""
+    script: tuple[Fault, ...] = ()
+    """the second act"""
     forming: float = 6.0
     chaos: float = 14.0
     calm: float = 12.0
+    agree: bool = False
+    """is there a fourth act?"""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
         random = Random(f"plan/{seed}")
         peers = random.choice((2, 2, 3, 3, 4, 5, 6, 8)) if seed % 10 else random.randint(9, 16)
+        if seed % 100 == 64:
+            peers = 64
+        small, long = peers <= 8, seed % 25 == 7
         conditions = Conditions(
             latency=random.choice((0.001, 0.01, 0.05, 0.15)),
             jitter=random.choice((0.0, 0.5, 2.0)),
             bandwidth=random.choice((1.25e5, 1.25e6, 1.25e7)),
-            loss=random.choice((0.0, 0.02, 0.1, 0.3)),
+            loss=random.choice((0.0, 0.02, 0.1, 0.3, 0.5)),
             duplicate=random.choice((0.0, 0.05, 0.1)),
             reorder=random.choice((0.0, 0.05, 0.2)),
-            late=random.choice((0.1, 1.0)),
+            late=30.0 if long else random.choice((0.1, 1.0)),
             job=random.choice((0.001, 0.01, 0.04)),
         )
-        chunks = random.randint(1, 4) if peers <= 8 else random.randint(1, 2)
-        size = 8192 * (chunks - 1) + 300
-        faults = random.randint(0, 8)
+        chunks = random.randint(1, 4) if small else random.randint(1, 2) if peers <= 16 else 1
+        forming = 6.0 if peers <= 16 else 10.0
+        chaos = 60.0 if long else 14.0 if small else 8.0
+        count = random.randint(0, 8) * (2 if long else 1)
+        script = draw(random, count=count, peers=peers, begin=forming, end=forming + chaos - 1.0, long=long)
         return cls(
             peers=peers,
-            size=size,
+            size=8192 * (chunks - 1) + 300,
             conditions=conditions,
             every=random.choice((4, 8)),
             window=random.choice((1, 2, 8)),
-            faults=faults,
-            chaos=14.0 if peers <= 8 else 8.0,
-            calm=12.0 if peers <= 8 else 10.0,
+            script=script,
+            forming=forming,
+            chaos=chaos,
+            calm=45.0 if long else 12.0 if small else 10.0 if peers <= 16 else 15.0,
+            agree=seed % 5 == 0 and peers <= 16,
         )
 
 
@@ -100,7 +118,7 @@ class Cluster:
     """One network and its training processes."""
 
     def __init__(self, seed: int, plan: Plan, trace: Callable[[str], None] | None = None) -> None:
-        self.plan, self.faults = plan, []  # type: tuple[Plan, list[str]]
+        self.plan = plan
         self.network = Network(seed, Conditions(), listen=self._heard, execute=self._execute, trace=trace)
         self.books = Books(self.network.hosts, lambda: self.network.now)
         self.schema = Schema.of(
@@ -111,6 +129,8 @@ class Cluster:
         self._founded = False
         self._trainer_numbers = 0
         self._last_round: dict[int, float] = {}
+        self._older: dict[int, Checkpoint | None] = {}
+        self._nemesis: Nemesis | None = None
         for _ in range(plan.peers):
             self.network.add(self._config())
 
@@ -184,23 +204,28 @@ class Cluster:
         self.books.stopped(host)
         self.network.stop(host, keep_disk=keep_disk)
 
-    def crash(self, host: Host, *, trainer: bool, disk: bool, back: float | None) -> None:
-        """kill -9 of the daemon, and of its training process if `trainer`; back again after so many seconds."""
+    def crash(self, host: Host, *, trainer: bool, disk: bool, torn: bool) -> None:
+        """kill -9 of the daemon, and of its training process if `trainer`. `torn`: its last checkpoint is of no use."""
         if host.peer is None:
             return
         # The last copy of the model stays on a disk: else nothing could bring it back.
         others = any(other.peer is not None and other.peer.ready for other in self.network.hosts if other is not host)
         if not others:
             self.network.save(host)
-        if trainer and host.index in self.trainers:
-            self.trainers[host.index].die()
+        elif torn:
+            host.checkpoint = self._older.get(host.index)
+        if trainer:
+            self.kill_trainer(host)
         self._stop(host, keep_disk=disk or not others)
-        if back is not None:
-            self.network.at(self.network.now + back, "restart", None, lambda: self._restart(host))
 
-    def _restart(self, host: Host) -> None:
+    def restart(self, host: Host) -> None:
         if host.peer is None:
             self.start(host)
+
+    def kill_trainer(self, host: Host) -> None:
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.die()
 
     # -- the script ---------------------------------------------------------------------------------------------
 
@@ -208,7 +233,7 @@ class Cluster:
         network, plan = self.network, self.plan
         for host in network.hosts:
             after = 0.0 if host.index == 0 else self._random.uniform(0.0, plan.forming / 2)
-            network.at(after, "start", None, lambda host=host: self._restart(host))
+            network.at(after, "start", None, lambda host=host: self.restart(host))
         for host in network.hosts:
             for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
                 network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, lambda host=host: self._save(host))
@@ -216,66 +241,55 @@ class Cluster:
         calm = network.conditions
         network.conditions = plan.conditions
         network.run(plan.forming)
-        for _ in range(plan.faults):
-            when = network.now + self._random.uniform(0.0, plan.chaos - 1.0)
-            network.at(when, "fault", None, self._fault)
+        self._nemesis = Nemesis(self, plan.script)
         network.run(plan.forming + plan.chaos)
         self._end_of_faults(calm)
-        network.run(plan.forming + plan.chaos + plan.calm)
+        # What stopped for longer than the second act comes round in the calm.
+        resting = max(plan.forming + plan.chaos, min(self._nemesis.ends, plan.forming + plan.chaos + 60.0)) + plan.calm
+        network.run(resting)
         self._check_rest()
+        if plan.agree:
+            self._agree()
 
     def _save(self, host: Host) -> None:
         if host.peer is not None:
+            self._older[host.index] = host.checkpoint
             self.network.save(host)
-
-    def _fault(self) -> None:
-        random, network = self._random, self.network
-        hosts = network.hosts
-        # Faults in the middle of an exchange are the interesting ones.
-        averaging = [host for host in hosts if host.peer is not None and host.peer.averaging.partner is not None]
-        host = random.choice(averaging if averaging and random.random() < 0.7 else hosts)
-        fault = random.choice(("crash", "crash", "die", "die", "cut", "cut", "one-way", "pause", "leave", "bridge"))
-        some = random.sample(hosts, random.randint(1, len(hosts) - 1))
-        rest = [other for other in hosts if other not in some]
-        self.faults.append(f"{network.now:.2f} {fault} {host.name}")
-        match fault:
-            case "crash":
-                back = random.choice((0.05, 0.5, 3.0, 8.0, None)) if host.index else random.choice((0.05, 3.0))
-                # A process that founds the network and dies has founded nothing.
-                self.crash(host, trainer=random.random() < 0.5, disk=random.random() < 0.7, back=back)
-            case "die":
-                trainer = self.trainers.get(host.index)
-                if trainer is not None and trainer.alive:
-                    trainer.die()
-                    delay = random.choice((0.002, 0.02, 2.0))
-                    network.at(network.now + delay, "train", None, lambda: self.train(host))
-            case "cut":
-                network.cut(some, rest)
-            case "one-way":
-                network.cut([host], rest, both=False)
-            case "bridge":
-                network.cut([other for other in some if other is not host], rest)
-            case "pause":
-                if host.peer is not None:
-                    network.pause(host, random.choice((0.3, 2.0, 6.0)))
-            case "leave":
-                if host.index:
-                    network.command(host, "leave", lambda peer: peer.leave(network.now))
-                    network.at(network.now + random.choice((3.0, 6.0)), "restart", None, lambda: self._restart(host))
-        if fault in ("cut", "one-way", "bridge"):
-            network.at(network.now + random.choice((0.3, 2.0, 7.0)), "heal", None, network.heal)
 
     def _end_of_faults(self, calm: Conditions) -> None:
         """No more loss or cuts; most of the dead come back, and every living host trains."""
         network = self.network
+        assert self._nemesis is not None
+        self._nemesis.end()
         network.conditions = calm
-        network.heal()
         # If nobody up has the model, whoever has it on a disk must come back.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
         for host in network.hosts:
             if host.peer is None and (host.index < 2 or self._random.random() < 0.7 or needed):
-                network.at(network.now + self._random.random(), "restart", None, lambda host=host: self._restart(host))
+                network.at(network.now + self._random.random(), "restart", None, lambda host=host: self.restart(host))
             network.at(network.now + 2.5, "train", None, lambda host=host: self.train(host))
+
+    def _agree(self) -> None:
+        """I4: replicas that train no more agree, geometrically: to 1e-2 of their squared distance in a few rounds."""
+        network = self.network
+        for trainer in self.trainers.values():
+            trainer.stand_still()
+        network.run(network.now + 4.0)  # steps taken before are still on their way into the anchors
+        up = [host for host in network.hosts if host.peer is not None]
+        rounds = 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
+        begun = {host.index: host.running.rounds.rounds for host in up}
+        start = self.disagreement()
+        patience = network.now + 20.0 * rounds
+        while any(host.running.rounds.rounds < begun[host.index] + rounds for host in up):
+            assert network.now < patience, "I7: rounds do not go on"
+            network.run(network.now + 1.0)
+        left = self.disagreement()
+        assert left <= 1e-2 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
+
+    def disagreement(self) -> float:
+        """Mean over parameters and peers of (a_i - mean a)^2."""
+        anchors = [host.algorithm.ledger.a for host in self.network.hosts if host.peer is not None and host.peer.ready]
+        return float(np.mean(np.var(np.array(anchors, np.float64), axis=0)))
 
     def _check_rest(self) -> None:
         self.books.at_rest()
@@ -318,7 +332,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[str], None
         books.mixed,
         books.rounds,
         sum(books.doubts.values()),
-        tuple(cluster.faults),
+        tuple(map(str, plan.script)),
         time.perf_counter() - started,
     )
 

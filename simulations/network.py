@@ -2,8 +2,10 @@
 
 A heap of events, one at a time, ties broken by the order in which they were scheduled; one seeded random source a
 purpose; no thread, clock or socket. Links have latency, bandwidth, loss, duplication, reordering and cuts; hosts crash,
-restart with a higher incarnation, and pause. A job runs at its virtual completion time, one at a time a host, and its
-result reaches the peer a little later, with other events in between (never at once: that would hide every race).
+restart with a higher incarnation, and pause. An outbound-only host is spoken to over the links that it has opened by
+speaking itself, until they are cut, long unused, or one end stops. A job runs at its virtual completion time, one at a
+time a host, and its result reaches the peer a little later, with other events in between (never at once: that would
+hide every race).
 Nothing of the protocol may stand here, nor what a training process does (`trainer`) or what must hold (`invariants`).
 """
 
@@ -42,6 +44,11 @@ JOB_TIME = {
     jobs.Allocate: 1.0,
 }
 """virtual duration of a job in units of `Conditions.job`; 1 for those not listed, which work on one chunk"""
+
+IDLE = 60.0
+"""seconds after which an unused link of an outbound-only host is closed"""
+HEARTBEAT = 6.0
+"""seconds until the ends of a link that was cut notice it"""
 
 
 @dataclass(kw_only=True)
@@ -95,6 +102,8 @@ class Host:
     config: PeerConfig
     id: bytes
     address: str
+    outbound: bool = False
+    """nobody can dial it; to be set before it starts"""
     incarnation: int = 0
     life: int = 0
     peer: Peer | None = None
@@ -104,6 +113,8 @@ class Host:
     region: Region | None = None
     bound: Region | None = None
     """the region the ledger works on: `region`, once the Bind job has run"""
+    slowness: float = 1.0
+    """its jobs take so many times as long"""
     paused_until: float = 0.0
     put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     """what was due during a pause, in order"""
@@ -151,6 +162,8 @@ class Network:
         self._lane_free: dict[tuple[int, int, Lane], float] = {}
         self._arrived: dict[tuple[int, int, Lane], float] = {}
         self._cuts: set[tuple[int, int]] = set()
+        self._opened: dict[tuple[int, int], float] = {}
+        """links of outbound-only hosts, (theirs, the other's), and when each was used"""
         self._log = hashlib.blake2b(digest_size=16)
 
     def random(self, purpose: str) -> Random:
@@ -205,7 +218,8 @@ class Network:
         assert host.peer is None
         host.life += 1
         host.incarnation += 1
-        me = Member(host.id, host.name, host.address, host.incarnation, 0, State.ALIVE)
+        address = "" if host.outbound else host.address
+        me = Member(host.id, host.name, address, host.incarnation, 0, State.ALIVE)
         host.algorithm, host.bound, host.region = Pairwise(), None, None
         host.waiting.clear()
         host.put_off.clear()
@@ -230,6 +244,7 @@ class Network:
             host.checkpoint, host.remembered = None, ()
         host.peer = None
         host.life += 1
+        self._close([link for link in self._opened if host.index in link], self.conditions.latency)
 
     def save(self, host: Host) -> None:
         """A checkpoint, as the daemon's storage would have written it."""
@@ -289,7 +304,7 @@ class Network:
             return
         host.working = True
         job, region = host.waiting.popleft()
-        takes = self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
+        takes = host.slowness * self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
         self.at(self.now + takes, f"run {type(job).__name__}", host, lambda: self._complete(host, job, region))
 
     def _complete(self, host: Host, job: jobs.Job, region: Region | None) -> None:
@@ -315,13 +330,43 @@ class Network:
                 self._cuts.add((source.index, target.index))
                 if both:
                     self._cuts.add((target.index, source.index))
+        self._close([link for link in self._opened if link in self._cuts or link[::-1] in self._cuts], HEARTBEAT)
 
     def heal(self) -> None:
         self._cuts.clear()
 
+    def _carries(self, sender: Host, target: Host) -> bool:
+        """Is there a link, or can `sender` open one?"""
+        if not sender.outbound and not target.outbound:
+            return True
+        if sender.outbound and target.outbound:
+            return False
+        link = (sender.index, target.index) if sender.outbound else (target.index, sender.index)
+        used = self._opened.get(link)
+        if used is not None and self.now >= used + IDLE:
+            self._close([link], 0.0)
+            used = None
+        if used is None and (target.outbound or target.peer is None or not self._cuts.isdisjoint((link, link[::-1]))):
+            return False
+        self._opened[link] = self.now
+        return True
+
+    def _close(self, links: Iterable[tuple[int, int]], after: float) -> None:
+        """These links are no more; both ends hear it `after` seconds, unless there is a new one by then."""
+        for link in links:
+            del self._opened[link]
+            for index, other in (link, link[::-1]):
+                host, lost = self.hosts[index], self.hosts[other]
+                self.at(self.now + after, "link down", host, lambda a=host, b=lost, c=link: self._link_down(a, b, c))
+
+    def _link_down(self, host: Host, lost: Host, link: tuple[int, int]) -> None:
+        if link not in self._opened and host.peer is not None:
+            host.peer.link_down(lost.id, "closed", self.now)
+            self.drain(host)
+
     def _transmit(self, sender: Host, envelope: Envelope) -> None:
         target = self._by_id.get(envelope.to) if envelope.to else self._by_address.get(envelope.address)
-        if target is None or target is sender:
+        if target is None or target is sender or not self._carries(sender, target):
             return
         link = (sender.index, target.index)
         lane = (*link, envelope.lane)

@@ -71,6 +71,7 @@ class Trainer:
         self._snapshots = 0
         self._slots: deque[tuple[int, tuple[int, ...], int]] = deque()
         self._stepping = False
+        self._moving = True
         self._chunk = 0
         self.attach()
 
@@ -81,6 +82,10 @@ class Trainer:
         self.session, self._outstanding = 0, True
         self._slots.clear()
         self._tell("attach", lambda peer: peer.attach(self._schema.to_bytes(), self._network.now))
+
+    def stand_still(self) -> None:
+        """Go on with steps that move nothing."""
+        self._moving = False
 
     def die(self) -> None:
         """kill -9: the daemon hears of it by the end of the link."""
@@ -145,8 +150,9 @@ class Trainer:
             self._drain(*self._slots.popleft()[:2])
         start = self._random.randrange(len(self.x))
         before = self.x.astype(np.float64)
-        self.x -= np.float32(self.config.rate) * (self.x - self._optimum)
-        self.x += self._noise[start : start + len(self.x)]
+        if self._moving:
+            self.x -= np.float32(self.config.rate) * (self.x - self._optimum)
+            self.x += self._noise[start : start + len(self.x)]
         self.since += self.x - before
         self.steps += 1
         self._since_submit += 1

@@ -1,5 +1,5 @@
-"""A hundred networks under faults, checked after every event (safety.md: I1, I2, I7, I8, I11, I12), and the simulator
-itself: a broken peer must not pass."""
+"""Five hundred networks under faults, checked after every event (campaign T1: I1, I2, I4, I7, I8, I11, I12), and the
+simulator itself: a broken peer must not pass."""
 
 from __future__ import annotations
 
@@ -17,25 +17,47 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.responder import Responder
 from simulations.cluster import Cluster, Plan, run_seed
+from simulations.invariants import Books
+from simulations.nemesis import KINDS, Fault
 from simulations.network import Conditions, Network
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(500))
 def test_seed_holds_every_invariant(seed):
     outcome = run_seed(seed)
     assert outcome.rounds > 10 and outcome.exchanges > 5 and outcome.mixed >= outcome.exchanges
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(500, 20_000, 100))
+def test_hundred_more_seeds_hold_every_invariant(first):
+    for seed in range(first, first + 100):
+        run_seed(seed)
+
+
 def test_plans_reach_the_sizes_and_the_faults_promised():
-    plans = [Plan.draw(seed) for seed in range(100)]
-    assert {plan.peers for plan in plans} >= {2, 3, 4, 5, 6, 8} and max(plan.peers for plan in plans) >= 15
-    assert min(plan.peers for plan in plans) == 2 and max(plan.peers for plan in plans) <= 16
-    assert {plan.conditions.loss for plan in plans} == {0.0, 0.02, 0.1, 0.3}
-    assert sum(plan.conditions.duplicate > 0 for plan in plans) > 40
-    assert sum(plan.conditions.reorder > 0 for plan in plans) > 40
-    assert sum(plan.faults for plan in plans) > 300
+    plans = [Plan.draw(seed) for seed in range(500)]
+    assert {plan.peers for plan in plans} == {*range(2, 17), 64} - {7}
+    assert {plan.conditions.loss for plan in plans} == {0.0, 0.02, 0.1, 0.3, 0.5}
+    assert {plan.conditions.late for plan in plans} == {0.1, 1.0, 30.0}
+    assert sum(plan.conditions.duplicate > 0 for plan in plans) > 200
+    assert sum(plan.conditions.reorder > 0 for plan in plans) > 200
+    assert sum(plan.agree for plan in plans) > 80
+    faults = [fault for plan in plans for fault in plan.script]
+    assert len(faults) > 1500 and {fault.kind for fault in faults} == set(KINDS)
+    assert any(fault.kind == "pause" and fault.lasts == 60.0 for fault in faults)
+    assert any(fault.kind == "crash" and not fault.disk for fault in faults)
+
+
+def test_replicas_that_drift_apart_are_seen(monkeypatch):
+    """The fourth act tells a network that averages from one that only says so."""
+    monkeypatch.setattr(Pairwise, "_mix_acknowledged", lambda self, job: self._refuse(job.key, "payload"))
+    monkeypatch.setattr(Pairwise, "_decode_and_mix", lambda self, job: self._refuse(job.key, "payload"))
+    monkeypatch.setattr(Books, "heard", lambda self, host, event: None)
+    with pytest.raises(AssertionError, match=r"I4: squared distance"):
+        run_seed(5, plan=small(conditions=Conditions(), agree=True))
 
 
 def small(**changes):
@@ -45,7 +67,12 @@ def small(**changes):
         "conditions": Conditions(latency=0.02, loss=0.2, duplicate=0.1, reorder=0.2, late=1.0, job=0.01),
         "every": 4,
         "window": 2,
-        "faults": 4,
+        "script": (
+            Fault(at=7.0, kind="crash", hosts=(1,), lasts=0.5, busy=True, trainer=True),
+            Fault(at=9.0, kind="halves", hosts=(0,), lasts=2.0),
+            Fault(at=12.0, kind="die", hosts=(2,), lasts=0.02),
+            Fault(at=15.0, kind="crash", hosts=(2,), lasts=3.0, disk=False),
+        ),
     }
     return Plan(**{**fields, **changes})
 
@@ -76,7 +103,7 @@ def test_same_seed_same_log_in_processes_with_other_hash_salts():
 def test_failing_seed_tells_the_command_that_replays_it(monkeypatch):
     monkeypatch.setattr(Ledger, "release", lambda self, slot: None)
     with pytest.raises(AssertionError, match=r"replay: python -m simulations\.cluster --seed 5 --trace"):
-        run_seed(5, plan=small(conditions=Conditions(), faults=0, peers=2))
+        run_seed(5, plan=small(conditions=Conditions(), script=(), peers=2))
 
 
 def fails(seeds=range(6), **changes):
@@ -128,8 +155,9 @@ def test_initiator_that_forgets_its_doubts_is_noticed(monkeypatch):
         self._end_if_done(now)
 
     monkeypatch.setattr(Initiator, "lose", lose)
+    eight = tuple(Fault(at=7.0 + 1.5 * n, kind="isolated", hosts=(n % 3,), lasts=7.0, busy=True) for n in range(8))
     # Nothing is left in doubt where it was due: chunks stay half applied between live peers.
-    assert "I2" in fails(range(30), faults=8, conditions=Conditions(latency=0.15, loss=0.3, job=0.04))
+    assert "I2" in fails(range(30), script=eight, conditions=Conditions(latency=0.15, loss=0.3, job=0.04))
 
 
 def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):
@@ -156,7 +184,7 @@ def test_events_at_one_time_happen_in_the_order_they_were_asked_for():
 
 
 def test_jobs_run_one_at_a_time_in_order_with_other_events_in_between():
-    cluster = Cluster(3, small(peers=2, faults=0, conditions=Conditions()))
+    cluster = Cluster(3, small(peers=2, script=(), conditions=Conditions()))
     seen = []
     cluster.network._trace = seen.append
     cluster.run()
