@@ -62,11 +62,11 @@ class Caught:
 
 
 STAGES = (
-    Stage("seeds", ("-m", "simulations.cluster", "--seed", "1", "--count", "100", "--first-failure"), 300.0),
-    Stage("exhaustive", ("-m", "pytest", "-x", "-q", "tests/simulations/test_exhaustive.py"), 240.0),
-    Stage("scenarios", ("-m", "pytest", "-x", "-q", "tests/simulations", "-m", "not long"), 300.0),
-    Stage("properties", ("-m", "pytest", "-x", "-q", "tests/algorithms", "tests/codecs"), 300.0),
-    Stage("units", ("-m", "pytest", "-x", "-q", "tests/protocol"), 300.0),
+    Stage("seeds", ("-m", "simulations.cluster", "--seed", "1", "--count", "60", "--first-failure"), 900.0),
+    Stage("exhaustive", ("-m", "pytest", "-x", "-q", "tests/simulations/test_exhaustive.py"), 600.0),
+    Stage("scenarios", ("-m", "pytest", "-x", "-q", "tests/simulations", "-m", "not long"), 900.0),
+    Stage("properties", ("-m", "pytest", "-x", "-q", "tests/algorithms", "tests/codecs"), 600.0),
+    Stage("units", ("-m", "pytest", "-x", "-q", "tests/protocol"), 600.0),
     Stage("training", ("-m", "pytest", "-x", "-q", "tests/training/test_layout.py"), 120.0),
 )
 
