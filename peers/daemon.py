@@ -38,7 +38,7 @@ from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.transfer import TransferConfig
 from gossipdp.runtime import files
-from gossipdp.runtime.addresses import advertised
+from gossipdp.runtime.addresses import advertised, doubt
 from gossipdp.runtime.identity import Identity, NetworkSecret, next_incarnation
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.metrics import Metrics
@@ -198,6 +198,7 @@ def build(home: Path, config: Config) -> Node:
         identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen, limits=limits
     )
     address, why = address_to_advertise(config, transport.port)
+    transport.advertise(address)
     name = config.network.peer if config.network.peer != "auto" else f"{socket.gethostname()[:30]}-{short(identity.id)}"
     me = Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
     metrics = Metrics()
@@ -235,6 +236,10 @@ def build(home: Path, config: Config) -> Node:
     node.status.address, node.status.home = address, str(home)
     node.status.metrics = metrics_address(metrics, config.metrics.listen)
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
+    unsure = doubt(address, config.network.listen.removeprefix("tcp://").rpartition(":")[0], config.network.seeds)
+    if unsure is not None:
+        log.warning("%s", unsure, extra={"code": unsure.code})
+        node.status.notices.append(f"{unsure.code} {unsure.seen}: {unsure.do}")
     _start(node, home, config, founder=belonging.founder and not run)
     return node
 

@@ -8,13 +8,13 @@ gossip algorithms"; algorithms section 7). This module knows ids and round-trip 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from gossipdp.protocol.messages import Member
 
-__all__ = ["Matching", "MatchingConfig", "choose_partner", "exchanges_per_round"]
+__all__ = ["Matching", "MatchingConfig", "choose_partner", "exchanges_per_round", "out_of_reach"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,16 @@ def choose_partner(
 def exchanges_per_round(members: int, early: bool) -> int:
     """m = min(3, ceil(log2 N)) while the learning rate is high, then 1 (algorithms section 6)."""
     return min(3, max(1, (members - 1).bit_length())) if early else 1
+
+
+def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes], bool]) -> dict[bytes, str]:
+    """Whom no offer can get to, and why: outbound-only members, unless they have opened a link to this peer. Two
+    outbound-only peers never have one, and are never matched."""
+    return {
+        member.id: "outbound-only"
+        for member in members
+        if not member.address and not (me.address and linked(member.id))
+    }
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""What is kept of one connection, one link and one dial, and what a set of links asks of its sockets. Plain records."""
+"""What is kept of one connection, one link and one dial, and what the parts of a peering ask of each other. Records and
+interfaces; nothing may happen here.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from typing import Any, Protocol
 
 from gossipdp.protocol.messages import Lane
 from gossipdp.protocol.wire import Buffer
-from gossipdp.runtime.handshake import DiallerHello, ListenerHello
+from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self
 from gossipdp.runtime.resolver import Target
+from gossipdp.runtime.transport_events import TransportCounters, TransportEvent, TransportLimits
 
 
 class Connection:
@@ -59,6 +62,9 @@ class Dial:
     def __init__(self, address: str) -> None:
         self.address = address
         self.wanted: set[bytes] = set()
+        """whom messages wait for"""
+        self.askers: set[bytes] = set()
+        """who asked to be dialled back there"""
         self.targets: deque[Target] = deque()
         self.target = ""
         self.failures: list[tuple[str, str]] = []
@@ -84,3 +90,53 @@ class Wire(Protocol):
 
     def shut(self, connection: Connection, linger: float) -> None:
         """Close a dialled connection; what has been handed over has `linger` seconds to leave."""
+
+
+class Links(Protocol):
+    """The links as a whole, to which the dialling and the listening half belong."""
+
+    now: float
+    me: Self
+    wire: Wire
+    limits: TransportLimits
+    counters: TransportCounters
+    events: list[TransportEvent]
+
+    def write(self, connection: Connection, frames: Sequence[Buffer], size: int = 0) -> bool:
+        """Send, or queue if the connection is full. `size` 0 marks a service message."""
+
+    def unqueue(self, connection: Connection) -> None:
+        """What waits for `connection` is not sent any more."""
+
+    def probe(self, connection: Connection) -> None:
+        """See whether an inbound connection is there."""
+
+    def fits(self, messages: int, queued: int, size: int) -> bool:
+        """Is there room for `size` bytes in a queue of so many messages and bytes?"""
+
+    def drop(self, reason: str, count: int = 1) -> bool:
+        """Count what was dropped; False."""
+
+    def room(self) -> bool:
+        """Is there room for one more link, if need be that of the one longest unused?"""
+
+    def linked(self, peer: bytes) -> Link | None: ...
+
+    def bring_up(self, link: Link) -> Link:
+        """`link` is verified; returns the one on which its peer is sent to from now on."""
+
+    def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
+        """A message on a verified connection."""
+
+    def learn_run(self, run: bytes, peer: bytes) -> None:
+        """A verified peer belongs to `run`."""
+
+    def close_connections(self, link: Link, linger: float = 0.0) -> None: ...
+
+    def tell_in_vain(self, asker: bytes, address: str) -> None:
+        """`asker` was not met at the `address` it asked to be dialled back at."""
+
+
+def printable(text: str) -> str:
+    """What another peer wrote, fit for a log or a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -37,6 +37,8 @@ Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Text = Annotated[str, Meta(max_length=160)]
+Place = Annotated[str, Meta(min_length=1, max_length=80)]
+"""``host:port``"""
 
 
 class Service(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -93,7 +95,19 @@ class Probe(Service, frozen=True, tag=8):
     """Nothing to say: sent to see whether the connection is still there."""
 
 
-ServiceMessage: TypeAlias = Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe
+class DialBack(Service, frozen=True, tag=9):
+    """Others are told to dial me at `address`: can you? If so, the link that you bring up is the answer."""
+
+    address: Place
+
+
+class InVain(Service, frozen=True, tag=10):
+    """I dialled `address`, as you asked, and did not meet you. Why is not said: that would make a scanner of me."""
+
+    address: Place
+
+
+ServiceMessage: TypeAlias = Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceMessage] = msgspec.msgpack.Decoder(ServiceMessage)

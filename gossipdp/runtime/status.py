@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import events
@@ -19,6 +19,9 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.transport import Transport
 
 __all__ = ["Status"]
+
+MAX_INVITED: Final = 4
+"""addresses in an invite"""
 
 
 @dataclass
@@ -151,6 +154,12 @@ class Status:
         counts = Counter(member.state.name.lower() for member in self.peer.membership.members.values())
         return {state.name.lower(): counts[state.name.lower()] for state in State}
 
+    def seeds(self) -> list[str]:
+        """Where a newcomer may knock: at this peer, if it can be dialled, and at some others, one of which will do."""
+        membership = self.peer.membership
+        others = [member.address for member in membership.alive() if member.state == State.ALIVE]
+        return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
+
     def describe(self) -> dict[str, Any]:
         """The answer to `status`."""
         peer, counters = self.peer, self.transport.counters
@@ -162,7 +171,7 @@ class Status:
             "network": self.network,
             "run": self.transport.run.hex(),
             "incarnation": peer.membership.me.incarnation,
-            "address": self.address,
+            "address": peer.membership.me.address,
             "metrics": self.metrics,
             "home": self.home,
             "state": state,

@@ -77,6 +77,16 @@ class RunLearned(TransportEvent):
     peer: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Dialable(TransportEvent):
+    """Whether others can dial this peer at the `address` it advertises, whenever that turns out to be otherwise than
+    thought. If not, `opinions` times a member has tried in vain; then it is to be outbound-only (GD-102)."""
+
+    address: str
+    dialable: bool
+    opinions: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportLimits:
     """Times in seconds."""
@@ -91,6 +101,9 @@ class TransportLimits:
     """between ZMTP heartbeats; the dialler finds a dead link after 4 of them, the listener after 11"""
     redial: float = 0.5
     """after a failed dial nothing is dialled at that address before this"""
+    dial_back: float = 10.0
+    """between the rounds in which a peer that nobody has dialled asks others to; each of these does so twice as often
+    at the most"""
     idle: float = 60.0
     """a link unused for so long is closed by its dialler; after twice as long by its listener"""
     drain: float = 2.0

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gossipdp.protocol.messages import Member, State
-from gossipdp.protocol.partners import Matching, MatchingConfig, choose_partner, exchanges_per_round
+from gossipdp.protocol.partners import Matching, MatchingConfig, choose_partner, exchanges_per_round, out_of_reach
 
 IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
 ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
@@ -134,3 +134,22 @@ def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
     machine.matched()
     machine.want(1, 21.0)
     assert not machine.lonely(30.0) and machine.lonely(31.0)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "linked", "asked"),
+    [
+        ("h:1", "h:2", False, True),
+        ("", "h:2", False, True),
+        ("h:1", "", True, True),
+        ("h:1", "", False, False),
+        ("", "", False, False),
+        ("", "", True, False),
+    ],
+)
+def test_outbound_only_member_is_asked_over_a_link_that_is_there_only(mine, theirs, linked, asked):
+    me, other = Member(IDS[0], "", mine, 1, 0, State.ALIVE), Member(IDS[1], "", theirs, 1, 0, State.ALIVE)
+    excluded, machine = out_of_reach(me, [other], lambda peer: linked), matching()
+    machine.want(1, 0.0)
+    assert machine.candidate([other], excluded, (), lambda peer: None, 0.0) == (IDS[1] if asked else None)
+    assert excluded == ({} if asked else {IDS[1]: "outbound-only"})

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,9 +19,11 @@ from gossipdp.errors import LocalProtocolError, RemoteProtocolError, Unreachable
 from gossipdp.protocol.messages import PROTOCOL_VERSION, Lane, Ping
 from gossipdp.protocol.wire import Buffer, encode
 from gossipdp.runtime import handshake, resolver
-from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self
+from gossipdp.runtime.dialling import MAX_DIAL_BACKS
+from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self, pack
 from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.transport import (
+    Dialable,
     DialFailed,
     HandshakeRefused,
     LinkDown,
@@ -832,3 +835,104 @@ def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, mon
     dialler.shut(link.connections[Lane.CONTROL], 0.0)
     link.connections[Lane.CONTROL].handle = None
     net.link(dialler, second)
+
+
+# -- dialling back ---------------------------------------------------------------------------------------------
+
+ASKING = replace(FAST, dial_back=0.3)
+
+
+def dialable(net: Net, transport: Transport) -> list[tuple[str, bool, int]]:
+    return [(event.address, event.dialable, event.opinions) for event in net.events(transport, Dialable)]
+
+
+def test_asked_to_dial_back_and_met_there__nothing_is_told_and_the_link_stays(net: Net) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    asker.advertise(at(asker))
+    net.link(asker, other)
+    net.until(lambda: asker.counters.handshakes["ok"] == 2)  # its own dial, and the one it asked for
+    net.settle(1.0)
+    assert dialable(net, asker) == []
+    assert asker.counters.handshakes["ok"] == 2  # no need to ask again
+    assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
+    assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
+    net.until(lambda: net.events(asker, Received) and net.events(other, Received))
+
+
+def test_dialled_already__nobody_is_asked_to_dial_back(net: Net) -> None:
+    peer, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    peer.advertise(at(peer))
+    net.link(other, peer)
+    net.settle(0.7)
+    assert peer.counters.handshakes == other.counters.handshakes == {"ok": 1}
+
+
+@pytest.mark.parametrize("elsewhere", ["nobody", "itself", "another member"])
+def test_advertised_where_it_is_not__told_after_two_rounds_and_again_when_somebody_dials_in(
+    net: Net, closed_port: int, elsewhere: str
+) -> None:
+    asker, first, second = (net.peer(limits=ASKING) for _ in range(3))
+    port = {"nobody": closed_port, "itself": first.port, "another member": second.port}[elsewhere]
+    asker.advertise(f"127.0.0.1:{port}")
+    net.link(asker, first)
+    assert asker.send(b"", at(second), Lane.CONTROL, PING)
+    net.until(lambda: net.events(asker, Dialable))
+    (told,) = dialable(net, asker)
+    assert told == (f"127.0.0.1:{port}", False, 4)  # two members, twice
+    # Those asked report no trouble of their own: the address is not theirs.
+    assert not net.events(first, DialFailed) and not net.events(second, DialFailed)
+    assert not net.events(asker, LinkDown)
+    late = net.peer()
+    assert late.send(name(asker), at(asker), Lane.CONTROL, PING)
+    net.until(lambda: len(dialable(net, asker)) == 2)
+    assert dialable(net, asker)[1][1] is True
+
+
+def test_first_round_in_vain_by_chance__not_told(net: Net, closed_port: int) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    asker.advertise(f"127.0.0.1:{closed_port}")
+    net.link(asker, other)
+    reachability = asker._peering._reachability
+    net.until(lambda: any(reachability.asked.values()))
+    reachability.address = at(asker)  # the port is open now
+    net.until(lambda: reachability.dialable)
+    assert dialable(net, asker) == []
+
+
+def test_nobody_answers_what_was_asked__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    monkeypatch.setattr(other._peering._dialling, "dial_back", lambda *_: None)
+    asker.advertise(at(asker))
+    net.link(asker, other)
+    net.settle(1.2)
+    assert dialable(net, asker) == [] and asker._peering._reachability.dialable is None
+
+
+def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
+    """A member cannot have others knock at doors: one dial in a while, and no word of what was behind the door."""
+    asker, other = net.peer(), net.peer()
+    net.link(asker, other)
+    link = asker._peering._links[name(other)]
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.setblocking(False)
+        for port in (door.getsockname()[1], closed_port, closed_port):
+            asker._peering.write(link.connections[Lane.CONTROL], pack(handshake.DialBack(f"127.0.0.1:{port}")))
+        net.until(lambda: other.counters.handshakes["timeout"])
+        assert [door.accept()[0].close() for _ in Lane] == [None, None]
+        with pytest.raises(BlockingIOError):
+            door.accept()
+    assert other.counters.handshakes["unreachable"] == 0
+
+
+def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> None:
+    answering = net.peer(limits=replace(FAST, handshake=5.0))
+    askers = [net.peer() for _ in range(MAX_DIAL_BACKS + 2)]
+    with socket.create_server(("0.0.0.0", 0)) as silent:
+        port = silent.getsockname()[1]
+        for number, asker in enumerate(askers):
+            net.link(asker, answering)
+            link = asker._peering._links[name(answering)]
+            question = pack(handshake.DialBack(f"127.0.0.{number + 1}:{port}"))
+            asker._peering.write(link.connections[Lane.CONTROL], question)
+        net.settle(0.2)
+        assert len(answering._peering._dialling._dials) == MAX_DIAL_BACKS
