@@ -106,8 +106,9 @@ class Control:
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":
-                path = homes.write_invite(self._home, (self._node.status.address,), self._config)
-                return {"path": str(path), "seeds": [self._node.status.address]}
+                seeds = self._node.status.seeds()
+                path = homes.write_invite(self._home, seeds, self._config)
+                return {"path": str(path), "seeds": seeds}
             case "checkpoint":
                 return {"started": self._node.checkpoint()}
         self._node.leave()
@@ -149,7 +150,7 @@ def peer_config(config: Config) -> PeerConfig:
             weight=exchange.weight,
             rate=exchange.bandwidth,
             window=exchange.window,
-            matching=timing["matching"],
+            matching=replace(timing["matching"], schedule=exchange.partners == "hypercube"),
             deadlines=timing["deadlines"],
         ),
         transfer=replace(timing["transfer"], max_parameters=psutil.virtual_memory().total // BYTES_PER_PARAMETER),

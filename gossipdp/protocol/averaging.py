@@ -36,8 +36,9 @@ from gossipdp.protocol.messages import (
     short,
 )
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import Matching, MatchingConfig
+from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
 from gossipdp.protocol.responder import Responder
+from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.transfer import Model
 from gossipdp.protocol.wire import Buffer
 
@@ -101,12 +102,22 @@ class Averaging:
         self.model: Model | None = None
         self.codec = ""
         self.pull = 0.0
+        self.schedule: Schedule | None = None
+        """to follow while the view is full and fresh; the owner sets it at the beginning of each round"""
+        self._step = self._last_step = 0
+        """the scheduled step to meet next, and the first of the next round"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
-    def want(self, exchanges: int, now: float) -> None:
-        """A round has begun: look for so many partners; end what has lasted longer than a round."""
+    def want(self, exchanges: int, now: float, number: int = 0) -> None:
+        """A round has begun, the network's `number`th: look for so many partners; end what has lasted longer than a
+        round. A meeting of this round that an earlier partner has already held is not held again."""
         self._round += 1
+        begin, self._last_step = number * exchanges, (number + 1) * exchanges
+        if self.schedule is not None:
+            # At most one round ahead, or the steps are not those of this count.
+            ahead = self._step - begin if begin <= self._step <= self._last_step else 0
+            self._step, exchanges = begin + ahead, exchanges - ahead
         if self._active is not None and self._active.round < self._round - 1:
             if isinstance(self._active, Initiator):
                 self._active.finish_early(now)
@@ -134,8 +145,10 @@ class Averaging:
 
     @property
     def at_rest(self) -> bool:
-        """No exchange under way, no chunk being mixed, none in doubt."""
-        return self._active is None and not self._settling and not any(log.working for log in self._logs.values())
+        """No exchange under way, no chunk being mixed, none in doubt: here, or at a partner that can be heard."""
+        alive = {member.id for member in self._membership.alive()}
+        unsettled = any(log.working or log.terms.partner in alive for log in self._logs.values())
+        return self._active is None and not self._settling and not unsettled
 
     @property
     def in_doubt(self) -> int:
@@ -212,8 +225,10 @@ class Averaging:
         for side in sides:
             if side.terms.partner != member.id:
                 continue
-            if over or member.incarnation > side.terms.incarnation:
+            if member.incarnation > side.terms.incarnation or (over and isinstance(side, Initiator)):
                 side.give_up(now)
+            elif over and isinstance(side, Responder):
+                side.part(now)
             elif member.state == State.FAILED and not side.ended:
                 side.lose(now) if isinstance(side, Initiator) else side.close("lost", now)
         offered = self._matching.offered
@@ -344,7 +359,12 @@ class Averaging:
     def _start(self, side: Initiator | Responder, partner: bytes) -> None:
         self._active = side
         side.round = self._round
-        self._matching.matched()
+        counts = True
+        if self.schedule is not None and self._step <= self._last_step:
+            # One that comes beside the schedule is served beside it, and one that comes a step early is that step's.
+            counts = side.initiator or partner == self._scheduled()
+            self._step += counts
+        self._matching.matched(counts)
         if len(self._met) > MAX_MET:
             self._met.clear()
         self._met[partner] = self._round
@@ -386,8 +406,10 @@ class Averaging:
         assert self.model is not None
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
         alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
+        excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         met = {member.id for member in alive if self._met.get(member.id) == self._round}
-        partner = self._matching.candidate(alive, unsettled, met, self._membership.rtt, now)
+        scheduled = None if self._matching.wanted == 0 else self._scheduled()
+        partner = self._matching.candidate(alive, excluded, met, self._membership.rtt, now, scheduled)
         if partner is not None:
             self._counter += 1
             self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)
@@ -404,11 +426,16 @@ class Averaging:
             )
             self._send_offer(partner)
         elif self._matching.lonely(now):
-            reasons = {**{member.id: "not asked" for member in alive}, **self._matching.reasons, **unsettled}
+            reasons = {**{member.id: "not asked" for member in alive}, **self._matching.reasons, **excluded}
             some = sorted(reasons.items())[:8]
             told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
             text = f"no partner in {self._config.matching.lonely:g} s: {len(alive)} members ({told}); training goes on"
             self._outputs.emit(Notice("GD-401", text))
+
+    def _scheduled(self) -> bytes | None:
+        """Whom the next step names."""
+        met = None if self.schedule is None else self.schedule.partner(self._me, self._step)
+        return None if met is None else met[0]
 
     def _remember(self, source: bytes, exchange: int) -> None:
         """Offers up to this one have been dealt with: a copy that comes late must not begin the exchange anew."""

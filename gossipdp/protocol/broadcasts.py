@@ -21,7 +21,7 @@ ROOM: Final = 3456
 
 def record_size(record: Member) -> int:
     """At most so many bytes does `record` take in a message's header."""
-    return 64 + sum(len(text.encode()) for text in (record.name, record.address, record.software))
+    return 64 + 34 * len(record.accusers) + len((record.name + record.address + record.software).encode())
 
 
 def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:
@@ -43,40 +43,51 @@ class Broadcasts:
     def __init__(self) -> None:
         self._tiers: list[dict[bytes, Member]] = [{}]
         """by times told; within one, the newest last"""
+        self._tier: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._tiers))
+        return len(self._tier)
 
-    def put(self, record: Member) -> None:
-        """`record` is news, told to nobody so far."""
+    def put(self, record: Member, told: int = 0) -> None:
+        """`record` is news; it has been told to nobody, or counts as `told` so many times, as it matters less."""
         self.discard(record.id)
-        self._tiers[0][record.id] = record
+        self._insert(record, told)
 
     def discard(self, member: bytes) -> None:
-        for tier in self._tiers:
-            tier.pop(member, None)
+        tier = self._tier.pop(member, None)
+        if tier is not None:
+            del self._tiers[tier][member]
+
+    def count(self, member: bytes, times: int, limit: int) -> None:
+        """The update of `member`, if there is one, counts as told so many times more; at `limit` it is dropped."""
+        told = self._tier.get(member)
+        if told is None:
+            return
+        record = self._tiers[told].pop(member)
+        if told + times < limit:
+            self._insert(record, told + times)
+        else:
+            del self._tier[member]
+
+    def _insert(self, record: Member, told: int) -> None:
+        while len(self._tiers) <= told:
+            self._tiers.append({})
+        self._tiers[told][record.id], self._tier[record.id] = record, told
 
     def peek(self, count: int, room: int) -> list[Member]:
         """Up to `count` updates of together at most `room` bytes, to ride on a message that goes out anyway."""
-        return [record for _, record in self._first(count, room)]
-
-    def take(self, count: int, room: int, limit: int) -> list[Member]:
-        """The same for a message sent to spread them: each is dropped once taken `limit` times."""
-        chosen = self._first(count, room)
-        for told, record in reversed(chosen):
-            del self._tiers[told][record.id]
-            if told + 1 < limit:
-                if told + 1 == len(self._tiers):
-                    self._tiers.append({})
-                self._tiers[told + 1][record.id] = record
-        return [record for _, record in chosen]
-
-    def _first(self, count: int, room: int) -> list[tuple[int, Member]]:
-        chosen: list[tuple[int, Member]] = []
-        for told, tier in enumerate(self._tiers):
+        chosen: list[Member] = []
+        for tier in self._tiers:
             for record in reversed(tier.values()):
                 room -= record_size(record)
                 if len(chosen) == count or room < 0:
                     return chosen
-                chosen.append((told, record))
+                chosen.append(record)
+        return chosen
+
+    def take(self, count: int, room: int, limit: int) -> list[Member]:
+        """The same for a message sent to spread them: each is dropped once taken `limit` times."""
+        chosen = self.peek(count, room)
+        for record in reversed(chosen):
+            self.count(record.id, 1, limit)
         return chosen

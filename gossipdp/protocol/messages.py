@@ -24,6 +24,10 @@ MAX_BUFFER: Final = 4 << 20
 """bytes of one raw buffer"""
 MAX_RECORDS: Final = 12
 """member records in one message; 12 of at most 300 bytes fit the header"""
+DIGEST_BYTES: Final = 256
+"""bytes of one part of a view's digest"""
+MAX_ACCUSERS: Final = 8
+"""accusers of one suspect; fewer records of this kind go into a message"""
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -79,6 +83,8 @@ class Member(Struct, frozen=True, array_like=True):
     state: State
     version: Annotated[int, Meta(ge=1, le=255)] = PROTOCOL_VERSION
     software: Annotated[str, Meta(max_length=16)] = ""
+    accusers: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_ACCUSERS)] = ()
+    """of a suspect: who got no answer from it, each of them itself; empty in all other states"""
 
 
 class Progress(Struct, frozen=True, array_like=True):
@@ -92,6 +98,7 @@ class Progress(Struct, frozen=True, array_like=True):
     rounds: U32
 
 
+Bucket = Annotated[bytes, Meta(min_length=4, max_length=DIGEST_BYTES)]
 Members = Annotated[tuple[Member, ...], Meta(max_length=MAX_RECORDS)]
 ProgressReports = Annotated[tuple[Progress, ...], Meta(max_length=8)]
 
@@ -130,11 +137,13 @@ class Nack(Message, frozen=True):
 
 
 class PushPull(Message, frozen=True):
-    """A page of the sender's whole view. `reply` asks for the receiver's view in return."""
+    """A page of the sender's view. `reply` asks for the receiver's view in return, with `digest` for what differs."""
 
     reply: bool
     members: Members = ()
     progress: ProgressReports = ()
+    digest: Annotated[tuple[Bucket, ...], Meta(max_length=8)] = ()
+    """four bytes for each bucket of the sender's view, in its order; empty for no digest"""
 
 
 # -- exchange (pairwise averaging) ----------------------------------------------------------------------------

@@ -28,6 +28,10 @@ class MatchingConfig:
     longest_pause: float = 2.0
     biased: float = 0.8
     """share of the choices that favour near members"""
+    schedule: bool = True
+    """while the view is full and fresh, and N a power of two, meet along the hypercube (`schedule`)"""
+    patience: float = 1.0
+    """wait so long for the scheduled partner, plus 4 round trips; then anybody will do"""
     lonely: float = 30.0
     """without a partner for so long, tell the operator (GD-401)"""
 
@@ -86,6 +90,8 @@ class Matching:
         self._not_before = 0.0
         self._counted = False
         self._lonely_since: float | None = None
+        self._scheduled: tuple[bytes, float] | None = None
+        """whom the present step names, and until when to wait for it"""
 
     def want(self, exchanges: int, now: float) -> None:
         """A round has begun: forget old refusals, want so many exchanges."""
@@ -103,10 +109,17 @@ class Matching:
         met: Collection[bytes],
         rtt: Callable[[bytes], float | None],
         now: float,
+        scheduled: bytes | None = None,
     ) -> bytes | None:
-        """Whom to offer to now, if anybody: rather one not met in this round, and not one that has just refused."""
+        """Whom to offer to now, if anybody: the scheduled partner until patience ends; else rather one not met in this
+        round, and not one that has just refused."""
         if self.wanted == 0 or self.offered is not None or now < self._not_before:
             return None
+        if scheduled is not None and scheduled not in excluded:
+            if self._scheduled is None or self._scheduled[0] != scheduled:
+                self._scheduled = scheduled, now + self._config.patience + 4.0 * (rtt(scheduled) or 0.0)
+            if now < self._scheduled[1]:
+                return scheduled
         possible = [member.id for member in alive if member.id not in excluded]
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
         fresh = [peer for peer in fresh if peer not in met] or fresh
@@ -134,15 +147,16 @@ class Matching:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self._back_off(now)
 
-    def matched(self) -> None:
+    def matched(self, counts: bool = True) -> None:
         """An exchange has begun, by own offer or by another's."""
         self.offered = None
-        self._counted = self.wanted > 0
+        self._counted = counts and self.wanted > 0
         self.wanted -= self._counted
         self.refusals.clear()
         self.reasons.clear()
         self._refused = 0
         self._lonely_since = None
+        self._scheduled = None
 
     def unmatched(self, partner: bytes, now: float) -> None:
         """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""

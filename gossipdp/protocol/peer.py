@@ -44,6 +44,7 @@ from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
+from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer import Joiner, Model, Source, TransferConfig
 from gossipdp.protocol.wire import Buffer
@@ -138,6 +139,7 @@ class Peer:
         self._submitted_at: float | None = None
         self._leaving_at: float | None = None
         self._left = False
+        self._followed: Schedule | None = None
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -234,6 +236,11 @@ class Peer:
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport has lost its link to `peer`."""
         self.membership.link_down(peer, reason, now)
+        self._step(now)
+
+    def advertise(self, address: str, now: float) -> None:
+        """It has turned out that others can dial this peer at `address`, or, at "", that nobody can."""
+        self.membership.advertise(address, now)
         self._step(now)
 
     def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
@@ -344,7 +351,8 @@ class Peer:
                 if self._joiner is not None and event.member.state in (State.FAILED, State.LEFT):
                     self._joiner.gone(event.member.id, now)
         if self._joiner is not None and self.model is None and not self._restoring:
-            self._joiner.seek([member.id for member in self.membership.alive()], now)
+            reached = [member.id for member in self.membership.alive() if self.membership.reaches(member.id)]
+            self._joiner.seek(reached, now)
         leaving = self._leaving_at is not None and not self._left
         if leaving and (self.averaging.at_rest or now >= (self._leaving_at or now)):
             self._left = True
@@ -472,7 +480,25 @@ class Peer:
         members = 1 + len(self.membership.alive())
         if members > 1:
             early = self.clock < self.config.early_steps
-            self.averaging.want(exchanges_per_round(members, early), now)
+            # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one.
+            self.averaging.schedule = self._schedule(now) if early else None
+            self.averaging.want(exchanges_per_round(members, early), now, self._clock // self.every)
+
+    def _schedule(self, now: float) -> Schedule | None:
+        """The schedule to follow in this round, while the view is full and fresh, and all keep step."""
+        members = self.membership.settled(now)
+        if not self.config.averaging.matching.schedule or self.warming_up or not members:
+            return None
+        if len(members) & (len(members) - 1):
+            # The Base-2 graph leaves more noise between rounds than random matching does (simulations.consensus).
+            return None
+        reports = [self.progress.of(peer) for peer in members]
+        if any(report is None or abs(report.clock - self._clock) > 2 * self.every for report in reports):
+            return None
+        if self._followed is None or self._followed.members != members:
+            assert self.model is not None
+            self._followed = Schedule(members, self.model.schema.digest)
+        return self._followed
 
     def _exchange_ended(self, chunks: int, duration: float, now: float) -> None:
         if chunks:

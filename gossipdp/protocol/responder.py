@@ -5,6 +5,7 @@ It keeps no timer but that of the partner's silence, and asks for nothing. No ve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from gossipdp.protocol import jobs
@@ -51,6 +52,7 @@ class Responder(Side):
         self._mixed: dict[int, _Mixed] = {}
         self._void: set[int] = set()
         self._settled = False
+        self._give_up_at = math.inf
         self._send(accept)
 
     @property
@@ -159,11 +161,15 @@ class Responder(Side):
             self._send(chunk.message, turn.buffers)
 
     def timer(self) -> float | None:
-        return None if self.ended else self._silent_at()
+        if self.ended:
+            return None if self._settled or math.isinf(self._give_up_at) else self._give_up_at
+        return self._silent_at()
 
     def handle_timer(self, now: float) -> None:
         if not self.ended and now >= self._silent_at():
             self.close("lost", now)
+        if now >= self._give_up_at and not self._settled:
+            self.give_up(now)
 
     def _silent_at(self) -> float:
         # At a low rate the initiator may owe nothing for as long as its largest message takes.
@@ -180,6 +186,12 @@ class Responder(Side):
             for number in idle:
                 self._send(Void(self.terms.exchange, number))
         self._end(result, now)
+
+    def part(self, now: float) -> None:
+        """The initiator has left, as a peer does that has settled: its last word may come after the news, on another
+        lane. Without it, what it may not have heard is counted soon."""
+        self.close("cut", now)
+        self._give_up_at = min(self._give_up_at, now + self._deadlines.doubt)
 
     def give_up(self, now: float) -> None:
         """The initiator's incarnation is over: acknowledgements it may not have heard are counted, at most a window."""

@@ -275,9 +275,21 @@ class Node:
                     self.peer.link_down(peer, reason, now)
             case wires.HandshakeRefused(address, code, reason):
                 self._trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
+            case wires.Dialable(address, dialable, opinions):
+                self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):
                 self._learned_run(run)
                 log.info("this peer belongs to run %s", run.hex()[:8])
+
+    def _dialable(self, address: str, dialable: bool, opinions: int, now: float) -> None:
+        if dialable:
+            log.info("members dial this peer at %s again", address)
+        else:
+            port = address.rpartition(":")[2]
+            seen = f"members tried {address} {opinions} times in vain"
+            do = f"open TCP port {port} to the other hosts, or set [network] advertise to where they reach it"
+            self._trouble("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
+        self.peer.advertise(address if dialable else "", now)
 
     def _trouble(self, code: str, text: str, now: float) -> None:
         """Say it once a minute: the protocol dials again and again."""

@@ -19,6 +19,7 @@ from gossipdp.protocol.events import (
     Notice,
     OfferRefused,
 )
+from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import MatchingConfig
@@ -46,6 +47,9 @@ class Members:
 
     def address_of(self, peer):
         return self.members[peer].address
+
+    def linked(self, peer):
+        return True
 
 
 class Node:
@@ -411,7 +415,8 @@ def total_of(nodes):
 def test_partners_life_is_over_and_doubts_are_counted(state):
     nodes = half_applied()
     nodes[A.id].news(member(b"b", 2 if state == State.ALIVE else 1, state), 1.0)
-    nodes[B.id].news(member(b"a", 2 if state == State.ALIVE else 1, state), 1.0)
+    # An initiator that leaves may still be heard: see below.
+    nodes[B.id].news(member(b"a", 2), 1.0)
     for node in nodes.values():
         assert [event.count for event in node.of(ChunksInDoubt)] == [2]
         assert [event.result for event in node.of(ExchangeEnded)] == ["lost"]
@@ -438,6 +443,65 @@ def test_stop_ends_at_the_next_chunk_boundary_and_is_then_at_rest():
     pump(nodes, 1.5)
     assert nodes[A.id].averaging.at_rest and nodes[B.id].averaging.at_rest
     assert nodes[A.id].of(ExchangeEnded)[0].chunks == 2
+
+
+def test_responder_that_stops__is_at_rest_when_the_initiator_has_what_it_mixed():
+    nodes = half_applied()
+    nodes[B.id].averaging.stop(0.5)
+    pump(nodes, 0.5, drop=lambda envelope: isinstance(envelope.message, End))
+    assert not nodes[B.id].averaging.at_rest, "its acknowledgements may be on the way, or lost"
+    for node in nodes.values():
+        node.averaging.handle_timer(1.5)
+    pump(nodes, 1.5)
+    assert nodes[B.id].averaging.at_rest and nodes[A.id].averaging.at_rest
+    nodes[A.id].news(replace(B, state=State.LEFT), 2.0)
+    assert not nodes[A.id].of(ChunksInDoubt)
+    assert nodes[A.id].of(ExchangeEnded)[0].chunks == 2
+
+
+def test_responder_that_stops__does_not_wait_for_an_initiator_that_has_failed():
+    nodes = half_applied()
+    nodes[B.id].news(replace(A, state=State.FAILED), 1.0)
+    nodes[B.id].averaging.stop(1.0)
+    assert nodes[B.id].averaging.at_rest
+
+
+@pytest.mark.parametrize("all_mixed", [True, False])
+def test_initiator_left_before_its_last_word__which_comes_on_another_lane(all_mixed):
+    nodes = network(A, B)
+    a, b, late = nodes[A.id], nodes[B.id], []
+    a.averaging.want(1, 0.0)
+
+    def last_word(envelope):
+        late.extend([envelope.message] if isinstance(envelope.message, End) else [])
+        return isinstance(envelope.message, End)
+
+    # Without Ranges A stops with two chunks open, and never opens the third.
+    pump(nodes, drop=lambda envelope: last_word(envelope) or (not all_mixed and isinstance(envelope.message, Ranges)))
+    a.averaging.stop(0.5)
+    a.averaging.handle_timer(1.5)
+    pump(nodes, 1.5, drop=last_word)
+    assert late and a.averaging.at_rest
+    b.news(replace(A, state=State.LEFT), 2.0)
+    assert b.averaging.partner is None, "nobody waits for a peer that has left"
+    assert [event.result for event in b.of(ExchangeEnded)] == ["done" if all_mixed else "cut"]
+    for message in late:
+        b.hear(A.id, message, now=2.1)
+    assert b.averaging.at_rest and b.averaging.timer() is None and not b.of(ChunksInDoubt)
+
+
+def test_initiator_left_without_a_last_word__its_doubts_are_counted_once():
+    nodes = half_applied()
+    b = nodes[B.id]
+    b.news(replace(A, state=State.LEFT), 1.0)
+    assert b.averaging.partner is None and not b.of(ChunksInDoubt)
+    due = b.averaging.timer()
+    assert 1.0 < due <= 1.0 + Deadlines().doubt
+    for _ in range(2):
+        b.averaging.handle_timer(due)
+        b.work(due)
+    assert [event.count for event in b.of(ChunksInDoubt)] == [2]
+    assert b.averaging.at_rest and b.averaging.timer() is None
 
 
 def test_exchange_longer_than_a_round_is_cut():

@@ -6,6 +6,7 @@ import msgpack
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gossipdp.protocol.broadcasts import ROOM, Broadcasts, pages, record_size
 from gossipdp.protocol.messages import MAX_RECORDS, Member, State
@@ -63,6 +64,28 @@ def test_discarded_member_is_not_spoken_of() -> None:
     broadcasts.discard(record(2).id)
     broadcasts.discard(record(9).id)
     assert broadcasts.take(4, ROOM, 4) == [record(1)]
+
+
+def test_update_that_matters_less_goes_after_the_others_and_is_told_fewer_times() -> None:
+    broadcasts = queue(record(1))
+    broadcasts.put(record(2), 2)
+    assert broadcasts.peek(2, ROOM) == [record(1), record(2)]
+    assert [len(broadcasts.take(2, ROOM, 4)) for _ in range(5)] == [2, 2, 1, 1, 0]
+
+
+def test_update_counted_as_told_elsewhere_is_dropped_at_its_limit() -> None:
+    broadcasts = queue(record(1), record(2))
+    broadcasts.count(record(2).id, 2, 4)
+    assert broadcasts.peek(2, ROOM) == [record(1), record(2)]
+    broadcasts.count(record(2).id, 2, 4)
+    broadcasts.count(record(9).id, 1, 4)
+    assert broadcasts.peek(2, ROOM) == [record(1)] and len(broadcasts) == 1
+
+
+def test_suspects_accusers_take_room() -> None:
+    accused = replace(record(1), accusers=tuple(bytes([number]) * 32 for number in range(8)))
+    assert record_size(accused) == record_size(record(1)) + 8 * 34
+    assert len(msgpack.packb(msgspec.structs.astuple(accused))) <= record_size(accused)
 
 
 def test_updates_that_do_not_fit_wait_for_the_next_message() -> None:

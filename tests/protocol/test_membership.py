@@ -15,7 +15,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol import membership as module
+from gossipdp.protocol import view as module
 from gossipdp.protocol import wire
 from gossipdp.protocol.events import Event, Joined, MemberChanged, Notice
 from gossipdp.protocol.membership import LAN, LOCAL, WAN, Membership, MembershipConfig
@@ -39,8 +39,16 @@ def peer_id(number: int) -> bytes:
     return hashlib.blake2b(number.to_bytes(4, "big"), digest_size=32).digest()
 
 
-def record(number: int, *, incarnation: int = 1, refutation: int = 0, state: State = State.ALIVE) -> Member:
-    return Member(peer_id(number), f"p{number}", f"10.0.0.{number}:4710", incarnation, refutation, state)
+def record(
+    number: int,
+    *,
+    incarnation: int = 1,
+    refutation: int = 0,
+    state: State = State.ALIVE,
+    accusers: tuple[int, ...] = (),
+) -> Member:
+    member = Member(peer_id(number), f"p{number}", f"10.0.0.{number}:4710", incarnation, refutation, state)
+    return replace(member, accusers=tuple(map(peer_id, accusers)))
 
 
 class Peer:
@@ -572,7 +580,7 @@ def test_whole_view_that_says_failed_makes_suspect_and_asks_the_member_itself() 
     sent = peer.hear(PushPull(False, (record(1), record(2, state=F))), 1, 0.1)
     assert peer.state_of(2) == State.SUSPECT
     asked = [envelope.message for envelope in sent if envelope.to == peer_id(2)]
-    assert len(asked) == 1 and isinstance(asked[0], Ping) and record(2, state=S) in asked[0].members
+    assert len(asked) == 1 and isinstance(asked[0], Ping) and record(2, state=S, accusers=(1,)) in asked[0].members
 
 
 def test_ping_of_a_member_thought_failed_is_answered_with_the_verdict() -> None:
@@ -655,7 +663,9 @@ def test_silent_probe_goes_through_k_relays_then_suspects_tells_the_suspect_and_
     verdict = peer.run_to(at + LAN.probe_interval)
     assert peer.state_of(5) == State.SUSPECT and peer.membership.health.multiplier == before + 2
     told = [envelope.message for envelope in verdict if envelope.to == peer_id(5)]
-    assert any(isinstance(message, Ping) and record(5, state=S) in message.members for message in told)
+    assert any(
+        isinstance(message, Ping) and message.members[1] == record(5, state=S, accusers=(0,)) for message in told
+    )
 
 
 def test_nacks_of_all_relays_say_that_the_silence_is_not_mine() -> None:
@@ -777,6 +787,32 @@ def test_every_member_is_probed_once_before_any_is_probed_twice() -> None:
         assert len(set(order[turn * 8 : turn * 8 + 8])) == 8
 
 
+def test_members_that_come_and_go_do_not_keep_the_others_from_being_probed() -> None:
+    """SWIM 4.3: the time to the first probe of each member is bounded by the size of the network."""
+    peer = Peer(record(0))
+    numbers = range(1, 13)
+    peer.hear(Ping(1, tuple(record(number) for number in numbers)[:11]), 1, 0.0)
+    peer.hear(Ping(2, (record(12),)), 12, 0.0)
+    probed: dict[bytes, float] = dict.fromkeys(map(peer_id, numbers), 0.0)
+    waited: list[float] = []
+    refutation = 0
+    while (due := peer.membership.timer()) is not None and due < 60.0:
+        peer.membership.handle_timer(due)
+        if due > 2.0 * refutation:
+            refutation += 1
+            for number in (1, 2, 3, 4):
+                peer.hear(Ping(1, (record(number, refutation=refutation - 1, state=F),)), 5, due)
+                peer.hear(Ping(2, (record(number, refutation=refutation),)), number, due)
+        for envelope in peer.sent():
+            if isinstance(envelope.message, Ping):
+                number = next(number for number in numbers if peer_id(number) == envelope.to)
+                if number > 4:
+                    waited.append(due - probed[envelope.to])
+                    probed[envelope.to] = due
+                peer.hear(Pong(envelope.message.sequence, (record(number),)), number, due)
+    assert max(waited) <= 2 * 12 * LAN.probe_interval and max(60.0 - probed[peer_id(n)] for n in range(5, 13)) <= 24.0
+
+
 # -- bounds and determinism (I9, I12) ------------------------------------------------------------------------------
 
 
@@ -802,9 +838,9 @@ def test_flood_of_member_messages_leaves_bounded_tables() -> None:
         peer.hear(Pong(number, (record(1),)), number + 2, now)
     membership = peer.membership
     assert len(membership.members) <= module.MAX_MEMBERS
-    assert len(membership._sent) <= 256 and len(membership._nack_at) <= 64
-    assert len(membership._broadcasts) <= len(membership.members)
-    assert len(membership._order) <= len(membership.members)
+    assert len(membership._prober.sent) <= 256 and len(membership._prober.nack_at) <= 64
+    assert len(membership._dissemination.broadcasts) <= len(membership.members)
+    assert len(membership._prober.order) <= len(membership.members)
 
 
 def test_whole_view_travels_in_pages_that_fit_and_ask_for_one_answer() -> None:
@@ -817,20 +853,6 @@ def test_whole_view_travels_in_pages_that_fit_and_ask_for_one_answer() -> None:
     assert {member.id for page in pages for member in page.members} | {peer_id(1)} == set(peer.membership.members)
     again = [e.message for e in peer.hear(PushPull(True, (record(1),)), 1, 5.1) if isinstance(e.message, PushPull)]
     assert len(again) == 1
-
-
-def test_anti_entropy_asks_for_a_view_once_and_answers_never_ask_back() -> None:
-    """Demers et al. 1987, push-pull: one question, one answer, no echo."""
-    one, two = Peer(record(0)), Peer(record(1))
-    for number in range(2, 40):
-        one.hear(Pong(0, (record(number),)), number, 0.0)
-    one.hear(Ping(1, (record(1),)), 1, 0.0)
-    one.membership._send_view(peer_id(1), 0.0, reply=True)
-    pages = [envelope for envelope in one.sent() if isinstance(envelope.message, PushPull)]
-    assert [page.message.reply for page in pages] == [True, False, False, False]  # type: ignore[attr-defined]
-    answers = [answer.message for page in pages for answer in two.hear(page.message, 0, 1.0)]
-    assert [answer.reply for answer in answers if isinstance(answer, PushPull)] == [False]
-    assert set(two.membership.members) == set(one.membership.members)
 
 
 def test_longest_names_and_addresses_still_fit_a_header() -> None:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from gossipdp.protocol.messages import MAX_ACCUSERS
 from gossipdp.protocol.suspicion import (
     LAN,
     LOCAL,
@@ -14,7 +15,6 @@ from gossipdp.protocol.suspicion import (
     WAN,
     LocalHealth,
     probe_times,
-    push_pull_period,
     suspicion_bounds,
     suspicion_timeout,
     transmit_limit,
@@ -22,26 +22,38 @@ from gossipdp.protocol.suspicion import (
 
 
 @pytest.mark.parametrize(
-    ("preset", "members", "seconds"),
+    ("preset", "members", "confirmations", "seconds"),
     [
-        ("local", 2, 1.2),
-        ("local", 9, 1.2),
-        ("local", 16, 1.477),
-        ("local", 99, 2.4),
-        ("lan", 2, 4.0),
-        ("lan", 16, 4.922),
-        ("lan", 128, 8.442),
-        ("lan", 999, 12.0),
-        ("wan", 4, 6.0),
-        ("wan", 16, 7.383),
-        ("wan", 128, 12.664),
+        ("local", 2, 0, 7.2),
+        ("local", 16, 0, 8.860),
+        ("local", 16, 3, 1.477),
+        ("local", 99, 3, 2.4),
+        ("lan", 2, 0, 24.0),
+        ("lan", 9, 3, 4.0),
+        ("lan", 16, 0, 29.531),
+        ("lan", 16, 1, 17.226),
+        ("lan", 16, 2, 10.029),
+        ("lan", 16, 3, 4.922),
+        ("lan", 128, 0, 50.655),
+        ("lan", 128, 1, 29.549),
+        ("lan", 128, 2, 17.202),
+        ("lan", 128, 3, 8.442),
+        ("lan", 999, 3, 12.0),
+        ("wan", 4, 2, 4.0),
+        ("wan", 16, 2, 4.922),
+        ("wan", 128, 0, 50.655),
+        ("wan", 128, 1, 24.021),
+        ("wan", 128, 2, 8.442),
+        ("wan", 128, 3, 8.442),
+        ("wan", 999, 2, 12.0),
     ],
 )
-def test_suspicion_timeout_of_each_preset(preset: str, members: int, seconds: float) -> None:
+def test_suspicion_of_each_preset_by_members_and_confirmations(
+    preset: str, members: int, confirmations: int, seconds: float
+) -> None:
     config = PRESETS[preset]
-    bounds = suspicion_bounds(config.suspicion_multiplier, members, config.probe_interval)
-    assert suspicion_timeout(0, 3, bounds) == pytest.approx(seconds, abs=1e-3)
-    assert suspicion_timeout(3, 3, bounds) == suspicion_timeout(0, 0, bounds) == bounds[0]
+    bounds = suspicion_bounds(config.suspicion_multiplier, config.suspicion_longest, members, config.probe_interval)
+    assert suspicion_timeout(confirmations, config.confirmations, bounds) == pytest.approx(seconds, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +70,6 @@ def test_suspicion_shrinks_with_the_log_of_its_confirmations(confirmations: int,
 )
 def test_transmit_limit(multiplier: int, members: int, times: int) -> None:
     assert transmit_limit(multiplier, members) == times
-
-
-@pytest.mark.parametrize(
-    ("members", "seconds"), [(1, 30.0), (32, 30.0), (33, 60.0), (64, 60.0), (65, 90.0), (128, 90.0), (1024, 180.0)]
-)
-def test_push_pull_period_grows_past_32_members(members: int, seconds: float) -> None:
-    assert push_pull_period(30.0, members) == seconds
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,7 @@ def test_presets_are_consistent(config: object) -> None:
     assert 2 * values["probe_timeout"] <= values["probe_interval"]
     assert values["gossip_interval"] < values["probe_interval"] < values["push_pull_interval"]
     assert values["join_interval"] < values["join_longest"] <= 10.0
+    assert values["suspicion_longest"] >= 1.0 and values["confirmations"] < MAX_ACCUSERS and values["lifeguard"]
     assert values["reconnect_interval"] <= 2 * values["probe_interval"]
 
 

@@ -1,0 +1,275 @@
+"""Where a peer's model comes from: its first training process, the network, or its own checkpoint.
+
+A founder takes the first training process's model. Any other peer asks a member that is ready. When a whole network
+comes back after a power cut nobody is: then the peers that hold checkpoints tell each other how late these are
+(`Standing`), and whoever holds the latest restores it, as the bully election has it (Garcia-Molina 1982, "Elections in
+a distributed computing system"); the others fetch it from there. The election only saves work. If it errs, for a host
+comes up too late or a message is lost, two peers restore, and exchanges bring them together; whoever then holds a
+checkpoint later than what it fetched is told, and keeps it. No vector and no file is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final, NamedTuple
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import CheckpointAhead, Notice
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.messages import (
+    Member,
+    Standing,
+    State,
+    StateChunk,
+    StateManifest,
+    StateRefuse,
+)
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.transfer import Joiner, Model
+from gossipdp.protocol.wire import Buffer
+
+__all__ = ["Held", "Origin"]
+
+LISTEN: Final = 8
+"""periods of asking a member is given to say what it holds; one word in two lost, it misses them all once in 1,000"""
+ASKS: Final = 32
+"""members asked per period"""
+PATIENCE: Final = 4.0
+"""times `resume_after` that a member with a later checkpoint, or one that is ready, is waited for"""
+
+
+class Held(NamedTuple):
+    """What a checkpoint is of: the network's clock in steps, and the peer's rounds. The later one is the greater."""
+
+    clock: int
+    rounds: int
+
+
+@dataclass
+class _Other:
+    """A live member as seen by a peer that comes back."""
+
+    met: float
+    standing: Standing | None = None
+    said: float = 0.0
+    """when it first said what it holds"""
+
+    @property
+    def ready(self) -> bool:
+        return self.standing is not None and self.standing.ready
+
+    @property
+    def held(self) -> Held:
+        return Held(0, 0) if self.standing is None else Held(self.standing.clock, self.standing.rounds)
+
+
+class Origin:
+    """Args:
+
+    joiner: fetches the model.
+    resume_after: seconds a peer that comes back listens for the network before it goes on from its checkpoint.
+    tolerance: steps of the network's clock by which a checkpoint may be ahead of what is fetched: a peer's last rounds
+        before a stop may have been told to nobody.
+    adopt: called with the schema's bytes, "received" or "restored", clock and rounds once the model is here.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        progress: ProgressBoard,
+        joiner: Callable[[], Joiner],
+        *,
+        random: Random,
+        outputs: Outputs,
+        resume_after: float,
+        tolerance: int,
+        adopt: Callable[[bytes, str, int, int], None],
+    ) -> None:
+        self._membership, self._progress, self._new_joiner = membership, progress, joiner
+        self._random, self._outputs, self._adopt = random, outputs, adopt
+        self._resume_after, self._tolerance = resume_after, tolerance
+        self._period = membership.config.join_interval
+        self.founder = False
+        self._joiner: Joiner | None = None
+        self._held: Held | None = None
+        self._others: dict[bytes, _Other] = {}
+        self._expected: set[bytes] = set()
+        self._deadline = self._ask_at = math.inf
+        self._met_at = math.inf
+        self._served_at = math.inf
+        self._restoring = False
+
+    def join(self, now: float, remembered: Iterable[Member], held: Held | None) -> None:
+        """Look for the model. `held`: of this peer's newest checkpoint; `remembered`: who was there before."""
+        if self.founder:
+            return
+        self._joiner = self._new_joiner()
+        self._held = held
+        if held is not None:
+            self._expected = {member.id for member in remembered} - {self._membership.me.id}
+            self._deadline, self._ask_at = now + self._resume_after, now
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def standing(self, message: Standing, source: bytes, model: Model | None, now: float) -> None:
+        """What `source` has, and, if it asks, what this peer has."""
+        if message.reply:
+            self._tell(source, model, reply=False)
+        other, member = self._others.get(source), self._membership.members.get(source)
+        if other is None or member is None or message.incarnation < member.incarnation:
+            return
+        before = other.standing
+        if before is None or before.incarnation < message.incarnation:
+            other.standing, other.said = message, now
+        elif before.incarnation == message.incarnation and not before.ready:
+            # Within one life a claim only falls, when a checkpoint turns out to be damaged, until the peer is ready:
+            # words that come out of order cannot mislead.
+            other.standing = message if message.ready else min(before, message, key=lambda said: said[3:5])
+
+    def receive(
+        self, message: StateManifest | StateChunk | StateRefuse, buffers: list[Buffer], source: bytes, now: float
+    ) -> None:
+        """A word of the source that this peer fetches from."""
+        # While the checkpoint is being read, nothing else may make room for a model.
+        if self._joiner is None or self._restoring:
+            return
+        self._joiner.receive(message, buffers, source, now)
+        mismatch, self._joiner.mismatch = self._joiner.mismatch, ""
+        if mismatch == "size":
+            self._outputs.emit(Notice("GD-502", "the network's model does not fit this host's memory"))
+        elif mismatch:
+            text = "the network runs with other settings than this peer: see `gossipdp config show` on both"
+            self._outputs.emit(Notice("GD-303", text))
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news of `member`."""
+        gone = member.state in (State.FAILED, State.LEFT)
+        if gone and self._joiner is not None:
+            self._joiner.gone(member.id, now)
+        other = self._others.get(member.id)
+        if other is not None:
+            stale = other.standing is not None and other.standing.incarnation < member.incarnation
+            if gone or stale:
+                del self._others[member.id]
+
+    def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
+        """The result of an Adopt."""
+        joiner = self._joiner
+        if joiner is None:
+            return
+        joiner.adopted(job, result, now)
+        if joiner.done:
+            assert joiner.manifest is not None
+            clock, rounds = joiner.manifest.clock, joiner.manifest.rounds
+            network = max(clock, self._progress.clock())
+            if self._held is not None and self._held.clock > network + self._tolerance:
+                self._outputs.emit(CheckpointAhead(self._held.clock, self._held.rounds, network))
+            self._end()
+            self._adopt(joiner.schema_bytes, "received", clock, rounds)
+
+    def restored(self, result: jobs.Restored | None, now: float) -> None:
+        """The result of a Restore."""
+        self._restoring = False
+        if result is None:
+            self._held, self._deadline = None, math.inf
+            text = "no state from the network and no checkpoint here: looking for a member that has the model"
+            self._outputs.emit(Notice("GD-101", text))
+            return
+        held = Held(result.clock, result.rounds)
+        if self._held is not None and held < self._held:
+            # The newest was damaged: somebody else's may now be the latest.
+            self._held = held
+            if self._waits(now):
+                return
+        self._end()
+        self._adopt(result.schema, "restored", result.clock, result.rounds)
+
+    def _end(self) -> None:
+        self._joiner = None
+        self._others.clear()
+        self._deadline = self._ask_at = math.inf
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def timer(self) -> float | None:
+        if self._joiner is None:
+            return None
+        times = [self._joiner.timer()]
+        if self._held is not None and not self._restoring:
+            times.append(min(self._ask_at, self._deadline if self._deadline > self._ask_at - self._period else math.inf))
+        return min((time for time in times if time is not None), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        if self._joiner is None:
+            return
+        self._joiner.handle_timer(now)
+        if self._held is not None and now >= self._ask_at:
+            self._ask_at = now + self._period
+            self._ask()
+
+    def step(self, now: float) -> None:
+        """Whatever has changed: ask for the model, meet others, or restore."""
+        if self._joiner is None or self._restoring:
+            return
+        alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
+        if self._held is None:
+            self._joiner.seek(alive, now)
+            return
+        for peer in alive:
+            if peer not in self._others:
+                self._others[peer] = _Other(now)
+                self._met_at = min(self._met_at, now)
+                self._tell(peer, None, reply=True)
+        ready = [peer for peer in alive if self._others[peer].ready]
+        self._joiner.seek(ready, now)
+        if self._joiner.busy:
+            self._served_at = now
+        elif not self._waits(now):
+            self._restoring = True
+            self._outputs.ask(jobs.Restore())
+
+    # -- the election -----------------------------------------------------------------------------------------
+
+    def _waits(self, now: float) -> bool:
+        """Is there a reason not to restore the own checkpoint, yet? None of them lasts for ever."""
+        listen, patience = LISTEN * self._period, PATIENCE * self._resume_after
+        all_here = bool(self._expected) and all(
+            peer in self._others and self._others[peer].standing is not None for peer in self._expected
+        )
+        if now < self._deadline and not (all_here and now >= self._met_at + listen):
+            return True
+        if any(other.ready for other in self._others.values()):
+            self._served_at = min(self._served_at, now)
+            return now < self._served_at + patience
+        self._served_at = math.inf
+        for peer, other in self._others.items():
+            if other.standing is None:
+                if now < other.met + listen:
+                    return True
+            elif self._later(peer) and now < other.said + patience:
+                return True
+        return False
+
+    def _later(self, peer: bytes) -> bool:
+        """Does `peer` hold a later checkpoint than this one? Of two alike, the lower id's is the later."""
+        assert self._held is not None
+        held = self._others[peer].held
+        return held > self._held or (held == self._held and peer < self._membership.me.id)
+
+    def _ask(self) -> None:
+        """While nobody is known to be ready, ask again who is, the one with the latest checkpoint first."""
+        if self._restoring or any(other.ready for other in self._others.values()):
+            return
+        others = sorted(self._others, key=lambda peer: (self._others[peer].held, peer), reverse=True)
+        rest = self._random.sample(others[1:], min(ASKS - 1, max(0, len(others) - 1)))
+        for peer in [*others[:1], *rest]:
+            self._tell(peer, None, reply=True)
+
+    def _tell(self, peer: bytes, model: Model | None, *, reply: bool) -> None:
+        held = self._held or Held(0, 0) if model is None else Held(model.clock, model.rounds)
+        incarnation = self._membership.me.incarnation
+        self._outputs.send(peer, Standing(incarnation, model is not None, held.clock, held.rounds, reply))

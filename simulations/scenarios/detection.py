@@ -1,0 +1,221 @@
+"""Are the dead found, and only they? Lifeguard against plain SWIM, with members starved of CPU (safety.md, T6).
+
+    python -m simulations.scenarios.detection --seeds 5
+
+N members know each other; then for three minutes some get no CPU but for moments: each is blocked for 1 to 60 s, runs
+for 10 ms to 1 s, handles late whatever had come, and is blocked again (the interval experiment of Dadgar et al. 2018,
+section V). Meanwhile some healthy members are killed. Both protocols are played with the same seeds, hence the same
+members starved at the same times and the same ones killed.
+
+A false failure is what that paper counts: somebody declares a member failed that is alive and runs as it should. A
+starved member that is declared failed is counted apart: whoever is silent for a minute cannot be told from the dead,
+and must not be if the dead are to be found sooner. Nothing of the protocol may stand here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gossipdp.protocol.events import Event, MemberChanged
+from gossipdp.protocol.membership import PRESETS, MembershipConfig
+from gossipdp.protocol.messages import State
+from simulations.scenarios.members import Host, Members
+
+__all__ = ["Detection", "percentile", "run"]
+
+FORMING = 40.0
+"""seconds for all to know each other"""
+WATCHED = 60.0
+"""seconds watched on after the starvation has ended"""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What one run came to. Times in seconds since the death, one for each dead member and each healthy observer."""
+
+    seed: int
+    peers: int
+    lifeguard: bool
+    preset: str
+    false_failures: int
+    """times that somebody came to believe a healthy live member failed"""
+    wronged: int
+    """healthy live members of whom somebody believed so"""
+    starved_failures: int
+    """the same of starved members"""
+    first: tuple[float, ...]
+    """until the first healthy member knew, one for each dead member"""
+    times: tuple[float, ...]
+    """until each healthy member knew; infinite if it never did"""
+    blocked: float
+    """share of the starved members' time in which they were blocked"""
+    events: int
+    wall: float
+
+
+def run(
+    seed: int,
+    peers: int = 128,
+    lifeguard: bool = True,
+    preset: str = "wan",
+    *,
+    starved: int | None = None,
+    killed: int | None = None,
+    seconds: float = 180.0,
+    longest: float = 60.0,
+    loss: float = 0.0,
+    config: MembershipConfig | None = None,
+) -> Detection:
+    """Play one seed.
+
+    Args:
+        starved, killed: members; an eighth and a sixteenth of `peers` unless told.
+        seconds: how long the starvation lasts; the deaths fall into its first two thirds.
+        longest: the longest block of a starved member; the shortest is 1 s, drawn evenly on a logarithmic scale.
+        config: the preset's, changed.
+    """
+    began = time.perf_counter()
+    config = replace(config or PRESETS[preset], lifeguard=lifeguard)
+    events: list[tuple[float, Host, MemberChanged]] = []
+
+    def listen(host: Host, event: Event) -> None:
+        if isinstance(event, MemberChanged) and event.member.state == State.FAILED:
+            events.append((network.now, host, event))
+
+    network = Members(seed, config, peers, latency=0.04 if preset == "wan" else 0.002, loss=loss, listen=listen)
+    script = network.random("script")
+    for host in network.hosts:
+        network.at(script.random(), lambda host=host: network.start(host, network.hosts[:3]))  # type: ignore[misc]
+    network.run(FORMING)
+    assert not events, "somebody failed while the network formed"
+    drawn = script.sample(network.hosts, (starved := starved or peers // 8) + (killed or max(1, peers // 16)))
+    slow, victims = drawn[:starved], drawn[starved:]
+    end = FORMING + seconds
+    blocked = 0.0
+
+    def starve(host: Host) -> None:
+        nonlocal blocked
+        length = min(math.exp(script.uniform(0.0, math.log(longest))), end - network.now)
+        if length > 0.0:
+            blocked += length
+            network.block(host, length)
+            network.at(network.now + length + math.exp(script.uniform(math.log(0.01), 0.0)), lambda: starve(host))
+
+    for host in slow:
+        network.at(FORMING + script.random() * 5.0, lambda host=host: starve(host))  # type: ignore[misc]
+    died: dict[bytes, float] = {}
+
+    def kill(host: Host) -> None:
+        died[host.id] = network.now
+        network.kill(host)
+
+    for host in victims:
+        network.at(FORMING + script.uniform(0.05, 0.66) * seconds, lambda host=host: kill(host))  # type: ignore[misc]
+    network.run(end + WATCHED)
+    return _judge(
+        Detection(
+            seed, peers, lifeguard, preset, 0, 0, 0, (), (), blocked / (seconds * starved), network.events,
+            time.perf_counter() - began,
+        ),
+        [host for host in network.hosts if host not in drawn],
+        {host.id for host in slow},
+        died,
+        events,
+    )  # fmt: skip
+
+
+def _judge(
+    bare: Detection,
+    healthy: Sequence[Host],
+    slow: set[bytes],
+    died: dict[bytes, float],
+    events: Iterable[tuple[float, Host, MemberChanged]],
+) -> Detection:
+    wronged: list[bytes] = []
+    starved_failures = 0
+    known: dict[tuple[bytes, int], float] = {}
+    for at, observer, event in events:
+        member = event.member.id
+        if member in died and at >= died[member]:
+            known.setdefault((member, observer.index), at - died[member])
+        elif member in slow:
+            starved_failures += 1
+        else:
+            wronged.append(member)
+    times = {member: [known.get((member, host.index), math.inf) for host in healthy] for member in died}
+    return replace(
+        bare,
+        false_failures=len(wronged),
+        wronged=len(set(wronged)),
+        starved_failures=starved_failures,
+        first=tuple(min(of) for of in times.values()),
+        times=tuple(time for of in times.values() for time in of),
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of `values` that is no smaller than `share` of them."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.detection", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=5, help="how many, from --seed on")
+    parser.add_argument("--peers", type=int, default=128)
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="wan")
+    parser.add_argument("--starved", type=int, help="members starved of CPU (an eighth)")
+    parser.add_argument("--killed", type=int, help="members killed (a sixteenth)")
+    parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--multiplier", type=float, help="suspicion multiplier, instead of the preset's")
+    parser.add_argument("--confirmations", type=int, help="K, instead of the preset's")
+    options = parser.parse_args(arguments)
+    config = PRESETS[options.preset]
+    config = replace(
+        config,
+        suspicion_multiplier=options.multiplier or config.suspicion_multiplier,
+        confirmations=config.confirmations if options.confirmations is None else options.confirmations,
+    )
+    print(f"{'':>10} {'seed':>5} {'false':>7} {'wronged':>7} {'starved':>8} {'median':>7} {'p99':>7} {'worst':>7} "
+          f"{'first':>7} {'wall':>6}")  # fmt: skip
+    totals: dict[bool, list[Detection]] = {True: [], False: []}
+    for seed in range(options.seed, options.seed + options.seeds):
+        for lifeguard in (True, False):
+            outcome = run(
+                seed,
+                options.peers,
+                lifeguard,
+                options.preset,
+                starved=options.starved,
+                killed=options.killed,
+                loss=options.loss,
+                config=config,
+            )
+            totals[lifeguard].append(outcome)
+            _print("lifeguard" if lifeguard else "plain", str(seed), [outcome])
+    for lifeguard, outcomes in totals.items():
+        _print("lifeguard" if lifeguard else "plain", "all", outcomes)
+    ours, plain = (sum(outcome.false_failures for outcome in totals[which]) for which in (True, False))
+    print(f"false failures: {ours} against {plain}" + (f", 1/{plain / ours:.0f}" if ours else ""))
+    return 0
+
+
+def _print(name: str, seed: str, outcomes: Sequence[Detection]) -> None:
+    times = [time for outcome in outcomes for time in outcome.times]
+    first = [time for outcome in outcomes for time in outcome.first]
+    print(
+        f"{name:>10} {seed:>5} {sum(o.false_failures for o in outcomes):7d} {sum(o.wronged for o in outcomes):7d} "
+        f"{sum(o.starved_failures for o in outcomes):8d} {median(times):7.1f} {percentile(times, 0.99):7.1f} "
+        f"{max(times):7.1f} {median(first):7.1f} {sum(o.wall for o in outcomes):6.1f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Does membership carry a thousand members? A join storm, then quiet, with every byte counted (safety.md, T21).
+
+    python -m simulations.scenarios.scale --peers 1000
+
+Three seeds are there; all others start within five seconds and know them. Measured: how long after the last start
+everybody knows everybody alive, the control traffic of the storm and of a quiet minute, per peer and of the busiest
+one, in bytes as `wire` encodes them, and the events the machines handle in a second of real time. N members hold N^2
+records between them: 0.2 GB for 500, and past `MAX_MEMBERS` nobody knows everybody. Nothing of the protocol may stand
+here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gossipdp.protocol.events import Event, MemberChanged
+from gossipdp.protocol.membership import PRESETS
+from gossipdp.protocol.messages import State
+from gossipdp.protocol.view import MAX_MEMBERS
+from simulations.scenarios.members import Host, Members
+
+__all__ = ["Scale", "run"]
+
+SEEDS = 3
+STORM = 30.0
+"""seconds after the last start in which all should converge"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What one run came to. Traffic in bytes a second that a peer sends."""
+
+    seed: int
+    peers: int
+    preset: str
+    converged: float | None
+    """virtual seconds from the last start until everybody knows everybody alive; None if that did not happen"""
+    storm: float
+    """from the first start until `STORM` after the last; mean over the peers"""
+    storm_busiest: float
+    quiet: float
+    quiet_busiest: float
+    doubts: int
+    """times that somebody was suspected or failed; nobody had died"""
+    events: int
+    wall: float
+
+    @property
+    def rate(self) -> float:
+        """Events handled in a second of real time."""
+        return self.events / self.wall
+
+
+def run(
+    seed: int,
+    peers: int = 1000,
+    preset: str = "lan",
+    *,
+    joining: float = 5.0,
+    settling: float = 120.0,
+    quiet: float = 60.0,
+    latency: float = 0.02,
+) -> Scale:
+    """Play one seed.
+
+    Args:
+        joining: seconds within which all start.
+        settling: seconds after the storm before the quiet time is measured: anti-entropy becomes rarer by and by.
+        quiet: seconds measured.
+    """
+    began = time.perf_counter()
+    known = doubts = 0
+
+    def listen(host: Host, event: Event) -> None:
+        nonlocal known, doubts
+        if isinstance(event, MemberChanged):
+            alive = event.member.state == State.ALIVE
+            known += alive - (event.before == State.ALIVE)
+            doubts += not alive
+
+    network = Members(seed, PRESETS[preset], peers, latency=latency, listen=listen)
+    starts = network.random("starts")
+    for host in network.hosts:
+        at = 0.0 if host.index < SEEDS else starts.uniform(0.0, joining)
+        network.at(at, lambda host=host: network.start(host, network.hosts[:SEEDS]))  # type: ignore[misc]
+    network.run(joining)
+    converged = None
+    while network.now < joining + STORM:
+        network.run(network.now + 0.1)
+        if converged is None and known == peers * (peers - 1):
+            converged = network.now - joining
+    storm = [host.sent / network.now for host in network.hosts]
+    network.run(network.now + settling)
+    before = [host.sent for host in network.hosts]
+    network.run(network.now + quiet)
+    calm = [(host.sent - sent) / quiet for host, sent in zip(network.hosts, before, strict=True)]
+    return Scale(
+        seed,
+        peers,
+        preset,
+        converged,
+        sum(storm) / peers,
+        max(storm),
+        sum(calm) / peers,
+        max(calm),
+        doubts,
+        network.events,
+        time.perf_counter() - began,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.scale", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--peers", type=int, default=1000)
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="lan")
+    options = parser.parse_args(arguments)
+    if options.peers > MAX_MEMBERS:
+        parser.error(f"a member knows at most {MAX_MEMBERS} members, so {options.peers} cannot converge")
+    print(f"{'seed':>5} {'peers':>6} {'converged':>10} {'storm kB/s':>11} {'busiest':>8} {'quiet kB/s':>11} "
+          f"{'busiest':>8} {'doubts':>7} {'events':>9} {'events/s':>9} {'wall s':>7}")  # fmt: skip
+    missed = False
+    for seed in range(options.seed, options.seed + options.seeds):
+        outcome = run(seed, options.peers, options.preset)
+        missed = missed or outcome.converged is None
+        when = "never" if outcome.converged is None else f"{outcome.converged:.1f} s"
+        print(
+            f"{seed:5d} {outcome.peers:6d} {when:>10} {outcome.storm / 1e3:11.2f} {outcome.storm_busiest / 1e3:8.1f} "
+            f"{outcome.quiet / 1e3:11.2f} {outcome.quiet_busiest / 1e3:8.1f} {outcome.doubts:7d} {outcome.events:9d} "
+            f"{outcome.rate:9.0f} {outcome.wall:7.1f}",
+            flush=True,
+        )
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

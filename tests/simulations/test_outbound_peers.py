@@ -1,0 +1,141 @@
+"""Outbound-only peers in virtual time: full members over the links they open, never matched with each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gossipdp.protocol.events import ExchangeEnded, MemberChanged, OfferRefused
+from gossipdp.protocol.messages import State
+from gossipdp.protocol.outbound import MOORINGS
+from simulations.cluster import Cluster, Plan
+from simulations.network import Conditions
+
+CALM = Plan(peers=6, size=300, conditions=Conditions(), every=4, window=4, chaos=30.0, calm=0.0)
+
+
+class Behind(Cluster):
+    """A cluster whose last `outbound` peers cannot be dialled; what each peer's events said is kept."""
+
+    def __init__(self, seed, plan, outbound):
+        super().__init__(seed, plan)
+        self.outbound = self.network.hosts[-outbound:]
+        for host in self.outbound:
+            host.outbound = True
+        self.failed, self.silent, self.matched = [], [], Counter()
+
+    def _heard(self, host, event):
+        super()._heard(host, event)
+        match event:
+            case MemberChanged(member) if member.state in (State.SUSPECT, State.FAILED):
+                self.failed.append((self.network.now, host.name, member.name, member.state.name))
+            case OfferRefused(partner, "silent"):
+                self.silent.append((host.name, partner[:4].hex()))
+            case ExchangeEnded(partner, chunks=chunks) if chunks:
+                self.matched[frozenset((host.id, partner))] += 1
+
+    def pairs(self, left, right):
+        return [self.matched[frozenset((a.id, b.id))] for a in left for b in right if a is not b]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calm__nobody_suspects_anybody_and_all_exchange_but_two_outbound_only_ones(seed):
+    cluster = Behind(seed, CALM, 3)
+    cluster.run()
+    direct = cluster.network.hosts[:-3]
+    assert cluster.failed == [] and cluster.silent == []
+    assert min(cluster.pairs(direct, cluster.outbound)) > 0
+    assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0
+    for host in cluster.network.hosts:
+        view = host.peer.membership.members
+        assert len(view) == 6 and all(not view[other.id].address for other in cluster.outbound)
+    # Nobody waits for anybody: the rounds of those behind the NAT are as many as the others'.
+    rounds = {host.name: host.peer.rounds.rounds for host in cluster.network.hosts}
+    assert min(rounds.values()) > 0.7 * max(rounds.values()), rounds
+
+
+def test_calm__both_kinds_offer(monkeypatch):
+    cluster, offers = Behind(3, CALM, 3), Counter()
+    start = cluster.network._transmit
+
+    def transmit(sender, envelope):
+        if type(envelope.message).__name__ == "Offer":
+            target = next(host for host in cluster.network.hosts if host.id == envelope.to)
+            offers[(sender.outbound, target.outbound)] += 1
+        start(sender, envelope)
+
+    monkeypatch.setattr(cluster.network, "_transmit", transmit)
+    cluster.run()
+    assert offers[(False, True)] > 10 and offers[(True, False)] > 10 and offers[(True, True)] == 0
+
+
+def test_many_outbound_only__each_keeps_links_to_its_moorings_and_none_is_suspected():
+    """16 of 20 behind a NAT: most pairs have no link, and each is watched by all."""
+    plan = Plan(peers=20, size=300, conditions=Conditions(), every=8, window=4, chaos=40.0, calm=0.0)
+    cluster = Behind(1, plan, 16)
+    cluster.run()
+    assert cluster.failed == []
+    opened = Counter(index for index, _ in cluster.network._opened)
+    assert all(opened[host.index] >= MOORINGS for host in cluster.outbound)
+
+
+def test_all_moorings_but_one_crash__the_others_are_found_failed_and_the_outbound_only_are_not():
+    cluster = Behind(2, Plan(peers=7, size=300, conditions=Conditions(), every=4, window=4), 3)
+    network = cluster.network
+    for host in network.hosts:
+        cluster.restart(host)
+    network.run(10.0)
+    cluster.failed.clear()
+    gone = network.hosts[1:4]
+    for host in gone:
+        cluster.crash(host, trainer=True, disk=True, torn=False)
+    network.run(40.0)
+    names = {name for _, _, name, state in cluster.failed if state == "FAILED"}
+    assert names == {host.name for host in gone}
+    left = [network.hosts[0], *cluster.outbound]
+    for host in left:
+        assert {member.id for member in host.peer.membership.alive()} == {x.id for x in left if x is not host}
+
+
+def test_outbound_only_crashes__found_failed_by_all_and_back_alive():
+    cluster = Behind(4, Plan(peers=6, size=300, conditions=Conditions(), every=4, window=4), 2)
+    network, gone = cluster.network, cluster.outbound[0]
+    for host in network.hosts:
+        cluster.restart(host)
+    network.run(10.0)
+    cluster.crash(gone, trainer=True, disk=True, torn=False)
+    network.run(25.0)
+    others = [host for host in network.hosts if host is not gone]
+    assert all(host.peer.membership.members[gone.id].state == State.FAILED for host in others)
+    cluster.restart(gone)
+    network.run(40.0)
+    assert all(host.peer.membership.members[gone.id].state == State.ALIVE for host in others)
+    assert gone.peer.ready
+
+
+def test_peer_that_turns_out_not_to_be_dialled__is_outbound_only_for_all_and_direct_again():
+    cluster = Behind(5, Plan(peers=5, size=300, conditions=Conditions(), every=4, window=4), 1)
+    network, host = cluster.network, cluster.outbound[0]
+    host.outbound = False
+    for other in network.hosts:
+        cluster.restart(other)
+    network.run(8.0)
+    host.outbound = True
+    network.command(host, "advertise", lambda peer: peer.advertise("", network.now))
+    network.run(30.0)
+    others = [other for other in network.hosts if other is not host]
+    assert {other.peer.membership.members[host.id].address for other in others} == {""}
+    assert {other.peer.membership.members[host.id].state for other in others} == {State.ALIVE}
+    host.outbound = False
+    network.command(host, "advertise", lambda peer: peer.advertise(host.address, network.now))
+    network.run(35.0)
+    assert {other.peer.membership.members[host.id].address for other in others} == {host.address}
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(12) if 2 < Plan.draw(seed).peers <= 16])
+def test_faults__every_invariant_holds_with_all_but_the_seeds_behind_a_nat(seed):
+    plan = Plan.draw(seed)
+    cluster = Behind(seed, plan, plan.peers - 2)
+    cluster.run()
+    assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0 < sum(cluster.matched.values())

@@ -1,0 +1,68 @@
+"""Peers that follow the hypercube: with N a power of two and a calm network early rounds take fewer exchanges and agree
+as well; in churn the schedule is let go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossipdp.protocol.events import ExchangeStarted
+from simulations.cluster import Cluster, Plan
+from simulations.nemesis import Fault
+from simulations.network import Conditions
+
+
+class Early(Cluster):
+    """All rounds are early, none warms up; counts who met whom by schedule."""
+
+    def __init__(self, seed, plan, *, schedule):
+        self.schedule = schedule
+        self.scheduled = self.exchanges = 0
+        super().__init__(seed, plan)
+
+    def _config(self):
+        config = super()._config()
+        matching = replace(config.averaging.matching, schedule=self.schedule)
+        averaging = replace(config.averaging, matching=matching)
+        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9)
+
+    def _heard(self, host, event):
+        if isinstance(event, ExchangeStarted) and event.initiator:
+            self.exchanges += 1
+            self.scheduled += host.peer.averaging.schedule is not None
+        super()._heard(host, event)
+
+
+def played(schedule, *, peers=8, script=()):
+    plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, script=script, chaos=20.0)
+    cluster = Early(11, plan, schedule=schedule)
+    cluster.run()
+    return cluster
+
+
+def per_round(cluster):
+    return 2 * cluster.exchanges / cluster.books.rounds
+
+
+def test_hypercube_saves_exchanges_and_agrees_as_well():
+    scheduled, random = played(True), played(False)
+    assert random.scheduled == 0 < scheduled.scheduled
+    assert scheduled.scheduled > 0.5 * scheduled.exchanges
+    assert per_round(scheduled) < 0.95 * per_round(random)
+    assert scheduled.disagreement() < 2.0 * random.disagreement()
+
+
+@pytest.mark.parametrize("peers", [3, 6])
+def test_sizes_that_are_no_power_of_two_meet_at_random(peers):
+    assert played(True, peers=peers).scheduled == 0
+
+
+def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead():
+    crashes = tuple(
+        Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)
+    )
+    churned = played(True, script=crashes)
+    calm = played(True)
+    assert churned.scheduled < calm.scheduled
+    assert per_round(churned) > 0.5 * per_round(calm)
