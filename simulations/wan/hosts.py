@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces, on one switch, with a rate on each cable and cables that can be pulled.
+"""Hosts that are network namespaces, on one switch, with a rate and weather on each cable, and cables to be pulled.
 
     host 1                      switch (a namespace of its own)
     eth0 10.77.0.1 ──── veth ──── port1 ┐
@@ -6,33 +6,57 @@
     eth0 10.77.0.2 ──── veth ──── port2 ┘
 
 A cut puts ports on different bridges, so it needs no packet filter and is seen as silence, as a router's death is;
-`unplug` takes the carrier away too. Rates are token buckets (tbf), one each way. Loss and delay are not emulated here:
-kernels without netem have neither. A lab's namespaces are named by the process that made it, and are gone with its
-`with` block, also when making it failed half way. Nothing of gossipdp may be known here.
+`unplug` takes the carrier away too. Rates are token buckets (tbf), one each way. A lab with weather (delay, jitter,
+loss) has cables of another kind, made by a process of its own: see `wires`. A lab's namespaces are named by the
+process that made it, and are gone with its `with` block, also when making it failed half way. Nothing of gossipdp may
+be known here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-__all__ = ["Counters", "Host", "Lab", "unavailable"]
+__all__ = ["Counters", "Host", "Lab", "LabError", "Weather", "unavailable"]
 
 SUBNET = "10.77"
 BURST = "64kb"
 QUEUE = "100ms"
 """of packets a token bucket holds before it drops"""
+CLONE_NEWNET = 0x40000000
 _labs = itertools.count(1)
 
 
 class LabError(Exception):
-    """A command of iproute2 failed."""
+    """A command of iproute2 failed, or the process that makes the weather."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """What a packet meets on its way to a host; between two hosts a round trip meets that of both."""
+
+    delay: float = 0.0
+    """seconds"""
+    jitter: float = 0.0
+    """seconds, standard deviation of the delay; packets keep their order"""
+    loss: float = 0.0
+    """probability, each packet by itself"""
+
+    @classmethod
+    def of(cls, rtt: float, loss: float = 0.0) -> Weather:
+        """Between any two hosts that have it: `rtt` seconds there and back, with a twentieth of jitter."""
+        return cls(delay=rtt / 2, jitter=rtt / 40, loss=loss)
 
 
 @dataclass(frozen=True)
@@ -63,6 +87,18 @@ class Host:
         """`argv` on this host. The process that `ip` is started as becomes the command's own: its pid holds."""
         return ["ip", "netns", "exec", self.namespace, *argv]
 
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Sockets that this thread makes meanwhile are this host's; nothing else of the process moves there."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/thread-self/ns/net") as here, open(f"/var/run/netns/{self.namespace}") as there:
+            if libc.setns(there.fileno(), CLONE_NEWNET):
+                raise LabError(f"{self.namespace}: {os.strerror(ctypes.get_errno())}")
+            try:
+                yield
+            finally:
+                libc.setns(here.fileno(), CLONE_NEWNET)
+
     def counters(self) -> Counters:
         (link,) = json.loads(_ip("-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0"))
         sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
@@ -75,18 +111,21 @@ class Lab:
     Args:
         count: hosts, at most 1,000; the first is 10.77.0.1.
         rate: of each cable in each direction, in tc's words; None: as fast as the kernel copies.
+        weather: on every cable; `set_weather` changes it. None: no cable will ever have any, and frames stay in the
+            kernel.
 
     Raises:
         LabError: this kernel or user cannot do it; `unavailable` says so beforehand.
     """
 
-    def __init__(self, count: int, *, rate: str | None = None) -> None:
+    def __init__(self, count: int, *, rate: str | None = None, weather: Weather | None = None) -> None:
         if not 1 <= count <= 1000:
             raise ValueError("1 to 1,000 hosts")
         # Several labs may stand side by side: names are unique, and the addresses of one are not seen in another.
         self._prefix = f"gd{os.getpid()}-{next(_labs)}"
         self._switch = f"{self._prefix}-switch"
-        self._rate = rate
+        self._rate, self._weather = rate, weather
+        self._wires: subprocess.Popen[str] | None = None
         self._islands = 1
         self.hosts = [
             Host(n, f"{self._prefix}-h{n}", f"{SUBNET}.{n // 250}.{n % 250 or 250}") for n in range(1, count + 1)
@@ -123,9 +162,17 @@ class Lab:
 
     def unplug(self, host: Host) -> None:
         self._on_switch("link", "set", f"port{host.number}", "down")
+        if self._wires is not None:
+            self._tell_wire(host, plug=False)
 
     def plug(self, host: Host) -> None:
         self._on_switch("link", "set", f"port{host.number}", "up")
+        if self._wires is not None:
+            self._tell_wire(host, plug=True)
+
+    def set_weather(self, host: Host, weather: Weather) -> None:
+        """Of packets to this host, from the next one on; only in a lab that was made with weather."""
+        self._tell_wire(host, **asdict(weather))
 
     def set_rate(self, host: Host, rate: str) -> None:
         """Of this host's cable, in both directions."""
@@ -133,16 +180,30 @@ class Lab:
             bucket = ("root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE)
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, *bucket)
 
+    def break_connections(self, host: Host, seconds: float = 0.05) -> None:
+        """Reset every TCP connection on which this host is sent something within `seconds`; only with weather."""
+        self._tell_wire(host, broken=seconds)
+
+    def weather_report(self) -> dict[str, Any]:
+        """Packets `passed` and `lost` on their way to each host, and the `cpu` seconds that it took."""
+        return self._tell()
+
     # -- building ---------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
         _ip("netns", "add", self._switch)
         self._bridge(0)
         for host in self.hosts:
-            port, inside = f"port{host.number}", ("-n", host.namespace)
             _ip("netns", "add", host.namespace)
-            self._on_switch("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
-            self._on_switch("link", "set", port, "master", "island0", "up")
+        if self._weather is None:
+            for host in self.hosts:
+                end = ("peer", "name", "eth0", "netns", host.namespace)
+                self._on_switch("link", "add", f"port{host.number}", "type", "veth", *end)
+        else:
+            self._lay_wires()
+        for host in self.hosts:
+            inside = ("-n", host.namespace)
+            self._on_switch("link", "set", f"port{host.number}", "master", "island0", "up")
             _ip(*inside, "address", "add", f"{host.address}/16", "dev", "eth0")
             _ip(*inside, "link", "set", "eth0", "up")
             _ip(*inside, "link", "set", "lo", "up")
@@ -155,8 +216,43 @@ class Lab:
         self._on_switch("link", "set", f"island{number}", "up")
         self._islands = max(self._islands, number + 1)
 
+    def _lay_wires(self) -> None:
+        cables = [(host.namespace, "eth0", self._switch, f"port{host.number}") for host in self.hosts]
+        # As a script by itself: it is there in a moment, and imports nothing of this package.
+        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("wires.py")), json.dumps(cables)]
+        pipe = subprocess.PIPE
+        self._wires = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert self._wires.stdout is not None
+        if self._wires.stdout.readline() != "ready\n":
+            raise LabError(self._why_no_wires())
+        assert self._weather is not None
+        for host in self.hosts:
+            self.set_weather(host, self._weather)
+
+    def _why_no_wires(self) -> str:
+        if self._wires is None:
+            return "this lab was made without weather"
+        assert self._wires.stderr is not None
+        return f"no wires: {self._wires.communicate()[1].strip()[-300:]}"
+
+    def _tell_wire(self, host: Host, **words: Any) -> None:
+        self._tell(wire=host.number - 1, **words)
+
+    def _tell(self, **words: Any) -> dict[str, Any]:
+        if self._wires is None or self._wires.poll() is not None:
+            raise LabError(self._why_no_wires())
+        assert self._wires.stdin is not None and self._wires.stdout is not None
+        self._wires.stdin.write(json.dumps(words) + "\n")
+        self._wires.stdin.flush()
+        answer = self._wires.stdout.readline()
+        if not answer:
+            raise LabError(self._why_no_wires())
+        return dict(json.loads(answer))
+
     def _remove(self) -> None:
         """Devices go with their namespaces; processes still inside keep only their own view of them."""
+        if self._wires is not None:
+            self._wires.communicate()
         for namespace in (*(host.namespace for host in self.hosts), self._switch):
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
 
@@ -164,18 +260,18 @@ class Lab:
         _ip("-n", self._switch, *words)
 
 
-def unavailable() -> str:
-    """Why no lab can be built here, or "": asked of the kernel, by building one host and taking it away."""
+def unavailable(weather: Weather | None = None) -> str:
+    """Why no lab (with weather) can be built here, or "": asked of the kernel, by building one and taking it away."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             return f"`{program}` (iproute2) is not installed"
     try:
-        with Lab(1):
+        with Lab(1, weather=weather):
             return ""
     except LabError as error:
-        return f"no network namespaces here: {error}"
+        return f"no network namespaces {'with weather ' if weather else ''}here: {error}"
 
 
 def _ip(*words: str) -> str:

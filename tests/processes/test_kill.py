@@ -71,6 +71,7 @@ def until_back(network: Network, host: Host, incarnation: int, within: float) ->
 def kill_and_bring_back(network: Network, host: Host, victim: str, point: str, kill_next: str = "") -> None:
     """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
     others, now = network.others(host), host.home.with_suffix(".now")
+    until("everybody has noted a step", lambda: all(other.notes() for other in others), 10, network.hosts)
     now.touch()
     reached = min(other.mean() for other in others)
     died = until_dead(host, victim)
@@ -118,7 +119,7 @@ def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[.
     four = network(4, size=11_000_000, pace=0.1)
     four.start(kill_at=[armed(four.founder, "daemon", POINTS[0])])
     four.until_it_runs(60)
-    assert four.founder.status()["last_exchange"]["of"] > 16
+    assert four.founder.status()["last_exchange"]["of"] > 8, "more chunks than credit"
     kill_and_bring_back(four, four.founder, "daemon", POINTS[0])
 
 

@@ -55,7 +55,7 @@ def test_daemons_killed_under_byte_gpt__training_never_stops_and_attaches_again(
     processes = [host.start_training(byte_gpt(host, "11M")) for host in two.hosts]
     two.until_it_runs(60, exchanges=2)
     until("both have stepped", lambda: min(len(steps(host)) for host in two.hosts) > 2, 20, two.hosts)
-    assert first.status()["last_exchange"]["of"] > 16
+    assert first.status()["last_exchange"]["of"] > 8, "more chunks than credit"
 
     # The one that joined, in the middle of an exchange; then the founder.
     since = [len(steps(host)) for host in two.hosts]

@@ -1,0 +1,194 @@
+"""Real peers under faults: campaigns T3, T4, T16 and T18 of the safety page, each short, and each long.
+
+T3 and T18 are runs of `simulations.wan.chaos` on an emulated network; T4 and T16 kill and stop peers of one machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from running import Host, Network, until
+
+from simulations.wan.chaos import Chaos, Plan, Report
+from simulations.wan.faults import KINDS, SILENT, script
+from simulations.wan.hosts import Weather, unavailable
+
+pytestmark = pytest.mark.processes
+
+WHY_NOT = unavailable(Weather())
+without_network = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "an emulated network works here")
+ON_WITHIN = 10.0
+BACK_WITHIN = 30.0
+LEFT_WITHIN = 10.0
+KILLED_AFTER = 25.0
+"""what service managers and spot markets give between SIGTERM and SIGKILL, at the least"""
+
+
+def played(plan: Plan, directory: Path) -> Report:
+    report = Chaos(plan, directory).run()
+    print(report.table())
+    assert not report.violations, "\n".join(report.violations)
+    return report
+
+
+# -- T3: loss, cuts, delay, a slow cable ---------------------------------------------------------------------------
+
+
+@pytest.mark.namespaces
+@without_network
+def test_cut_again_and_again_under_30_percent_loss__training_goes_on_and_all_are_together_again(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(
+        hosts=3, seconds=4, rate="10mbit", rtt=0.04, loss=0.3, kinds=["cut"], pause=(0.3, 1.0), size=20_000, quiet=1.0
+    )
+    assert played(plan, tmp_path).faults >= 2
+
+
+@pytest.mark.long
+@pytest.mark.namespaces
+@without_network
+@pytest.mark.parametrize("kinds", [(), ("cut",), tuple(KINDS)], ids=["loss", "loss and cuts", "loss and all faults"])
+def test_a_minute_of_30_percent_loss_at_200_ms_and_10_Mbit__training_never_stops(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = Plan(seed=3, rate="10mbit", rtt=0.2, loss=0.3, kinds=kinds, pause=(1.0, 5.0), size=20_000)
+    report = played(plan, tmp_path)
+    assert report.faults >= 10 or not kinds
+
+
+# -- T4: half of the peers die in an exchange ----------------------------------------------------------------------
+
+HALF = ("chunk 0 sent", "ACK sent", "outer step half done", "chunk 0 sent")
+
+
+def armed(network: Network, now: Path) -> list[str]:
+    """Half of the daemons, the founder's among them, die at a point of their next exchange once `now` is there."""
+    return [f"{point}@{2 + number % 2} if {now}" for number, point in enumerate(HALF)]
+
+
+def half_dies_and_returns(network: Network, now: Path, kill_next: Path) -> None:
+    victims, survivors = network.hosts[:4], network.hosts[4:]
+    since = time.monotonic()
+    now.touch()
+    for host in victims:
+        assert host.daemon is not None
+        assert host.daemon.ended(20) == -signal.SIGKILL, host.last_words()
+    died, had = time.monotonic(), [host.exchanges() for host in survivors]
+    # That of two survivors with each other: one with the dead would not end as done.
+    for host, count in zip(survivors, had, strict=True):
+        left = died + ON_WITHIN - time.monotonic()
+        until(f"{host.name} exchanges again", lambda h=host, c=count: h.exchanges() > c, left, network.hosts)
+    went_on = time.monotonic() - died
+
+    again = time.monotonic()
+    for host, point in zip(victims, armed(network, kill_next), strict=True):
+        host.start_daemon(point)
+    for host in network.hosts:
+        left = again + BACK_WITHIN - time.monotonic()
+        until(f"{host.name} is in the network again", lambda host=host: network.runs(host), left, network.hosts)
+    print(
+        f"survivors went on within {went_on:.1f} s, the dead were back {time.monotonic() - again:.1f} s after the start"
+    )
+    for host in network.hosts:
+        pause = host.longest_pause(since, time.monotonic())
+        assert pause < 3.0, f"{host.name} made no step for {pause:.1f} s"
+    assert sum(host.text().count("model founded") for host in network.hosts) == 1
+    assert not [host.name for host in network.hosts if "Traceback" in host.text()]
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_half_of_8_killed_in_their_exchanges__survivors_go_on_and_the_dead_come_back(
+    times: int, network: Callable[..., Network], tmp_path: Path
+) -> None:
+    eight = network(8, size=20_000, pace=0.05)
+    signals = [tmp_path / f"now-{number}" for number in range(times + 1)]
+    eight.start(kill_at=armed(eight, signals[0]))
+    eight.until_it_runs(60)
+    for now, following in itertools.pairwise(signals):
+        half_dies_and_returns(eight, now, following)
+
+
+# -- T16: told to stop ---------------------------------------------------------------------------------------------
+
+
+def stopped(network: Network, host: Host) -> float:
+    """SIGTERM in the middle of an exchange, SIGKILL if that does not end it; how long it took to leave."""
+    daemon, others = host.daemon, network.others(host)
+    assert daemon is not None
+    until(f"{host.name} is in an exchange", lambda: host.status().get("partner"), 15, network.hosts)
+    name, said = host.status()["id"], {other.name: len(other.text()) for other in others}
+    begun = time.monotonic()
+    daemon.signal(signal.SIGTERM)
+    try:
+        code = daemon.ended(KILLED_AFTER)
+    finally:
+        daemon.kill()
+    took = time.monotonic() - begun
+    assert (code, took <= LEFT_WITHIN) == (0, True), f"{host.name} left with {code} after {took:.1f} s"
+    for other in others:
+        # Nobody waits for it: it has left, no exchange with it is open, and others are made.
+        until(f"{other.name} knows", lambda other=other: other.member(host.name)["state"] == "left", 5, network.hosts)
+        assert other.status()["partner"] != name, f"{other.name} still exchanges with {host.name}"
+        count = other.exchanges()
+        until(f"{other.name} goes on", lambda o=other, c=count: o.exchanges() > c, ON_WITHIN, network.hosts)
+        since = other.text()[said[other.name] :]
+        assert not re.search(rf"member {host.name} .* is (suspect|failed)", since), since
+        assert not re.search(rf"exchange \d+ with {name[:8]}\S* lost", since), since
+    return took
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
+    times: int, network: Callable[..., Network]
+) -> None:
+    three = network(3, size=2_000_000, pace=0.02)
+    three.start()
+    three.until_it_runs(40)
+    random, took = Random(16), []
+    for _ in range(times):
+        host = random.choice(three.hosts)
+        took.append(stopped(three, host))
+        host.start_daemon()
+        until(f"{host.name} is back", lambda host=host: three.runs(host), BACK_WITHIN, three.hosts)
+    print(f"left after {', '.join(f'{seconds:.1f}' for seconds in took)} s")
+
+
+# -- T18: soak -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.namespaces
+@without_network
+def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_stay(tmp_path: Path) -> None:
+    # Exchanges last a second here, so that a cut meets most of them half way.
+    plan = Plan(
+        seed=18, seconds=120, kinds=(), failing=0.5, rate="4mbit", rtt=0.02, size=400_000, pace=0.05,
+        warm_up=40, growth=1.02, descriptors=8,
+    )  # fmt: skip
+    report = played(plan, tmp_path)
+    assert 0.35 <= report.failed <= 0.75, report.figures
+
+
+# -- the script itself ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [2, 4, 9])
+def test_script__same_seed_same_faults_and_never_more_than_half_are_silent(hosts: int) -> None:
+    for seed in range(50):
+        faults = script(seed, hosts, 120.0)
+        assert faults == script(seed, hosts, 120.0)
+        assert len(faults) > 30 and all(fault.begins < 120.0 for fault in faults)
+        for fault in faults:
+            there = [other for other in faults if other.begins <= fault.begins < other.ends]
+            suffering = [host for other in there for host in other.hosts]
+            assert len(suffering) == len(set(suffering)), "one host, one fault"
+            assert sum(len(other.hosts) for other in there if other.kind in SILENT) <= hosts // 2
+    assert {fault.kind for seed in range(20) for fault in script(seed, hosts, 120.0)} == set(KINDS)
