@@ -43,18 +43,20 @@ LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
 
 
 def _coefficients() -> Checks:
-    state, table = 0x9E37_79B9_7F4A_7C15, np.empty(BLOCK, np.uint16)
-    for k in range(BLOCK):  # SplitMix64 (Steele, Lea & Flood 2014)
+    state, table = 0x9E37_79B9_7F4A_7C15, list[int]()
+    while len(table) < BLOCK:  # SplitMix64 (Steele, Lea & Flood 2014)
         state = (state + 0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_FFFF
         z = ((state ^ (state >> 30)) * 0xBF58_476D_1CE4_E5B9) & 0xFFFF_FFFF_FFFF_FFFF
         z = ((z ^ (z >> 27)) * 0x94D0_49BB_1331_11EB) & 0xFFFF_FFFF_FFFF_FFFF
-        table[k] = ((z ^ (z >> 31)) & 0xFFFF) | 1
-    return table
+        odd = ((z ^ (z >> 31)) & 0xFFFF) | 1
+        if odd not in table and 0x1_0000 - odd not in table:
+            table.append(odd)
+    return np.array(table, np.uint16)
 
 
 COEFFICIENTS: Final = _coefficients()
-"""Odd, so that one wrong parameter never passes unless it is wrong by a multiple of 2^16 wraps. Part of the wire
-format."""
+"""Odd, and no two equal or opposite, so that up to three parameters wrong by one wrap each never pass, nor one alone
+unless it is wrong by a multiple of 2^16 wraps. Part of the wire format."""
 _COEF: Final = COEFFICIENTS.astype(np.uint32)
 _COEF16: Final = COEFFICIENTS.view(np.int16)
 

