@@ -34,6 +34,7 @@ from gossipdp.protocol import membership
 from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.messages import Member, State, short
+from gossipdp.protocol.origin import Held
 from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.transfer import TransferConfig
@@ -192,7 +193,8 @@ def build(home: Path, config: Config) -> Node:
     control = ControlServer(home)  # first: its lock says that no other daemon has this home
     identity, secret = Identity.load(home), NetworkSecret.load(home)
     incarnation = next_incarnation(home)
-    run = files.load_run(home / "run") or b""
+    store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
+    run = _run(home, store, belonging.name)
     listen = None if config.network.listen == "off" else config.network.listen
     limits = TransportLimits(total_bytes=config.safety.memory_limit(psutil.virtual_memory().total))
     transport = Transport(
@@ -209,8 +211,6 @@ def build(home: Path, config: Config) -> Node:
         files.save_run(home / "run", new)
         return new
 
-    directory = home / config.checkpoint.dir
-    store = Store(directory, keep=config.checkpoint.keep)
     peer = Peer(
         peer_config(config),
         me,
@@ -241,8 +241,20 @@ def build(home: Path, config: Config) -> Node:
     if unsure is not None:
         log.warning("%s", unsure, extra={"code": unsure.code})
         node.status.notices.append(f"{unsure.code} {unsure.seen}: {unsure.do}")
-    _start(node, home, config, founder=belonging.founder and not run)
+    _start(node, home, config, founder=belonging.founder and not run, store=store)
     return node
+
+
+def _run(home: Path, store: Store, network: str) -> bytes:
+    """The run this home belongs to, or b"": then it may found one. Who holds a checkpoint has belonged to one, and
+    founds no other, whatever became of the file that says so."""
+    run = files.load_run(home / "run") or b""
+    newest = store.newest()
+    if not run and newest is not None and newest[1].network == network and newest[1].run:
+        run = bytes.fromhex(newest[1].run)
+        files.save_run(home / "run", run)
+        log.warning("the run %s of this home is known from %s only", run.hex()[:8], newest[0])
+    return run
 
 
 def _remember(path: Path, members: Sequence[Member]) -> None:
@@ -259,14 +271,24 @@ def _remembered(path: Path) -> list[Member]:
     ]
 
 
-def _start(node: Node, home: Path, config: Config, *, founder: bool) -> None:
+def _start(node: Node, home: Path, config: Config, *, founder: bool, store: Store) -> None:
     if founder:
         node.peer.found()
         log.info("this peer founds the network %s with its first training process's model", config.network.name)
         homes.write_invite(home, (node.status.address,), config)
     now = time.monotonic()
     seeds = [] if founder else list(config.network.seeds)
-    node.peer.join(seeds, now, remembered=_remembered(home / MEMBERS), resume=not founder and bool(node.run_id))
+    newest = store.newest()
+    resume = None
+    if newest is not None and not founder:
+        _, meta = newest
+        resume = Held(meta.clock, min(meta.round, 0xFFFF_FFFF))
+        log.info("the newest checkpoint here is of step %d of the network's clock, round %d", *resume)
+    elif node.run_id:
+        text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
+        log.warning("GD-604 %s", text, extra={"code": "GD-604"})
+        node.status.notices.append(f"GD-604 {text}")
+    node.peer.join(seeds, now, remembered=_remembered(home / MEMBERS), resume=resume)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

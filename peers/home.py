@@ -226,6 +226,7 @@ def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
     if known is not None and known.name != invite.network:
         raise _elsewhere(home, known.name, invite.network)
     _make(home)
+    founder = known is not None and known.founder
     try:
         old = NetworkSecret.load(home)
     except FileNotFoundError:
@@ -233,7 +234,8 @@ def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
     else:
         if old != invite.secret:
             replace_file(home / SECRET_FILE, invite.secret.reveal().hex().encode() + b"\n")
-    founder = known.founder if known is not None else False
+            # `up` was said here and on the host of the invite: the network is the inviter's, to be founded there.
+            founder = False
     known = Belonging(name=invite.network, founder=founder, seeds=invite.seeds)
     save_state(home / "network.json", known)
     _write_run_file(home, text if text is not None else network.settings or None)

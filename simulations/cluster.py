@@ -15,23 +15,24 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.averaging import AveragingConfig
-from gossipdp.protocol.events import Event, Left, RoundDone, SessionRefused, StateReady
+from gossipdp.protocol.events import CheckpointAhead, Event, Left, RoundDone, SessionRefused, StateReady
 from gossipdp.protocol.exchange import Deadlines
-from gossipdp.protocol.membership import LOCAL
+from gossipdp.protocol.membership import PRESETS
+from gossipdp.protocol.messages import Message
 from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
 from simulations.invariants import Books
 from simulations.nemesis import Fault, Nemesis, draw
-from simulations.network import Checkpoint, Conditions, Host, Network
+from simulations.network import Checkpoint, Conditions, Host, Network, Record
 from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
@@ -61,6 +62,12 @@ class Plan:
     calm: float = 12.0
     agree: bool = False
     """is there a fourth act?"""
+    step_time: float = 0.2
+    """of a training process"""
+    preset: str = "local"
+    """of membership"""
+    before: Conditions = field(default_factory=Conditions)
+    """of the first half of the first act, and of the third"""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -117,19 +124,25 @@ class Outcome:
 class Cluster:
     """One network and its training processes."""
 
-    def __init__(self, seed: int, plan: Plan, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, plan: Plan, trace: Callable[[Record], None] | None = None) -> None:
         self.plan = plan
-        self.network = Network(seed, Conditions(), listen=self._heard, execute=self._execute, trace=trace)
+        self.network = Network(
+            seed, plan.before, listen=self._heard, execute=self._execute, passes=self._passes, trace=trace
+        )
         self.books = Books(self.network.hosts, lambda: self.network.now)
         self.schema = Schema.of(
             [("weight", (plan.size - 44,), "float32", "parameter"), ("mean", (44,), "float32", "buffer")]
         )
         self.trainers: dict[int, Trainer] = {}
+        self.listeners: list[Callable[[Host, Event], None]] = []
+        """they hear every event of every peer, too"""
         self._random = self.network.random("script")
         self._founded = False
         self._trainer_numbers = 0
         self._last_round: dict[int, float] = {}
         self._older: dict[int, Checkpoint | None] = {}
+        self.kept: dict[int, list[Checkpoint]] = {}
+        """checkpoints that were later than what their host fetched, and would be pinned on its disk"""
         self._nemesis: Nemesis | None = None
         for _ in range(plan.peers):
             self.network.add(self._config())
@@ -137,7 +150,7 @@ class Cluster:
     def _config(self) -> PeerConfig:
         plan = self.plan
         return PeerConfig(
-            membership=LOCAL,
+            membership=PRESETS[plan.preset],
             averaging=AveragingConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
                 settings=SETTINGS,
@@ -158,14 +171,23 @@ class Cluster:
     def _execute(self, host: Host, job: object) -> object:
         return self.books.run(host, job)
 
+    def _passes(self, sender: Host, target: Host, message: Message) -> bool:
+        return self._nemesis is None or self._nemesis.passes(sender, message)
+
     def _heard(self, host: Host, event: Event) -> None:
         self.books.heard(host, event)
+        for listener in self.listeners:
+            listener(host, event)
         trainer = self.trainers.get(host.index)
         if trainer is not None and trainer.alive:
             trainer.hear(event)
         match event:
             case StateReady("founded"):
                 self._founded = True
+            case CheckpointAhead(clock, rounds):
+                saved = host.checkpoint
+                assert saved is not None and (saved.clock, saved.rounds) == (clock, rounds), f"{host.name}: {event}"
+                self.kept.setdefault(host.index, []).append(saved)
             case RoundDone():
                 self._last_round[host.index] = self.network.now
             case SessionRefused(code, reason):
@@ -174,8 +196,20 @@ class Cluster:
                 self.network.at(self.network.now + 0.3, "exit", host, lambda: self._exit(host))
 
     def _exit(self, host: Host) -> None:
+        self.save(host)
+        self.stop(host)
+
+    def save(self, host: Host) -> None:
+        """A checkpoint takes the place of the one before, which must not be later unless that was said (I14)."""
+        before = host.checkpoint
         self.network.save(host)
-        self._stop(host)
+        after = host.checkpoint
+        if before is None or after is before:
+            return
+        assert after is not None
+        kept = any(before is checkpoint for checkpoint in self.kept.get(host.index, ()))
+        behind = before.clock - after.clock
+        assert kept or behind <= 2 * self.plan.every, f"I14 {host.name}: {behind} steps are lost and nobody was told"
 
     # -- what may happen ----------------------------------------------------------------------------------------
 
@@ -194,13 +228,12 @@ class Cluster:
         old = self.trainers.get(host.index)
         if host.peer is not None and (old is None or not old.alive):
             self._trainer_numbers += 1
-            trainer = Trainer(
-                self.network, host, self.schema, TrainerConfig(), self._trainer_numbers, self.books.touched
-            )
+            config = TrainerConfig(step_time=self.plan.step_time)
+            trainer = Trainer(self.network, host, self.schema, config, self._trainer_numbers, self.books.touched)
             self.trainers[host.index] = trainer
             self.books.trains(trainer)
 
-    def _stop(self, host: Host, *, keep_disk: bool = True) -> None:
+    def stop(self, host: Host, *, keep_disk: bool = True) -> None:
         self.books.stopped(host)
         self.network.stop(host, keep_disk=keep_disk)
 
@@ -211,12 +244,12 @@ class Cluster:
         # The last copy of the model stays on a disk: else nothing could bring it back.
         others = any(other.peer is not None and other.peer.ready for other in self.network.hosts if other is not host)
         if not others:
-            self.network.save(host)
+            self.save(host)
         elif torn:
             host.checkpoint = self._older.get(host.index)
         if trainer:
             self.kill_trainer(host)
-        self._stop(host, keep_disk=disk or not others)
+        self.stop(host, keep_disk=disk or not others)
 
     def restart(self, host: Host) -> None:
         if host.peer is None:
@@ -231,37 +264,38 @@ class Cluster:
 
     def run(self) -> None:
         network, plan = self.network, self.plan
+        late = {host for fault in plan.script if fault.kind == "join" for host in fault.hosts}
         for host in network.hosts:
             after = 0.0 if host.index == 0 else self._random.uniform(0.0, plan.forming / 2)
-            network.at(after, "start", None, lambda host=host: self.restart(host))
+            if host.index not in late:
+                network.at(after, "start", None, lambda host=host: self.restart(host))
         for host in network.hosts:
             for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
                 network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, lambda host=host: self._save(host))
         network.run(plan.forming / 2)
-        calm = network.conditions
         network.conditions = plan.conditions
         network.run(plan.forming)
         self._nemesis = Nemesis(self, plan.script)
         network.run(plan.forming + plan.chaos)
-        self._end_of_faults(calm)
+        self._end_of_faults()
         # What stopped for longer than the second act comes round in the calm.
         resting = max(plan.forming + plan.chaos, min(self._nemesis.ends, plan.forming + plan.chaos + 60.0)) + plan.calm
         network.run(resting)
-        self._check_rest()
+        self.check_rest()
         if plan.agree:
             self._agree()
 
     def _save(self, host: Host) -> None:
         if host.peer is not None:
             self._older[host.index] = host.checkpoint
-            self.network.save(host)
+            self.save(host)
 
-    def _end_of_faults(self, calm: Conditions) -> None:
+    def _end_of_faults(self) -> None:
         """No more loss or cuts; most of the dead come back, and every living host trains."""
         network = self.network
         assert self._nemesis is not None
         self._nemesis.end()
-        network.conditions = calm
+        network.conditions = self.plan.before
         # If nobody up has the model, whoever has it on a disk must come back.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
         for host in network.hosts:
@@ -291,7 +325,7 @@ class Cluster:
         anchors = [host.algorithm.ledger.a for host in self.network.hosts if host.peer is not None and host.peer.ready]
         return float(np.mean(np.var(np.array(anchors, np.float64), axis=0)))
 
-    def _check_rest(self) -> None:
+    def check_rest(self) -> None:
         self.books.at_rest()
         now, plan = self.network.now, self.plan
         for host in self.network.hosts:
@@ -307,7 +341,7 @@ class Cluster:
             assert quiet < 6.0, f"I7 {host.name}: no round for {quiet:.1f} s"
 
 
-def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[str], None] | None = None) -> Outcome:
+def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], None] | None = None) -> Outcome:
     """Play one seed through.
 
     Raises:
@@ -342,7 +376,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1, help="play so many seeds, from --seed on")
     parser.add_argument("--first-failure", action="store_true", help="stop at the first seed that fails")
-    parser.add_argument("--trace", action="store_true", help="print a line an event")
+    parser.add_argument("--trace", action="store_true", help="print all that happens")
     arguments = parser.parse_args()
     failed = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):

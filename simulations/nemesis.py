@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
+from gossipdp.protocol.messages import Message
 from simulations.network import Conditions, Host, Network
 
 __all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw"]
@@ -33,8 +34,11 @@ KINDS = {
 }
 """kinds of faults and how often each is drawn, relatively. torn: a crash while a checkpoint was being written, so that
 the one before must do; die: the training process alone; storm: half of all messages lost for a while; slow: one
-host's jobs take ten times as long"""
+host's jobs take ten times as long. Never drawn, but written by scenarios: join, a host that starts only then;
+straggler, whose jobs and training steps take `factor` times as long; lose, of its next message `on`"""
 FOREVER = float("inf")
+OF_ONE = {"crash", "torn", "die", "leave", "pause", "isolated", "one-way", "flapping", "slow", "join"}
+"""those that hit one host"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +55,16 @@ class Fault:
     """a crash takes the training process along"""
     disk: bool = True
     """a crashed host keeps its disk"""
+    on: str = ""
+    """wait for the first of `hosts`, or with `busy` for anybody, to send such a message; strike that host then"""
+    factor: float = 10.0
 
     def __str__(self) -> str:
         who = ",".join(f"p{host}" for host in self.hosts)
         notes = [
             note for note, on in (("busy", self.busy), ("trainer", self.trainer), ("no disk", not self.disk)) if on
         ]
+        notes += [f"as it sends {self.on}"] * bool(self.on) + [f"{self.factor:g} times"] * (self.kind == "straggler")
         lasts = "for ever" if self.lasts == FOREVER else f"{self.lasts:g} s"
         return f"{self.at:.2f} {self.kind} {who} {lasts}{' (' + ', '.join(notes) + ')' if notes else ''}"
 
@@ -117,16 +125,44 @@ class Nemesis:
     def __init__(self, victims: Victims, script: Sequence[Fault]) -> None:
         self._victims, self._network = victims, victims.network
         self._over = False
+        self._armed: list[Fault] = []
+        """faults that wait for a message"""
         self.ends = max((fault.at + fault.lasts for fault in script if fault.lasts < FOREVER), default=0.0)
         for fault in script:
-            self._network.at(fault.at, f"fault {fault.kind}", None, lambda fault=fault: self._strike(fault))
+            self._network.at(fault.at, f"fault {fault.kind}", None, lambda fault=fault: self._due(fault))
 
     def end(self) -> None:
         """No more faults: what is still broken heals now."""
         self._over = True
+        self._armed.clear()
         self._network.heal()
         for host in self._network.hosts:
-            host.slowness = 1.0
+            host.slowness = host.step_slowness = 1.0
+
+    def _due(self, fault: Fault) -> None:
+        if fault.on and not self._over:
+            self._armed.append(fault)
+        else:
+            self._strike(fault)
+
+    def passes(self, sender: Host, message: Message) -> bool:
+        """Does what `sender` hands over get through? It may be what faults have waited for."""
+        if not self._armed:
+            return True
+        name, through = type(message).__name__, True
+        waited = [fault for fault in self._armed if fault.on == name]
+        for fault in [fault for fault in waited if fault.busy or fault.hosts[0] == sender.index]:
+            found = replace(fault, hosts=(sender.index, *fault.hosts[1:]), busy=False)
+            if fault.kind != "lose":
+                # Not before the sender has done all that it does in this moment.
+                self._later(0.0, f"fault {fault.kind}", lambda fault=found: self._strike(fault))
+            elif through:
+                self._network.tell("fault", sender, None, found)
+                through = False
+            else:
+                continue  # of two such faults each loses a message of its own
+            self._armed.remove(fault)
+        return through
 
     def _later(self, seconds: float, kind: str, action: Callable[[], None]) -> None:
         if seconds < FOREVER:
@@ -142,6 +178,7 @@ class Nemesis:
         busy = [host for host in network.hosts if host.peer is not None and host.peer.averaging.partner is not None]
         host = busy[fault.hosts[0] % len(busy)] if fault.busy and busy else hosts[0]
         rest = [other for other in network.hosts if other not in hosts]
+        network.tell("fault", host if fault.kind in OF_ONE else None, None, fault)
         match fault.kind:
             case "crash" | "torn":
                 if host.peer is not None:
@@ -162,6 +199,12 @@ class Nemesis:
             case "slow":
                 host.slowness = 10.0
                 self._later(fault.lasts, "fast again", lambda: setattr(host, "slowness", 1.0))
+            case "straggler":
+                for slow in hosts:
+                    slow.slowness = slow.step_slowness = fault.factor
+                    self._later(fault.lasts, "fast again", lambda host=slow: self._fast(host))
+            case "join":
+                victims.restart(host)
             case "storm":
                 self._storm(fault.lasts)
             case "flapping":
@@ -169,6 +212,9 @@ class Nemesis:
             case _:
                 self._cut(fault.kind, host, hosts, rest)
                 self._later(fault.lasts, "heal", network.heal)
+
+    def _fast(self, host: Host) -> None:
+        host.slowness = host.step_slowness = 1.0
 
     def _cut(self, kind: str, host: Host, hosts: list[Host], rest: list[Host]) -> None:
         network = self._network

@@ -27,12 +27,13 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Event
-from gossipdp.protocol.messages import Lane, Member, State
+from gossipdp.protocol.messages import Lane, Member, Message, State
+from gossipdp.protocol.origin import Held
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
 
-__all__ = ["Checkpoint", "Conditions", "Host", "Network", "Region"]
+__all__ = ["Checkpoint", "Conditions", "Host", "Network", "Record", "Region", "perform"]
 
 JOB_TIME = {
     jobs.Seal: 0.01,
@@ -60,6 +61,8 @@ class Conditions:
     jitter: float = 0.2
     bandwidth: float = 12.5e6
     """bytes per second of each lane of each direction of each pair"""
+    uplink: float | None = None
+    """bytes per second that all data lanes of one host send together, first come, first served; None: no limit"""
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
@@ -69,6 +72,32 @@ class Conditions:
     """a chunk's job takes between half and 1.5 times this"""
     pickup: float = 0.002
     """longest time between a job's completion and its result reaching the peer"""
+
+
+class Record(NamedTuple):
+    """One thing that happened, for whoever wants to read it. `host` and `other` are numbers.
+
+    sent, twice, lost    `host` has handed `what`, a message, over to `other`; the network doubles or loses it
+    got, missed          it has come from `host` to `other`, or finds the link cut or nobody there
+    said                 `host`'s peer emits `what`, an Event
+    does, did            `host` carries out `what`, a Job; its result
+    fault                `what` strikes, at `host` if it concerns one alone
+    anything else        an input or a timer of `host`, by its name
+    """
+
+    at: float
+    kind: str
+    host: int | None
+    other: int | None = None
+    what: Any = None
+    result: Any = None
+
+    def __str__(self) -> str:
+        who = "--" if self.host is None else f"p{self.host}"
+        other = "" if self.other is None else f"p{self.other}"
+        return (
+            f"{self.at:10.4f} {who:>4} {other:>4} {self.kind} {'' if self.what is None else _line(self.what)}".rstrip()
+        )
 
 
 class Region(NamedTuple):
@@ -115,6 +144,8 @@ class Host:
     """the region the ledger works on: `region`, once the Bind job has run"""
     slowness: float = 1.0
     """its jobs take so many times as long"""
+    step_slowness: float = 1.0
+    """its training steps take so many times as long"""
     paused_until: float = 0.0
     put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     """what was due during a pause, in order"""
@@ -139,7 +170,8 @@ class Network:
 
     listen: hears every event of every peer.
     execute: carries out a job on a host's vectors; `perform`, or something around it that checks.
-    trace: prints a line an event.
+    passes: is asked for each message handed over, from whom and to whom; False loses it.
+    trace: is told all that happens; `print` will do.
     """
 
     def __init__(
@@ -149,17 +181,20 @@ class Network:
         *,
         listen: Callable[[Host, Event], None],
         execute: Callable[[Host, jobs.Job], jobs.Result] | None = None,
-        trace: Callable[[str], None] | None = None,
+        passes: Callable[[Host, Host, Message], bool] | None = None,
+        trace: Callable[[Record], None] | None = None,
     ) -> None:
         self.seed, self.conditions, self.now, self.events = seed, conditions, 0.0, 0
         self.hosts: list[Host] = []
-        self._listen, self._execute, self._trace = listen, execute or perform, trace
+        self.trace = trace
+        self._listen, self._execute, self._passes = listen, execute or perform, passes
         self._links, self._compute = self.random("links"), self.random("compute")
         self._heap: list[tuple[float, int, str, Host | None, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._by_id: dict[bytes, Host] = {}
         self._by_address: dict[str, Host] = {}
         self._lane_free: dict[tuple[int, int, Lane], float] = {}
+        self._uplink_free: dict[int, float] = {}
         self._arrived: dict[tuple[int, int, Lane], float] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._opened: dict[tuple[int, int], float] = {}
@@ -200,8 +235,17 @@ class Network:
     def _note(self, kind: str, host: Host | None, data: bytes = b"") -> None:
         index = 0xFFFF if host is None else host.index
         self._log.update(struct.pack("<dH", self.now, index) + kind.encode() + data)
-        if self._trace is not None:
-            self._trace(f"{self.now:10.4f} {'--' if host is None else host.name:>4} {kind}")
+        # Messages and jobs are told with all they are.
+        if self.trace is not None and not kind.startswith(("from", "message ", "run ")):
+            self.tell(kind, host)
+
+    def tell(
+        self, kind: str, host: Host | None, other: Host | None = None, what: Any = None, result: Any = None
+    ) -> None:
+        """Let whoever traces know."""
+        if self.trace is not None:
+            one, two = (None if end is None else end.index for end in (host, other))
+            self.trace(Record(self.now, kind, one, two, what, result))
 
     # -- hosts ------------------------------------------------------------------------------------------------
 
@@ -225,6 +269,7 @@ class Network:
         host.put_off.clear()
         host.working, host.picked_up, host.wakes_at, host.paused_until = False, self.now, float("inf"), 0.0
         random = self.random(f"peer/{host.index}/{host.incarnation}")
+        self.tell("starts", host)
 
         def sign(data: bytes) -> bytes:
             return _signature(host.id, data)
@@ -233,7 +278,9 @@ class Network:
         if found:
             host.peer.found()
         addresses = [seed.address for seed in seeds if seed is not host]
-        host.peer.join(addresses, self.now, remembered=host.remembered, resume=host.checkpoint is not None)
+        saved = host.checkpoint
+        resume = None if saved is None else Held(saved.clock, saved.rounds)
+        host.peer.join(addresses, self.now, remembered=host.remembered, resume=resume)
         self.drain(host)
 
     def stop(self, host: Host, *, keep_disk: bool = True) -> None:
@@ -244,6 +291,7 @@ class Network:
             host.checkpoint, host.remembered = None, ()
         host.peer = None
         host.life += 1
+        self.tell("stops", host)
         self._close([link for link in self._opened if host.index in link], self.conditions.latency)
 
     def save(self, host: Host) -> None:
@@ -280,8 +328,7 @@ class Network:
         while (job := peer.next_job()) is not None:
             host.waiting.append((job, host.region))
         while (event := peer.next_event()) is not None:
-            if self._trace is not None:
-                self._trace(f"{self.now:10.4f} {host.name:>4}   {_line(event)}")
+            self.tell("said", host, None, event)
             self._listen(host, event)
         self._work(host)
         timer = peer.timer()
@@ -310,7 +357,9 @@ class Network:
     def _complete(self, host: Host, job: jobs.Job, region: Region | None) -> None:
         if isinstance(job, jobs.Bind):
             host.bound = region
+        self.tell("does", host, None, job)
         result = self._execute(host, job)
+        self.tell("did", host, None, job, result)
         host.working = False
         # Results come in order, and the next job does not wait for this one's to be picked up.
         host.picked_up = max(host.picked_up, self.now + self.conditions.pickup * self._compute.random())
@@ -373,23 +422,34 @@ class Network:
         conditions, random = self.conditions, self._links
         size = sum(memoryview(frame).nbytes for frame in envelope.frames)
         sent = max(self.now, self._lane_free.get(lane, 0.0)) + size / conditions.bandwidth
+        if envelope.lane == Lane.DATA and conditions.uplink is not None:
+            turn = max(self.now, self._uplink_free.get(sender.index, 0.0)) + size / conditions.uplink
+            self._uplink_free[sender.index] = turn
+            sent = max(sent, turn)
         self._lane_free[lane] = sent
-        if link in self._cuts or random.random() < conditions.loss:
+        message = envelope.message
+        passes = self._passes is None or self._passes(sender, target, message)
+        if not passes or link in self._cuts or random.random() < conditions.loss:
+            self.tell("lost", sender, target, message)
             return
         # What a process has handed over may be reused by it; what is under way may not change.
         frames = [bytes(frame) for frame in envelope.frames]
-        for _ in range(2 if random.random() < conditions.duplicate else 1):
+        copies = 2 if random.random() < conditions.duplicate else 1
+        self.tell("sent" if copies == 1 else "twice", sender, target, message)
+        for _ in range(copies):
             arrives = sent + conditions.latency * (1.0 + conditions.jitter * random.random())
             if random.random() < conditions.reorder:
                 arrives += conditions.late * random.random()
             else:
                 arrives = self._arrived[lane] = max(arrives, self._arrived.get(lane, 0.0))
-            name = type(envelope.message).__name__
-            self.at(arrives, name, target, lambda: self._deliver(sender, target, frames, link))
+            name = type(message).__name__
+            self.at(arrives, f"message {name}", target, lambda: self._deliver(sender, target, frames, message))
 
-    def _deliver(self, sender: Host, target: Host, frames: list[bytes], link: tuple[int, int]) -> None:
-        if link in self._cuts or target.peer is None:
+    def _deliver(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
+        if (sender.index, target.index) in self._cuts or target.peer is None:
+            self.tell("missed", sender, target, message)
             return
+        self.tell("got", sender, target, message)
         self._note("from", sender, frames[0] + struct.pack("<I", zlib.crc32(b"".join(frames[1:]))))
         target.peer.receive(frames, sender.id, self.now)
         self.drain(target)
@@ -429,9 +489,10 @@ def _verify(peer: bytes, data: bytes, signature: bytes) -> bool:
     return _signature(peer, data) == signature
 
 
-def _line(event: Event) -> str:
-    fields = []
-    for name in event.__slots__:
-        value = getattr(event, name)
-        fields.append(f"{name}={value[:4].hex() if isinstance(value, bytes) else value}")
-    return f"{type(event).__name__}({', '.join(fields)})"
+def _line(what: Any) -> str:
+    names = what.__slots__ if isinstance(what, Event | jobs.Job) else getattr(what, "__struct_fields__", ())
+    if not names:
+        return str(what)
+    values = ((name, getattr(what, name)) for name in names)
+    fields = (f"{name}={value[:4].hex() if isinstance(value, bytes) else value}" for name, value in values)
+    return f"{type(what).__name__}({', '.join(fields)})"[:240]

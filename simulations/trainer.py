@@ -143,7 +143,8 @@ class Trainer:
                 self._step()
                 self._next_step()
 
-        self._network.at(self._network.now + self.config.step_time, f"{self.host.name} steps", None, step)
+        due = self._network.now + self.config.step_time * self.host.step_slowness
+        self._network.at(due, f"{self.host.name} steps", None, step)
 
     def _step(self) -> None:
         while self._slots and self._slots[0][2] <= self.steps:

@@ -28,7 +28,7 @@ THIRD_PARTY = {
         "psutil",
     },
     "gossipdp/training": {"torch", "numpy", "msgspec"},
-    "simulations": {"msgpack", "msgspec", "numpy", "numba", "matplotlib"},
+    "simulations": {"msgpack", "msgspec", "numpy", "numba", "matplotlib", "rich"},
 }
 """What a package may import that is neither of the standard library nor of this project."""
 

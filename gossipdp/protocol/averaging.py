@@ -252,6 +252,10 @@ class Averaging:
             else:
                 log.supersede(now)
             self._retire(now)
+            if log.mixing:
+                # Thrown away now, it would never tell whether it has left a chunk in doubt.
+                self._outputs.send(source, Refuse(offer.exchange, "busy"))
+                return
         reason = self._objection(offer, source)
         if reason:
             if reason != "crossing":
@@ -280,6 +284,7 @@ class Averaging:
             chunks=self.model.chunks,
             chunk_parameters=self.model.chunk_parameters,
             now=now,
+            first=offer.first,
         )
         for partner in [source, *self._logs][: max(1, len(self._logs) - MAX_LOGS + 2)]:
             log = self._logs.pop(partner, None)
@@ -310,8 +315,7 @@ class Averaging:
     def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
         offered = self._matching.offered
         if offered is None or (offered.partner, offered.exchange) != (source, exchange):
-            if self._initiator(exchange) is None:
-                self._outputs.send(source, End(exchange, True, "unwanted"))
+            self._accepted_late(accept, source, exchange, now)
             return
         fineness, offer = self._config.fineness, self._offer_out
         assert offer is not None
@@ -339,6 +343,18 @@ class Averaging:
             usual=math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace),
         )
         self._start(initiator, source)
+
+    def _accepted_late(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
+        """The offer was taken back, has been accepted before, or was made by an earlier life of this peer."""
+        side = self._initiator(exchange)
+        if side is not None and side.terms.partner == source and accept.incarnation > side.terms.incarnation:
+            # A later life of the partner took a copy of the offer for a new one: it cannot tell what the earlier mixed.
+            side.give_up(now)
+        elif side is not None:
+            return
+        # "unwanted" settles what this life knows of; what an earlier one left in doubt nobody knows any more.
+        reason = "lost" if exchange >> 32 < self._incarnation else "unwanted"
+        self._outputs.send(source, End(exchange, True, reason))
 
     def _terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
         unmet = self._met.get(partner, -LATELY) <= self._round - LATELY

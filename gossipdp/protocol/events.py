@@ -36,6 +36,16 @@ class StateReady(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointAhead(Event):
+    """This peer has fetched the network's model, at `network` steps of its clock, though its own newest checkpoint, of
+    `rounds` rounds, is later: the driver keeps that for the operator to decide (GD-605). Comes before StateReady."""
+
+    clock: int
+    rounds: int
+    network: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOpened(Event):
     """The training process may load x from shared memory and step; its submits carry `session`."""
 

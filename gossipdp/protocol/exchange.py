@@ -101,6 +101,8 @@ class OpenChunk:
     """the partner may have mixed it, or may not"""
     mixing: bool = False
     """the job that mixes it here is on its way and cannot be called back"""
+    void: bool = False
+    """the partner will never mix it: drop it when its job is done"""
 
 
 class Side:

@@ -109,7 +109,7 @@ class Initiator(Side):
                     self._send(chunk.message, chunk.buffers)
                     self._wait(chunk, now)
             case Void(_, number):
-                self._forget(number, now)
+                self._make_void(number, now)
             case End(_, _, reason):
                 self._ended_by_partner(reason, now)
 
@@ -145,6 +145,8 @@ class Initiator(Side):
             self.tally.mixed(turn)
             del self._open[number]
             self.open_chunks(now)
+        elif chunk.void:
+            self._forget(number, now)
         elif isinstance(job, jobs.Begin):
             self._say(chunk, 0, Ranges(self.terms.exchange, number), turn.buffers, now)
         elif chunk.turn + 2 > MAX_TURNS or not turn.buffers:
@@ -217,6 +219,13 @@ class Initiator(Side):
             self.give_up(now)
         elif not self.ended:
             self.finish_early(now)
+
+    def _make_void(self, number: int, now: float) -> None:
+        """The partner has not mixed it and never will: not a word more of it, or it would seem in doubt again."""
+        chunk = self._open.get(number)
+        if chunk is not None and chunk.working:
+            chunk.void = not chunk.mixing
+        self._forget(number, now)
 
     def _forget(self, number: int, now: float) -> None:
         chunk = self._open.get(number)

@@ -64,6 +64,15 @@ class State(enum.IntEnum):
     LEFT = 3
 
 
+class Has(enum.IntEnum):
+    """What a peer has of the network's model."""
+
+    NOTHING = 0
+    CHECKPOINT = 1
+    MODEL = 2
+    """it is ready: others may fetch the model from it"""
+
+
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
@@ -300,6 +309,19 @@ class StateRefuse(Message, frozen=True):
     reason: Reason
 
 
+class Standing(Message, frozen=True):
+    """What the sender has, and of when. A peer that comes back with a checkpoint says so to all until one is ready."""
+
+    incarnation: U32
+    """the sender's: a word of an earlier life may come late"""
+    has: Has
+    clock: U63
+    """of the model or the newest checkpoint, in steps of the network's clock; 0 for nothing"""
+    rounds: U32
+    reply: bool
+    """and what has the receiver?"""
+
+
 MESSAGES: Final[dict[int, type[Message]]] = {
     1: Ping,
     2: Pong,
@@ -321,6 +343,7 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     18: StateAsk,
     19: StateChunk,
     20: StateRefuse,
+    21: Standing,
 }
 """Append only."""
 

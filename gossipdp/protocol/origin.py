@@ -12,21 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, Notice
 from gossipdp.protocol.membership import Membership
-from gossipdp.protocol.messages import (
-    Member,
-    Standing,
-    State,
-    StateChunk,
-    StateManifest,
-    StateRefuse,
-)
+from gossipdp.protocol.messages import Has, Member, PushPull, Standing, State, StateChunk, StateManifest, StateRefuse
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.transfer import Joiner, Model
@@ -38,8 +31,10 @@ LISTEN: Final = 8
 """periods of asking a member is given to say what it holds; one word in two lost, it misses them all once in 1,000"""
 ASKS: Final = 32
 """members asked per period"""
+DIALS: Final = 4
+"""members known from before, and not met again, dialled per period: all must find each other, not only somebody"""
 PATIENCE: Final = 4.0
-"""times `resume_after` that a member with a later checkpoint, or one that is ready, is waited for"""
+"""times `resume_after` that a member with a later checkpoint is waited for"""
 
 
 class Held(NamedTuple):
@@ -60,11 +55,13 @@ class _Other:
 
     @property
     def ready(self) -> bool:
-        return self.standing is not None and self.standing.ready
+        return self.standing is not None and self.standing.has is Has.MODEL
 
     @property
-    def held(self) -> Held:
-        return Held(0, 0) if self.standing is None else Held(self.standing.clock, self.standing.rounds)
+    def held(self) -> Held | None:
+        """Its checkpoint, as far as it has said so."""
+        said = self.standing
+        return None if said is None or said.has is not Has.CHECKPOINT else Held(said.clock, said.rounds)
 
 
 class Origin:
@@ -95,12 +92,12 @@ class Origin:
         self._period = membership.config.join_interval
         self.founder = False
         self._joiner: Joiner | None = None
-        self._held: Held | None = None
+        self.held: Held | None = None
+        """of the own newest checkpoint, until the model is here"""
         self._others: dict[bytes, _Other] = {}
-        self._expected: set[bytes] = set()
+        self._expected: list[bytes] = []
         self._deadline = self._ask_at = math.inf
         self._met_at = math.inf
-        self._served_at = math.inf
         self._restoring = False
 
     def join(self, now: float, remembered: Iterable[Member], held: Held | None) -> None:
@@ -108,9 +105,9 @@ class Origin:
         if self.founder:
             return
         self._joiner = self._new_joiner()
-        self._held = held
+        self.held = held
         if held is not None:
-            self._expected = {member.id for member in remembered} - {self._membership.me.id}
+            self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
             self._deadline, self._ask_at = now + self._resume_after, now
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -125,10 +122,12 @@ class Origin:
         before = other.standing
         if before is None or before.incarnation < message.incarnation:
             other.standing, other.said = message, now
-        elif before.incarnation == message.incarnation and not before.ready:
+        elif before.incarnation == message.incarnation and before.has is not Has.MODEL:
             # Within one life a claim only falls, when a checkpoint turns out to be damaged, until the peer is ready:
-            # words that come out of order cannot mislead.
-            other.standing = message if message.ready else min(before, message, key=lambda said: said[3:5])
+            # so words that come out of order cannot mislead.
+            falls = (message.has, message.clock, message.rounds) < (before.has, before.clock, before.rounds)
+            if message.has is Has.MODEL or falls:
+                other.standing = message
 
     def receive(
         self, message: StateManifest | StateChunk | StateRefuse, buffers: list[Buffer], source: bytes, now: float
@@ -147,14 +146,11 @@ class Origin:
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
-        gone = member.state in (State.FAILED, State.LEFT)
-        if gone and self._joiner is not None:
+        if self._joiner is not None and member.state in (State.FAILED, State.LEFT):
             self._joiner.gone(member.id, now)
         other = self._others.get(member.id)
-        if other is not None:
-            stale = other.standing is not None and other.standing.incarnation < member.incarnation
-            if gone or stale:
-                del self._others[member.id]
+        if other is not None and other.standing is not None and other.standing.incarnation < member.incarnation:
+            del self._others[member.id]
 
     def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
         """The result of an Adopt."""
@@ -166,8 +162,8 @@ class Origin:
             assert joiner.manifest is not None
             clock, rounds = joiner.manifest.clock, joiner.manifest.rounds
             network = max(clock, self._progress.clock())
-            if self._held is not None and self._held.clock > network + self._tolerance:
-                self._outputs.emit(CheckpointAhead(self._held.clock, self._held.rounds, network))
+            if self.held is not None and self.held.clock > network + self._tolerance:
+                self._outputs.emit(CheckpointAhead(self.held.clock, self.held.rounds, network))
             self._end()
             self._adopt(joiner.schema_bytes, "received", clock, rounds)
 
@@ -175,21 +171,21 @@ class Origin:
         """The result of a Restore."""
         self._restoring = False
         if result is None:
-            self._held, self._deadline = None, math.inf
+            self.held, self._deadline = None, math.inf
             text = "no state from the network and no checkpoint here: looking for a member that has the model"
             self._outputs.emit(Notice("GD-101", text))
             return
         held = Held(result.clock, result.rounds)
-        if self._held is not None and held < self._held:
+        if self.held is not None and held < self.held:
             # The newest was damaged: somebody else's may now be the latest.
-            self._held = held
+            self.held = held
             if self._waits(now):
                 return
         self._end()
         self._adopt(result.schema, "restored", result.clock, result.rounds)
 
     def _end(self) -> None:
-        self._joiner = None
+        self._joiner = self.held = None
         self._others.clear()
         self._deadline = self._ask_at = math.inf
 
@@ -199,15 +195,15 @@ class Origin:
         if self._joiner is None:
             return None
         times = [self._joiner.timer()]
-        if self._held is not None and not self._restoring:
-            times.append(min(self._ask_at, self._deadline if self._deadline > self._ask_at - self._period else math.inf))
+        if self.held is not None and not self._restoring:
+            times.append(self._ask_at)
         return min((time for time in times if time is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
         if self._joiner is None:
             return
         self._joiner.handle_timer(now)
-        if self._held is not None and now >= self._ask_at:
+        if self.held is not None and now >= self._ask_at:
             self._ask_at = now + self._period
             self._ask()
 
@@ -216,9 +212,11 @@ class Origin:
         if self._joiner is None or self._restoring:
             return
         alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
-        if self._held is None:
+        if self.held is None:
             self._joiner.seek(alive, now)
             return
+        for peer in self._others.keys() - set(alive):
+            del self._others[peer]
         for peer in alive:
             if peer not in self._others:
                 self._others[peer] = _Other(now)
@@ -226,26 +224,22 @@ class Origin:
                 self._tell(peer, None, reply=True)
         ready = [peer for peer in alive if self._others[peer].ready]
         self._joiner.seek(ready, now)
-        if self._joiner.busy:
-            self._served_at = now
-        elif not self._waits(now):
+        if not self._joiner.busy and not self._waits(now):
             self._restoring = True
             self._outputs.ask(jobs.Restore())
 
     # -- the election -----------------------------------------------------------------------------------------
 
     def _waits(self, now: float) -> bool:
-        """Is there a reason not to restore the own checkpoint, yet? None of them lasts for ever."""
+        """Is there a reason not to restore the own checkpoint? Somebody alive is ready; or, not for ever, there may
+        be one, or somebody who holds a later checkpoint."""
         listen, patience = LISTEN * self._period, PATIENCE * self._resume_after
-        all_here = bool(self._expected) and all(
-            peer in self._others and self._others[peer].standing is not None for peer in self._expected
-        )
+        said = {peer for peer, other in self._others.items() if other.standing is not None}
+        all_here = bool(self._expected) and said.issuperset(self._expected)
         if now < self._deadline and not (all_here and now >= self._met_at + listen):
             return True
         if any(other.ready for other in self._others.values()):
-            self._served_at = min(self._served_at, now)
-            return now < self._served_at + patience
-        self._served_at = math.inf
+            return True
         for peer, other in self._others.items():
             if other.standing is None:
                 if now < other.met + listen:
@@ -256,20 +250,27 @@ class Origin:
 
     def _later(self, peer: bytes) -> bool:
         """Does `peer` hold a later checkpoint than this one? Of two alike, the lower id's is the later."""
-        assert self._held is not None
+        assert self.held is not None
         held = self._others[peer].held
-        return held > self._held or (held == self._held and peer < self._membership.me.id)
+        return held is not None and (held > self.held or (held == self.held and peer < self._membership.me.id))
 
     def _ask(self) -> None:
         """While nobody is known to be ready, ask again who is, the one with the latest checkpoint first."""
-        if self._restoring or any(other.ready for other in self._others.values()):
+        if any(other.ready for other in self._others.values()):
             return
-        others = sorted(self._others, key=lambda peer: (self._others[peer].held, peer), reverse=True)
+        membership = self._membership
+        missing = [peer for peer in self._expected if peer not in membership.members and membership.address_of(peer)]
+        for peer in self._random.sample(missing, min(DIALS, len(missing))):
+            self._outputs.send(peer, PushPull(True, (membership.me,)), address=membership.address_of(peer))
+        others = sorted(self._others, key=lambda peer: self._others[peer].held or Held(0, 0), reverse=True)
         rest = self._random.sample(others[1:], min(ASKS - 1, max(0, len(others) - 1)))
         for peer in [*others[:1], *rest]:
             self._tell(peer, None, reply=True)
 
     def _tell(self, peer: bytes, model: Model | None, *, reply: bool) -> None:
-        held = self._held or Held(0, 0) if model is None else Held(model.clock, model.rounds)
-        incarnation = self._membership.me.incarnation
-        self._outputs.send(peer, Standing(incarnation, model is not None, held.clock, held.rounds, reply))
+        has, of = Has.NOTHING, Held(0, 0)
+        if model is not None:
+            has, of = Has.MODEL, Held(model.clock, model.rounds)
+        elif self.held is not None:
+            has, of = Has.CHECKPOINT, self.held
+        self._outputs.send(peer, Standing(self._membership.me.incarnation, has, of.clock, of.rounds, reply))

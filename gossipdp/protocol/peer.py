@@ -19,7 +19,6 @@ from gossipdp.protocol.events import (
     Left,
     MemberChanged,
     MessageDropped,
-    Notice,
     Pace,
     SessionRefused,
     SnapshotTaken,
@@ -33,13 +32,14 @@ from gossipdp.protocol.messages import (
     PingRequest,
     Pong,
     PushPull,
-    State,
+    Standing,
     StateAsk,
     StateChunk,
     StateManifest,
     StateRefuse,
     StateRequest,
 )
+from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.progress import ProgressBoard
@@ -77,7 +77,8 @@ class PeerConfig:
     early_steps: int = 1000
     """steps of the network's clock with several exchanges a round, while the learning rate is high"""
     resume_after: float = 30.0
-    """seconds a restarted peer looks for the network's state before it goes on from its own checkpoint"""
+    """seconds a restarted peer looks for the network before it goes on from its own checkpoint, unless all it remembers
+    are there before"""
     leave_within: float = 5.0
     """seconds for the exchange under way to end before the goodbye is said anyhow"""
 
@@ -119,14 +120,19 @@ class Peer:
         )
         self.rounds = Rounds(self._outputs)
         self._source = Source(config.transfer, self._outputs, sign)
-        self._joiner: Joiner | None = None
-        self._verify = verify
+        self._origin = Origin(
+            self.membership,
+            self.progress,
+            lambda: Joiner(config.transfer, self._outputs, verify, random, settings=config.averaging.settings),
+            random=random,
+            outputs=self._outputs,
+            resume_after=config.resume_after,
+            tolerance=2 * config.every,
+            adopt=self._has_model,
+        )
         self.model: Model | None = None
         self._pending_schema: bytes | None = None
         self._founding_schema = b""
-        self._founder = False
-        self._resume_at: float | None = None
-        self._restoring = False
         self._clock = 0
         self._steps = self._samples = 0
         self._rounds_alone = ALONE_AFTER
@@ -145,25 +151,17 @@ class Peer:
 
     def found(self) -> None:
         """This peer gives the network its model: the first training process's."""
-        self._founder = True
+        self._origin.founder = True
 
     def join(
-        self, addresses: Sequence[str], now: float, *, remembered: Sequence[Member] = (), resume: bool = False
+        self, addresses: Sequence[str], now: float, *, remembered: Sequence[Member] = (), resume: Held | None = None
     ) -> None:
         """Look for the network at `addresses` and at the members remembered from before, for ever.
 
-        With `resume`, a peer that has found no state after `config.resume_after` goes on from its checkpoint.
+        `resume` tells what this host's newest checkpoint is of: if no member has the model, and none alive holds a
+        later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest.
         """
-        if resume:
-            self._resume_at = now + self.config.resume_after
-        if not self._founder and self.model is None:
-            self._joiner = Joiner(
-                self.config.transfer,
-                self._outputs,
-                self._verify,
-                self._random,
-                settings=self.config.averaging.settings,
-            )
+        self._origin.join(now, remembered, resume)
         self.membership.remember(remembered)
         self.membership.join(addresses, now)
         self._step(now)
@@ -224,10 +222,9 @@ class Peer:
             case StateRequest() | StateAsk():
                 self._source.receive(message, source, self._current_model(), now)
             case StateManifest() | StateChunk() | StateRefuse():
-                # While the checkpoint is being read, nothing else may make room for a model.
-                if self._joiner is not None and not self._restoring:
-                    self._joiner.receive(message, buffers, source, now)
-                    self._after_manifest()
+                self._origin.receive(message, buffers, source, now)
+            case Standing():
+                self._origin.standing(message, source, self._current_model(), now)
             case _:
                 size = sum(memoryview(frame).nbytes for frame in frames)
                 self.averaging.receive(message, buffers, source, size, now)
@@ -253,12 +250,9 @@ class Peer:
                 if model is not None:
                     self._source.frozen(job, result, model)
             case jobs.Adopt():
-                if self._joiner is not None:
-                    self._joiner.adopted(job, result, now)
-                    if self._joiner.done:
-                        self._received(self._joiner, now)
+                self._origin.adopted(job, result, now)
             case jobs.Restore():
-                self._restored(result, now)
+                self._origin.restored(result, now)
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
@@ -272,11 +266,7 @@ class Peer:
 
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
-        times = [self.membership.timer(), self.averaging.timer(), self._source.timer()]
-        if self._joiner is not None:
-            times.append(self._joiner.timer())
-        if self.model is None and not self._restoring:
-            times.append(self._resume_at)
+        times = [self.membership.timer(), self.averaging.timer(), self._source.timer(), self._origin.timer()]
         if not self._left:
             times.append(self._leaving_at)
         return min((time for time in times if time is not None), default=None)
@@ -285,14 +275,7 @@ class Peer:
         self.membership.handle_timer(now)
         self.averaging.handle_timer(now)
         self._source.handle_timer(now)
-        if self._joiner is not None:
-            self._joiner.handle_timer(now)
-        if self._resume_at is not None and now >= self._resume_at and self.model is None and not self._restoring:
-            if self._joiner is not None and self._joiner.busy:
-                self._resume_at = now + self.config.resume_after
-            else:
-                self._restoring = True
-                self._outputs.ask(jobs.Restore())
+        self._origin.handle_timer(now)
         self._step(now)
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -316,6 +299,16 @@ class Peer:
     def ready(self) -> bool:
         """This peer holds the network's model."""
         return self.model is not None
+
+    @property
+    def founds(self) -> bool:
+        """This peer is to give the network its model, or has."""
+        return self._origin.founder
+
+    @property
+    def resumes(self) -> Held | None:
+        """What it holds, while it is not ready and has come back with a checkpoint."""
+        return self._origin.held
 
     @property
     def clock(self) -> int:
@@ -348,11 +341,8 @@ class Peer:
             self._outputs.emit(event)
             if isinstance(event, MemberChanged):
                 self.averaging.member_changed(event.member, now)
-                if self._joiner is not None and event.member.state in (State.FAILED, State.LEFT):
-                    self._joiner.gone(event.member.id, now)
-        if self._joiner is not None and self.model is None and not self._restoring:
-            reached = [member.id for member in self.membership.alive() if self.membership.reaches(member.id)]
-            self._joiner.seek(reached, now)
+                self._origin.member_changed(event.member, now)
+        self._origin.step(now)
         leaving = self._leaving_at is not None and not self._left
         if leaving and (self.averaging.at_rest or now >= (self._leaving_at or now)):
             self._left = True
@@ -364,7 +354,7 @@ class Peer:
             return None
         return replace(self.model, clock=self.clock, rounds=self.rounds.rounds)
 
-    # -- where the model comes from ---------------------------------------------------------------------------
+    # -- the model --------------------------------------------------------------------------------------------
 
     def _try_attach(self) -> None:
         """Open a session for the waiting training process, found with it, or let it wait for the model."""
@@ -380,7 +370,7 @@ class Peer:
         elif self.rounds.founding:
             # The process whose model is being taken has been replaced; the new one waits for the outcome.
             self.rounds.detach()
-        elif self._founder:
+        elif self._origin.founder:
             self._founding_schema, self._pending_schema = self._pending_schema, None
             schema = Schema.from_bytes(self._founding_schema)
             width = chunk_parameters(schema.size)
@@ -390,31 +380,6 @@ class Peer:
 
     def _founded(self) -> None:
         self._has_model(self._founding_schema, "founded", 0, 0)
-
-    def _after_manifest(self) -> None:
-        joiner = self._joiner
-        if joiner is not None and joiner.mismatch:
-            mismatch, joiner.mismatch = joiner.mismatch, ""
-            if mismatch == "size":
-                self._outputs.emit(Notice("GD-502", "the network's model does not fit this host's memory"))
-                return
-            text = "the network runs with other settings than this peer: see `gossipdp config show` on both"
-            self._outputs.emit(Notice("GD-303", text))
-
-    def _received(self, joiner: Joiner, now: float) -> None:
-        assert joiner.manifest is not None
-        self._has_model(joiner.schema_bytes, "received", joiner.manifest.clock, joiner.manifest.rounds)
-        self._joiner = None
-
-    def _restored(self, result: jobs.Restored | None, now: float) -> None:
-        self._restoring = False
-        self._resume_at = None
-        if result is None:
-            text = "no state from the network and no checkpoint here: looking for a member that has the model"
-            self._outputs.emit(Notice("GD-101", text))
-        else:
-            self._joiner = None
-            self._has_model(result.schema, "restored", result.clock, result.rounds)
 
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         schema = Schema.from_bytes(schema_bytes)

@@ -45,13 +45,17 @@ class Responder(Side):
         chunks: int,
         chunk_parameters: int,
         now: float,
+        first: int = 0,
     ) -> None:
+        """`first`: the chunk the initiator opens first."""
         super().__init__(terms, outputs, chunks, chunk_parameters, now)
-        self._accept, self._deadlines = accept, deadlines
+        self._accept, self._deadlines, self._first = accept, deadlines, first
         self._open: dict[int, OpenChunk] = {}
         self._mixed: dict[int, _Mixed] = {}
         self._void: set[int] = set()
         self._settled = False
+        self._over = False
+        self._counted = 0
         self._give_up_at = math.inf
         self._send(accept)
 
@@ -64,6 +68,11 @@ class Responder(Side):
     def working(self) -> bool:
         """A chunk may be being mixed right now."""
         return any(chunk.working for chunk in self._open.values())
+
+    @property
+    def mixing(self) -> bool:
+        """A job is out that may mix a chunk, and cannot be called back."""
+        return any(chunk.working and chunk.turn > 0 for chunk in self._open.values())
 
     def offered_again(self, offer: Offer) -> None:
         """The Accept was lost, or the offer doubled."""
@@ -148,6 +157,8 @@ class Responder(Side):
             acknowledgement = Ack(self.terms.exchange, number, said, turn.share)
             self._mixed[number] = _Mixed(said, acknowledgement, turn.buffers)
             self._send(acknowledgement, turn.buffers)
+            if self._over:
+                self._count_doubts()
             if len(self._mixed) == self._of and not self.ended:
                 # Nothing can come but questions: do not wait for the End, which may be lost.
                 self._end("done", now)
@@ -194,13 +205,25 @@ class Responder(Side):
         self._give_up_at = min(self._give_up_at, now + self._deadlines.doubt)
 
     def give_up(self, now: float) -> None:
-        """The initiator's incarnation is over: acknowledgements it may not have heard are counted, at most a window."""
+        """The initiator's incarnation is over: acknowledgements it may not have heard are counted, and those of chunks
+        that are being decoded right now as soon as they turn out to be mixed."""
         self.close("lost", now)
-        mixing = sum(chunk.working and chunk.turn > 0 for chunk in self._open.values())
-        doubts = min(len(self._mixed) + mixing, self.terms.window)
-        if doubts and not self._settled:
-            self._outputs.emit(ChunksInDoubt(self.terms.partner, doubts))
-        self._settled = True
+        if not self._settled:
+            self._settled = self._over = True
+            self._count_doubts()
+
+    def _count_doubts(self) -> None:
+        new = self._in_doubt() - self._counted
+        if new > 0:
+            self._counted += new
+            self._outputs.emit(ChunksInDoubt(self.terms.partner, new))
+
+    def _in_doubt(self) -> int:
+        """A window of what was mixed at the most, for when the initiator opened its latest chunk no more were open; and
+        that one took up a place itself."""
+        opened = self._open.keys() | self._mixed.keys() | self._void
+        latest = max(opened, key=lambda number: (number - self._first) % self._of, default=None)
+        return min(len(self._mixed), self.terms.window - (latest not in self._mixed))
 
     def forget(self) -> None:
         """This log is being thrown away: nothing of it may stay open where the vectors are."""

@@ -35,7 +35,7 @@ class TransferConfig:
     manifest: float = 20.0
     """for a source to freeze its state and send the manifest; then the next source is asked"""
     chunk: float = 5.0
-    """without a chunk, ask for the missing ones again"""
+    """without the manifest, or a chunk, ask for it again"""
     silence: float = 20.0
     """without a chunk, go on with another source"""
     window: int = 8
@@ -202,7 +202,7 @@ class Joiner:
         self._missing: set[int] = set()
         self._asked: dict[int, float] = {}
         self._working: dict[int, bytes] = {}
-        self._heard_at = 0.0
+        self._heard_at = self._requested_at = 0.0
         self._retry_at: float | None = None
         self._failures = 0
         self._fetching = False
@@ -219,6 +219,11 @@ class Joiner:
         self.source = self._random.choice(fresh)
         self._transfer += 1
         self._fetching, self._heard_at = False, now
+        self._request(now)
+
+    def _request(self, now: float) -> None:
+        assert self.source is not None
+        self._requested_at = now
         self._outputs.send(self.source, StateRequest(self._transfer))
 
     def receive(
@@ -326,7 +331,8 @@ class Joiner:
         self.source, self._fetching = None, False
         self._asked.clear()
         # A source that is gone is soon replaced by another; one that cannot be used will not be better in a second.
-        self._failures = 0 if reason in ("gone", "silent") else min(self._failures + 1, 8)
+        longest = 5 if reason == "joining" else 8  # but one that is joining will be, and perhaps soon
+        self._failures = 0 if reason in ("gone", "silent") else min(self._failures + 1, longest)
         self._retry_at = now + 0.1 * 2.0**self._failures * (1.0 + self._random.random())
 
     def timer(self) -> float | None:
@@ -335,7 +341,7 @@ class Joiner:
         if self.source is None:
             return self._retry_at
         if not self._fetching:
-            return self._heard_at + self._config.manifest
+            return min(self._heard_at + self._config.manifest, self._requested_at + self._config.chunk)
         return min([self._heard_at + self._config.silence, *(at + self._config.chunk for at in self._asked.values())])
 
     def handle_timer(self, now: float) -> None:
@@ -350,3 +356,5 @@ class Joiner:
             for chunk in [chunk for chunk, asked in self._asked.items() if now >= asked + self._config.chunk]:
                 del self._asked[chunk]
             self._ask(now)
+        elif now >= self._requested_at + self._config.chunk:
+            self._request(now)

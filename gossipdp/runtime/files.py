@@ -52,7 +52,11 @@ class Files:
         os.fsync(file.fileno())
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True)
+        """The names of ancestors that had to be made are on the disk before `path` is; its own is the caller's care."""
+        if not path.parent.is_dir():
+            self.make_directory(path.parent)
+            self.sync_directory(path.parent.parent)
+        path.mkdir(mode=0o700)
 
     def rename(self, before: Path, after: Path) -> None:
         os.replace(before, after)

@@ -346,6 +346,8 @@ class Node:
                 if refused:
                     log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
                 self._link.send(links.Taken(snapshot, refused))
+            case events.CheckpointAhead(clock, _, network):
+                self._keep(clock, network, now)
             case events.StateReady(origin, clock):
                 self._ready(origin, clock, now)
             case events.MemberChanged(member, before):
@@ -365,6 +367,21 @@ class Node:
             case events.Left():
                 self.status.leaving = True
                 self._stopping_at = now + 0.3
+
+    def _keep(self, clock: int, network: int, now: float) -> None:
+        """The own checkpoint is later than what the network has: it stays, for people to decide. It is the newest, for
+        nothing is saved before the model is here."""
+        newest = self._store.newest()
+        if newest is None:
+            return
+        path, _ = newest
+        told = f"the network's model is of step {network} of its clock, the checkpoint here of step {clock}"
+        try:
+            self._store.pin(path, f"GD-605 {told}")
+            self._metrics.observe(events.Notice("GD-605", told))
+            self._trouble("GD-605", f"{told}: this peer follows the network, and keeps {path}", now)
+        except DataError as error:
+            self._trouble(error.code, f"{told}, and {path} cannot be marked to be kept: {error.seen}", now)
 
     def _ready(self, origin: str, clock: int, now: float) -> None:
         if origin == "founded" and not self._transport.run:

@@ -6,6 +6,7 @@ A checkpoint is a directory, complete the moment it has its final name:
       state.safetensors    flat vectors by name (anchor, momentum), written in pieces: no second copy in memory
       schema.bin           the model's layout in canonical bytes
       manifest.json        what it is of, and length and BLAKE2b of the other two; written last
+      pinned               only in one that must not be dropped, however old: why not
 
 It is written under a temporary name in the same directory, every file is synced, then renamed, then the directory
 synced (Pillai et al., OSDI 2014: without each of these steps some file system loses it). Reading trusts nothing: the
@@ -73,6 +74,7 @@ MAX_HEADER: Final = 1 << 20
 MAX_SCHEMA: Final = 64 << 20
 
 _STATE, _SCHEMA, _MANIFEST = "state.safetensors", "schema.bin", "manifest.json"
+_PINNED: Final = "pinned"
 _NAMES: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "uint16": "U16", "uint8": "U8"}
 """numpy's name of a dtype -> the format's"""
 _TENSORS: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16"}
@@ -288,7 +290,7 @@ class Store:
 
     Args:
         dir: made when the first checkpoint is saved.
-        keep: how many are kept.
+        keep: how many are kept, besides pinned ones.
         files: the file system.
     """
 
@@ -328,15 +330,34 @@ class Store:
                 return checkpoint, [f"{notice}\n  used: {path}" for notice in notices]
         return None, [f"{notice}\n  used: none, no older one is left" for notice in notices]
 
+    def newest(self) -> tuple[Path, CheckpointMeta] | None:
+        """The newest checkpoint with a manifest that can be read, and what that says; its vectors are not looked at."""
+        for path in reversed(self.list()):
+            with suppress(OSError, ValueError):
+                return path, _manifest(path).meta
+        return None
+
+    def pin(self, path: Path, why: str) -> None:
+        """Keep the checkpoint at `path` until somebody deletes it, or the file `pinned` in it. Raises DataError GD-602.
+
+        The mark needs no atomic writing: that it is there is enough.
+        """
+        try:
+            with suppress(FileExistsError):
+                write_file(self.files, path / _PINNED, [why.encode() + b"\n"])
+            self.files.sync_directory(path)
+        except OSError as error:
+            raise unwritable(path / _PINNED, error) from error
+
+    @staticmethod
+    def pinned(path: Path) -> bool:
+        return (path / _PINNED).exists()
+
     @staticmethod
     def verify(path: Path) -> Checkpoint:
         """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601."""
         try:
-            manifest = msgspec.json.decode(read_bounded(path / _MANIFEST, MAX_MANIFEST), type=Manifest)
-            if manifest.format != FORMAT:
-                raise ValueError(f"format {manifest.format}, this version reads {FORMAT}")
-            if set(manifest.files) != {_STATE, _SCHEMA}:
-                raise ValueError(f"the manifest names {sorted(manifest.files)}")
+            manifest = _manifest(path)
             for name, record in manifest.files.items():
                 _check_file(path / name, record)
             schema = read_bounded(path / _SCHEMA, MAX_SCHEMA)
@@ -362,8 +383,8 @@ class Store:
             self.files.remove(left)
 
     def prune(self) -> None:
-        """Drop all but the newest `keep`. A failure to delete is no failure to save."""
-        for old in self.list()[: -self.keep]:
+        """Drop all but the newest `keep`, and those pinned. A failure to delete is no failure to save."""
+        for old in [path for path in self.list() if not self.pinned(path)][: -self.keep]:
             grave = self.dir / f"{TEMPORARY}{old.name}-old"
             with suppress(OSError):
                 self.files.rename(old, grave)  # for good, before the first file goes: half an old one looks damaged
@@ -404,6 +425,16 @@ def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
             return np.clip(values, -limit, limit).astype(np.float16)
         case "float64":
             return values.astype(np.float64)
+
+
+def _manifest(path: Path) -> Manifest:
+    """Raises OSError or ValueError."""
+    manifest = msgspec.json.decode(read_bounded(path / _MANIFEST, MAX_MANIFEST), type=Manifest)
+    if manifest.format != FORMAT:
+        raise ValueError(f"format {manifest.format}, this version reads {FORMAT}")
+    if set(manifest.files) != {_STATE, _SCHEMA}:
+        raise ValueError(f"the manifest names {sorted(manifest.files)}")
+    return manifest
 
 
 def _check_file(path: Path, record: FileRecord) -> None:

@@ -8,15 +8,14 @@ the protocol may stand here, nor how a report is printed or drawn (`simulate`, `
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from gossipdp.protocol.events import Event, ExchangeEnded, SessionOpened, StateReady
+from gossipdp.protocol.events import ChunksInDoubt, Event, ExchangeEnded, SessionOpened, StateReady
 from gossipdp.protocol.messages import Message, State, StateChunk
 from simulations.cluster import Cluster, Plan
 from simulations.network import Host, Record
@@ -48,6 +47,8 @@ class Panel:
     mark: float | None = None
     """a level to be reached"""
     steps: bool = False
+    bars: tuple[str, ...] = ()
+    """names of the places 0, 1, ... if these are bars"""
     across: str = "virtual seconds"
 
 
@@ -155,12 +156,14 @@ class Watched(Cluster):
     trace: Callable[[Record], None] | None = None
     looks: list[Look] = field(default_factory=list)
     exchanges: list[Ended] = field(default_factory=list)
+    doubts: list[tuple[float, int]] = field(default_factory=list)
+    """when how many chunks were counted as in doubt"""
     started: dict[tuple[int, int], float] = field(default_factory=dict)
     """(host, incarnation) -> when; so the others"""
     ready: dict[tuple[int, int], float] = field(default_factory=dict)
     trains: dict[tuple[int, int], float] = field(default_factory=dict)
-    served: Counter[int] = field(default_factory=Counter)
-    """chunks of its state that each has sent"""
+    served: list[tuple[float, int]] = field(default_factory=list)
+    """when who sent a chunk of its state"""
 
     def __post_init__(self) -> None:
         super().__init__(self.seed, self.plan, self.trace)
@@ -171,7 +174,8 @@ class Watched(Cluster):
         self.started[host.index, host.incarnation] = self.network.now
 
     def _passes(self, sender: Host, target: Host, message: Message) -> bool:
-        self.served[sender.index] += isinstance(message, StateChunk)
+        if isinstance(message, StateChunk):
+            self.served.append((self.network.now, sender.index))
         return super()._passes(sender, target, message)
 
     def _heard(self, host: Host, event: Event) -> None:
@@ -180,6 +184,8 @@ class Watched(Cluster):
         match event:
             case ExchangeEnded() if event.chunks and event.initiator:
                 self.exchanges.append(Ended(now, (host.index, self._index(event.partner)), event.duration))
+            case ChunksInDoubt(_, count):
+                self.doubts.append((now, count))
             case StateReady():
                 self.ready.setdefault(life, now)
             case SessionOpened():
@@ -215,23 +221,26 @@ class Watched(Cluster):
     def between(self, act: Act) -> list[Look]:
         return [look for look in self.looks if act.begins <= look.at < act.ends]
 
-    def rate(self, act: Act, among: Iterable[int] | None = None) -> float:
-        """Exchanges a minute of a peer that is ready: each counts for both sides; with `among`, those between these."""
-        looks = self.between(act)
-        chosen = None if among is None else set(among)
-        there = sum(len(look.ready if chosen is None else chosen & set(look.ready)) for look in looks)
-        ended = [
-            one
-            for one in self.exchanges
-            if act.begins <= one.at < act.ends and (chosen is None or set(one.hosts) <= chosen)
-        ]
-        return 2.0 * len(ended) / (there * TICK / 60.0) if there else 0.0
+    def rate(self, act: Act, hosts: Collection[int] | None = None, *, among: bool = False) -> float:
+        """Exchanges a minute of a peer that is ready, or of one of `hosts`; each counts for both its sides.
+
+        `among`: only those of two of `hosts`.
+        """
+        chosen = set(range(self.plan.peers)) if hosts is None else set(hosts)
+        there = sum(len(chosen.intersection(look.ready)) for look in self.between(act))
+        ended = (one for one in self.exchanges if act.begins <= one.at < act.ends)
+        sides = sum(len(chosen & set(one.hosts)) for one in ended if not among or chosen >= set(one.hosts))
+        return sides / (there * TICK / 60.0) if there else 0.0
+
+    def in_doubt(self, act: Act) -> int:
+        """Chunks counted as in doubt during the act."""
+        return sum(count for at, count in self.doubts if act.begins <= at < act.ends)
 
     def pace(self, window: float = 10.0) -> tuple[list[float], list[float]]:
         """Exchanges a minute of a ready peer over time, each over `window` seconds around."""
         last = self.looks[-1].at
         times = [look.at for look in self.looks]
-        rates = [self.rate(Act("", max(0.0, at - window / 2), min(last + TICK, at + window / 2))) for at in times]
+        rates = [self.rate(Act("", max(0.0, at - window / 2), min(last, at + window / 2))) for at in times]
         return times, rates
 
     def series(self, of: Callable[[Look], float]) -> tuple[list[float], list[float]]:
@@ -255,9 +264,9 @@ class Watched(Cluster):
 
 
 def _held(host: Host, other: Host) -> State | None:
-    """What `host` thinks of `other` as it is now."""
+    """What `host` thinks of `other` in its present life; None if it knows of an earlier one alone."""
     record = host.running.membership.members.get(other.id)
-    return None if record is None else record.state
+    return None if record is None or record.incarnation < other.incarnation else record.state
 
 
 def percentile(values: Sequence[float], share: float) -> float:

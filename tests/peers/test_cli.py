@@ -138,7 +138,8 @@ def test_every_command_has_help(gossipdp: Run) -> None:
 
     walk(peers.cli.cli, ())
     assert set(peers.cli.cli.commands) == {
-        "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo", "version",
+        "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo", "simulate",
+        "version",
     }  # fmt: skip
 
 
@@ -557,6 +558,41 @@ def test_demo_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "peers.demo", module)
     assert gossipdp("demo", "--peers", "3", "--no-live", "--help").code == 7
     assert seen == [["--peers", "3", "--no-live", "--help"]]
+
+
+def test_simulate_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulations import simulate
+
+    seen: list[tuple[str, simulate.Options]] = []
+    monkeypatch.setattr(simulate, "simulate", lambda name, options: seen.append((name, options)) or 1)
+    given = ("--seed", "7", "--peers", "4", "--out", "x", "--no-picture", "--json", "--until-failure", "--seeds", "9")
+    assert gossipdp("simulate", "churn", *given, "--shrink", "0", "--replay", "y").code == 1
+    options = simulate.Options(
+        seed=7, peers=4, out=Path("x"), picture=False, as_json=True, until_failure=True, seeds=9, shrink=0.0,
+        replay=Path("y"),
+    )  # fmt: skip
+    assert seen == [("churn", options)]
+    assert gossipdp("simulate", "churn").code == 1 and seen[1] == ("churn", simulate.Options())
+
+
+def test_simulate_without_a_scenario_says_which_there_are(gossipdp: Run) -> None:
+    done = gossipdp("simulate")
+    assert done.code == 0 and len(done.out.splitlines()) >= 8
+    assert "partition    What becomes of a network that is cut in two?" in done.out
+
+
+def test_simulate_an_unknown_scenario_is_a_usage_error(gossipdp: Run) -> None:
+    done = gossipdp("simulate", "nonsense")
+    assert done.code == 2 and "no scenario 'nonsense'; there are chaos, churn" in done.err
+
+
+def test_simulate_where_only_the_package_is_installed_says_what_to_do(
+    gossipdp: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "simulations.simulate", None)
+    done = gossipdp("simulate", "chaos")
+    assert done.code == 7 and "GD-504 the simulator is not installed" in done.err
+    assert "do:   run this command in a checkout" in done.err and "Traceback" not in done.err
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from gossipdp.protocol.events import (
     StateReady,
 )
 from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.messages import Member, PushPull, State, StateManifest, StateRequest
+from gossipdp.protocol.messages import Has, Member, PushPull, Standing, State, StateManifest, StateRequest
+from gossipdp.protocol.origin import Held
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
@@ -230,7 +231,7 @@ def test_restart_with_nobody_there_resumes_from_the_checkpoint_after_a_while():
     assert town.of(0, RoundDone)[0].round == saved.rounds + 1
 
 
-def test_restart_of_all_resumes_each_from_its_own_and_they_find_each_other():
+def test_restart_of_all_resumes_from_the_latest_checkpoint_and_the_others_fetch_it():
     town = founded()
     town.start(1)
     town.train(1)
@@ -244,14 +245,17 @@ def test_restart_of_all_resumes_each_from_its_own_and_they_find_each_other():
         town.start(index)
         town.train(index)
     town.run(20.0)
+    saved = [(host.checkpoint.clock, host.checkpoint.rounds, -host.index) for host in town.hosts]
+    latest = saved.index(max(saved))
     for index in (0, 1):
-        assert [event.origin for event in town.of(index, StateReady)] == ["restored"]
+        origin = "restored" if index == latest else "received"
+        assert [event.origin for event in town.of(index, StateReady)] == [origin]
         assert [event for event in town.of(index, ExchangeEnded) if event.result == "done"]
 
 
 def test_no_checkpoint_and_nobody_there_is_told_and_the_search_goes_on():
     peer = a_peer()
-    peer.join(["10.9.9.9:1"], 0.0, resume=True)
+    peer.join(["10.9.9.9:1"], 0.0, resume=Held(50, 5))
     peer.handle_timer(5.0)
     assert [type(job) for job in take(peer.next_job)] == [jobs.Restore]
     peer.job_done(jobs.Restore(), None, 5.1)
@@ -262,8 +266,9 @@ def test_no_checkpoint_and_nobody_there_is_told_and_the_search_goes_on():
 def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_another_model():
     """Making room would throw away what the checkpoint has just brought."""
     peer, source = a_peer(), Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
-    peer.join(["10.0.0.2:1"], 0.0, resume=True)
+    peer.join(["10.0.0.2:1"], 0.0, resume=Held(50, 5))
     peer.receive(wire.encode(PushPull(False, (source,))), source.id, 1.0)
+    peer.receive(wire.encode(Standing(1, Has.MODEL, 60, 6, False)), source.id, 1.0)
     [request] = [said.message for said in peer.messages_to_send() if isinstance(said.message, StateRequest)]
     now = 1.0
     while not (asked := take(peer.next_job)):

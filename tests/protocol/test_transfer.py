@@ -165,7 +165,13 @@ def test_silent_source_is_left_for_another():
     taker, sources = Taker(), givers(A)
     taker.joiner.seek([A], 0.0)
     carry(taker, sources, mangle=lambda envelope: None)
-    assert taker.joiner.timer() == 10.0
+    asked = [taker.joiner.timer()]
+    while asked[-1] < 10.0:
+        taker.joiner.handle_timer(asked[-1])
+        assert [envelope.message for envelope in taker.outputs.messages] == [StateRequest(taker.joiner._transfer)]
+        taker.outputs.messages.clear()
+        asked.append(taker.joiner.timer())
+    assert asked == [2.0, 4.0, 6.0, 8.0, 10.0]
     taker.joiner.handle_timer(10.0)
     assert taker.joiner.source is None and taker.joiner.refusals == {A: "silent"}
     taker.joiner.handle_timer(taker.joiner.timer())

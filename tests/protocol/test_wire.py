@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 from collections.abc import Iterator
@@ -47,8 +48,8 @@ def limits(hint: Any) -> tuple[Any, msgspec.Meta]:
 def sample(hint: Any, largest: bool) -> Any:
     """A legal value of a field: the smallest or the largest there is."""
     bare, meta = limits(hint)
-    if isinstance(bare, type) and issubclass(bare, State):
-        return State.LEFT if largest else State.ALIVE
+    if isinstance(bare, type) and issubclass(bare, enum.IntEnum):
+        return max(bare) if largest else min(bare)
     if bare is bool:
         return largest
     if bare is int:

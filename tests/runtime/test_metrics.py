@@ -66,6 +66,7 @@ EVENTS: list[events.Event] = [
     events.UpdateRefused(PARTNER, "nan"),
     events.MessageDropped(PARTNER, "malformed"),
     events.TransferProgress(PARTNER, 3, 12),
+    events.CheckpointAhead(500, 20, 300),
     events.Left(),
     events.Notice("GD-401", "no partner in 60 s"),
 ]

@@ -431,6 +431,39 @@ def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, s
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+# -- the newest, and those pinned --------------------------------------------------------------------------------
+
+
+def test_newest_is_told_from_its_manifest_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c")
+    assert store.newest() is None
+    paths = [store.save(vectors(round), meta(round), b"s") for round in (1, 2, 3)]
+    assert store.newest() == (paths[2], meta(3))
+    (paths[2] / "manifest.json").write_bytes(b"{")
+    (paths[1] / "state.safetensors").write_bytes(b"damaged, which only reading all of it would tell")
+    assert store.newest() == (paths[1], meta(2))
+
+
+def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=2)
+    first = store.save(vectors(1), meta(1), b"s")
+    store.pin(first, "GD-605 it is later")
+    store.pin(first, "and again")
+    assert store.pinned(first) and (first / "pinned").read_text() == "GD-605 it is later\n"
+    later = [store.save(vectors(round), meta(round), b"s") for round in (2, 3, 4)]
+    assert store.list() == [first, *later[1:]] and not store.pinned(later[2])
+    assert Store.verify(first).meta == meta(1)
+    (first / "pinned").unlink()
+    store.save(vectors(5), meta(5), b"s")
+    assert first not in store.list()
+
+
+def test_checkpoint_that_cannot_be_pinned_is_an_error_with_a_code(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c")
+    with pytest.raises(DataError, match="GD-602"):
+        store.pin(store.dir / "checkpoint-00000001", "there is none")
+
+
 # -- state files -------------------------------------------------------------------------------------------------
 
 

@@ -186,9 +186,9 @@ def test_events_at_one_time_happen_in_the_order_they_were_asked_for():
 def test_jobs_run_one_at_a_time_in_order_with_other_events_in_between():
     cluster = Cluster(3, small(peers=2, script=(), conditions=Conditions()))
     seen = []
-    cluster.network._trace = seen.append
+    cluster.network.trace = lambda record: seen.append((record.kind, record.host, type(record.what).__name__))
     cluster.run()
-    kinds = [line.split(None, 2)[2] for line in seen if len(line.split(None, 2)) > 2 and line.split()[1] == "p0"]
+    kinds = [f"run {what}" if kind == "does" else kind for kind, host, what in seen if host == 0]
     asked, finished, between = [], [], 0
     for kind in kinds:
         if kind.startswith("run "):

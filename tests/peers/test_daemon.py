@@ -1,0 +1,131 @@
+"""What the daemon makes of a home: who founds, who goes on, and what becomes of a checkpoint that is ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossipdp.protocol.events import CheckpointAhead
+from gossipdp.runtime import files
+from gossipdp.runtime.identity import NetworkSecret
+from gossipdp.runtime.node import Node
+from gossipdp.runtime.store import CheckpointMeta, Store
+from peers import daemon, home
+from peers.control import ControlServer
+from peers.home import Belonging, Invite, NewNetwork
+
+RUN = b"\x07" * 16
+Start = Callable[[], Node]
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """A home in which `up` has been said."""
+    path = tmp_path / "home"
+    config = home.read_config(path, {"network.name": "tiny", "preset": "local"}, {})
+    home.found(path, config, None)
+    return path
+
+
+@pytest.fixture
+def start(where: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts the daemon of that home, up to its loop; signals stay the test's."""
+    open_ones: list[Node | ControlServer] = []
+
+    def control(directory: Path) -> ControlServer:
+        open_ones.append(ControlServer(directory))
+        return open_ones[-1]
+
+    def started() -> Node:
+        overrides = {
+            "network.name": "tiny", "preset": "local", "network.listen": "tcp://127.0.0.1:0", "metrics.listen": "off"
+        }  # fmt: skip
+        node = daemon.build(where, home.read_config(where, overrides, {}))
+        open_ones.append(node)
+        return node
+
+    monkeypatch.setattr(daemon, "ControlServer", control)
+    monkeypatch.setattr(daemon, "Signals", NoSignals)
+    yield started
+    for one in open_ones:
+        one.close()
+
+
+class NoSignals:
+    def __init__(self, node: Node) -> None:
+        pass
+
+    def filenos(self) -> list[int]:
+        return []
+
+
+def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Path:
+    meta = CheckpointMeta(
+        network=network, run=run.hex(), peer="cd" * 32, incarnation=1, round=clock // 10, clock=clock, steps=clock,
+        samples=clock, schema="ef" * 16,
+    )  # fmt: skip
+    arrays = {"anchor": np.ones(8, np.float32), "momentum": np.zeros(8, np.float32)}
+    return Store(where / "checkpoints").save(arrays, meta, b"schema")
+
+
+def test_new_home_in_which_up_was_said_founds(start: Start) -> None:
+    assert start().peer.founds
+
+
+def test_home_that_has_founded_never_founds_again(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    save(where, 120)
+    node = start()
+    assert not node.peer.founds and node.peer.resumes == (120, 12) and node.run_id == RUN
+
+
+def test_home_whose_run_file_is_lost_founds_nothing_while_a_checkpoint_names_the_run(where: Path, start: Start) -> None:
+    save(where, 120)
+    node = start()
+    assert not node.peer.founds and node.peer.resumes == (120, 12) and node.run_id == RUN
+    assert files.load_run(where / "run") == RUN
+
+
+def test_checkpoint_of_another_network_or_of_no_run_names_none(where: Path, start: Start) -> None:
+    save(where, 120, network="other")
+    save(where, 120, run=b"")
+    node = start()
+    assert node.peer.founds and node.run_id == b""
+
+
+def test_home_of_a_run_without_a_checkpoint_waits_for_others_and_says_so(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    node = start()
+    assert not node.peer.founds and node.peer.resumes is None
+    assert [notice[:6] for notice in node.status.notices] == ["GD-604"]
+
+
+def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    save(where, 90)
+    path = save(where, 120)
+    node = start()
+    node._from_peer(CheckpointAhead(120, 12, 80), 0.0)
+    store = Store(where / "checkpoints", keep=1)
+    assert store.pinned(path) and [store.pinned(each) for each in store.list()] == [False, True]
+    [notice] = node.status.notices
+    assert notice.startswith("GD-605 ") and "step 80 " in notice and "step 120" in notice and str(path) in notice
+    save(where, 81)
+    save(where, 82)
+    store.prune()
+    assert [Store.verify(each).meta.clock for each in store.list()] == [120, 82]
+
+
+def test_joining_anothers_network_of_the_same_name_gives_up_founding(where: Path) -> None:
+    invite = Invite(network="tiny", secret=NetworkSecret.generate(), seeds=("10.0.0.1:4710",))
+    home.join(where, NewNetwork(invite, ""), None)
+    assert home.belonging(where) == Belonging(name="tiny", founder=False, seeds=("10.0.0.1:4710",))
+
+
+def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> None:
+    invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
+    home.join(where, NewNetwork(invite, ""), None)
+    assert home.belonging(where) == Belonging(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
