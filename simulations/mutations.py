@@ -183,8 +183,8 @@ MUTATIONS = (
         "new-life-unnoticed",
         "a partner's new incarnation does not end the doubts of the old one",
         AVERAGING,
-        "if over or member.incarnation > side.terms.incarnation:",
-        "if over:",
+        "if member.incarnation > side.terms.incarnation or (over and isinstance(side, Initiator)):",
+        "if over and isinstance(side, Initiator):",
     ),
     Mutation(
         "unknown-settled",
