@@ -61,11 +61,10 @@ class Caught:
     seconds: float
 
 
-_NOT_AGAIN = "not seed_holds and not exhaustive and not mutation"
+_NOT_AGAIN = "not seed_holds and not mutation"
 """what other stages do, and the test that mutations fit, which a broken tree fails by being one"""
 STAGES = (
     Stage("seeds", ("-m", "simulations.cluster", "--seed", "1", "--count", "60", "--first-failure"), 900.0),
-    Stage("exhaustive", ("-m", "pytest", "-x", "-q", "tests/simulations/test_exhaustive.py"), 600.0),
     Stage("scenarios", ("-m", "pytest", "-x", "-q", "tests/simulations", "-m", "not long", "-k", _NOT_AGAIN), 900.0),
     Stage("properties", ("-m", "pytest", "-x", "-q", "tests/algorithms", "tests/codecs"), 600.0),
     Stage("units", ("-m", "pytest", "-x", "-q", "tests/protocol"), 600.0),
