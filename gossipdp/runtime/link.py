@@ -9,14 +9,26 @@ know torch, zmq, or what the vectors mean.
 from __future__ import annotations
 
 from gossipdp.runtime.link_client import Link
-from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, Reported, SlotApplied, Submitted
+from gossipdp.runtime.link_events import (
+    Attached,
+    Detached,
+    LinkEvent,
+    ModelWritten,
+    RankLost,
+    Reported,
+    SlotApplied,
+    Submitted,
+)
 from gossipdp.runtime.link_messages import (
     Applied,
     Closing,
+    Copied,
+    Farewell,
     FromDaemon,
     FromTraining,
     Hello,
     Pace,
+    Rank,
     Ready,
     Refused,
     RegionReady,
@@ -36,7 +48,9 @@ __all__ = [
     "Applied",
     "Attached",
     "Closing",
+    "Copied",
     "Detached",
+    "Farewell",
     "FromDaemon",
     "FromTraining",
     "Hello",
@@ -45,6 +59,8 @@ __all__ = [
     "LinkServer",
     "ModelWritten",
     "Pace",
+    "Rank",
+    "RankLost",
     "Ready",
     "Refused",
     "Region",

@@ -19,6 +19,7 @@ from gossipdp.runtime.link_messages import (
     FromDaemon,
     FromTraining,
     Hello,
+    Rank,
     RegionReady,
     decode_from_daemon,
     encode,
@@ -80,6 +81,10 @@ class Link:
         finally:
             os.close(fd)
 
+    def hello_as_rank(self, rank: int, leader: int) -> None:
+        """Introduce this process as another rank of the group whose leader is process `leader`."""
+        self.send(Rank(LINK_VERSION, os.getpid(), leader, rank))
+
     def send(self, message: FromTraining) -> bool:
         """False if the daemon cannot take it now, or is gone; `receive` knows which."""
         try:
@@ -91,18 +96,11 @@ class Link:
     def receive(self) -> list[FromDaemon]:
         """What the daemon has said since; never waits. Once it is gone `lost` says so."""
         messages: list[FromDaemon] = []
-        reset = False
         while not self.lost:
             try:
                 packet, fds = receive(self._connection)
             except BlockingIOError:
                 break
-            except ConnectionResetError:
-                # Reported before what the daemon said last; the second try reads that.
-                if reset:
-                    self.lost = "the daemon is gone"
-                reset = True
-                continue
             except OSError as error:
                 self.lost = f"the connection to the daemon broke: {error.strerror}"
                 break

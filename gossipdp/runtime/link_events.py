@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Attached", "Detached", "LinkEvent", "ModelWritten", "Reported", "SlotApplied", "Submitted"]
+__all__ = ["Attached", "Detached", "LinkEvent", "ModelWritten", "RankLost", "Reported", "SlotApplied", "Submitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,18 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank of a group has died, the first to do so; the group is given up, and Detached follows."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Detached:
     """The training process died or left. A snapshot it submitted before is whole and stays mapped while in use."""
 
     reason: str
 
 
-LinkEvent: TypeAlias = Attached | ModelWritten | Submitted | SlotApplied | Reported | Detached
+LinkEvent: TypeAlias = Attached | ModelWritten | Submitted | SlotApplied | Reported | RankLost | Detached

@@ -7,6 +7,14 @@
                                  <-           Waiting, now and then;  Session (x holds the model to start from)
     Submit, Applied, Report      ->
                                  <-           Pace, Slot, Taken, Closing
+    Farewell                     ->           it goes, and has not died
+
+Of several ranks that train one replica the first, the leader, says all that. Each other has a connection of its own:
+
+    Rank                         ->
+                                 <-           Region + memory file, or Refused
+    Ready, Copied, Applied       ->           what the leader says counts once every rank has said its part
+    Farewell                     ->           it goes, and has not died
 
 Both sides are of one user on one host, and may be of different versions. Nothing here may hold a socket.
 """
@@ -27,10 +35,13 @@ __all__ = [
     "LINK_VERSION",
     "Applied",
     "Closing",
+    "Copied",
+    "Farewell",
     "FromDaemon",
     "FromTraining",
     "Hello",
     "Pace",
+    "Rank",
     "Ready",
     "Refused",
     "RegionReady",
@@ -46,7 +57,7 @@ __all__ = [
     "spans",
 ]
 
-LINK_VERSION: Final = 1
+LINK_VERSION: Final = 2
 MAX_SPANS: Final = 2048
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -71,6 +82,16 @@ class Hello(_Message, frozen=True, tag="hello"):
     schema: Digest
 
 
+class Rank(_Message, frozen=True, tag="rank"):
+    """The first word of another rank of the group whose leader said Hello."""
+
+    version: U32
+    pid: U32
+    leader: U32
+    """the leader's process"""
+    rank: Annotated[int, Meta(ge=1, le=65_535)]
+
+
 class Ready(_Message, frozen=True, tag="ready"):
     """`x` holds the training process's own model."""
 
@@ -84,6 +105,15 @@ class Submit(_Message, frozen=True, tag="submit"):
     steps: U63
     samples: U63
     loss: float = math.nan
+    whole: bool = False
+    """the leader has written all of it, the other ranks nothing"""
+
+
+class Copied(_Message, frozen=True, tag="copied"):
+    """Another rank has written its part of a snapshot."""
+
+    session: U63
+    snapshot: Count
 
 
 class Applied(_Message, frozen=True, tag="applied"):
@@ -91,6 +121,10 @@ class Applied(_Message, frozen=True, tag="applied"):
 
     session: U63
     slot: Count
+
+
+class Farewell(_Message, frozen=True, tag="farewell"):
+    """This rank leaves of its own will: it has not died."""
 
 
 class Report(_Message, frozen=True, tag="report"):
@@ -163,7 +197,7 @@ class Closing(_Message, frozen=True, tag="closing"):
     """The daemon goes; training goes on alone."""
 
 
-FromTraining: TypeAlias = Hello | Ready | Submit | Applied | Report
+FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell
 FromDaemon: TypeAlias = RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Closing
 
 _encoder = msgspec.msgpack.Encoder()

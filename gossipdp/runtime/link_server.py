@@ -1,4 +1,4 @@
-"""The daemon's end of the link: one training process at a time, served from the daemon's I/O loop.
+"""The daemon's end of the link: one training process at a time, or the ranks of one group, served from the I/O loop.
 
 Nothing here waits: what takes time (allocating shared memory) is done in pieces, and a training process that does not
 read is given up after a bounded number of messages. Nothing here may look into a vector.
@@ -17,14 +17,16 @@ from typing import Final
 
 from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
-from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, Reported, SlotApplied, Submitted
+from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, RankLost, Reported, Submitted
 from gossipdp.runtime.link_messages import (
     LINK_VERSION,
     Applied,
     Closing,
+    Farewell,
     FromDaemon,
     FromTraining,
     Hello,
+    Rank,
     Ready,
     Refused,
     RegionReady,
@@ -33,6 +35,7 @@ from gossipdp.runtime.link_messages import (
     decode_from_training,
     encode,
 )
+from gossipdp.runtime.link_ranks import Ranks
 from gossipdp.runtime.link_socket import check_private, receive, shut, socket_path, user_of
 from gossipdp.runtime.region import Allocation, Region, read_blob
 
@@ -47,13 +50,14 @@ MAX_QUEUED: Final = 64
 
 
 class _Trainer:
-    """The one training process served now."""
+    """The one training process served now: the leader, if it has other ranks beside it."""
 
     def __init__(self, connection: socket.socket, hello: Hello, schema: bytes, allocation: Allocation) -> None:
         self.connection, self.hello, self.schema = connection, hello, schema
         self.allocation: Allocation | None = allocation
         self.region: Region | None = None
-        self.ready = False
+        self.ready = self.farewell = False
+        self.ranks = Ranks(hello.world)
         self.ending = ""
         """why it is no longer served, once that is so; its socket then only has its end-of-file to tell"""
         self.queue: deque[bytes] = deque()
@@ -110,6 +114,7 @@ class LinkServer:
         fds = [self._listener.fileno(), *self._arriving]
         if self._trainer is not None:
             fds.append(self._trainer.connection.fileno())
+            fds += self._trainer.ranks.filenos()
             if self._trainer.allocation is not None:
                 fds.append(self._again)
         return fds
@@ -124,6 +129,8 @@ class LinkServer:
             return self._read(self._trainer)
         elif self._trainer is not None and fd == self._again:
             return self._allocate(self._trainer)
+        elif self._trainer is not None and fd in self._trainer.ranks.filenos():
+            return self._read_rank(self._trainer, fd)
         return []
 
     def send(self, message: FromDaemon) -> None:
@@ -197,6 +204,9 @@ class LinkServer:
         events: list[LinkEvent] = []
         try:
             hello = decode_from_training(packet)
+            if isinstance(hello, Rank) and hello.version == LINK_VERSION:
+                self._admit_rank(connection, hello)
+                return []
             if not isinstance(hello, Hello) or hello.version != LINK_VERSION or len(fds) != 1:
                 raise RemoteProtocolError("not a hello of this version")
             data = read_blob(fds[0], MAX_BYTES)
@@ -225,6 +235,15 @@ class LinkServer:
         self._trainer = _Trainer(connection, hello, data, allocation)
         return events
 
+    def _admit_rank(self, connection: socket.socket, hello: Rank) -> None:
+        trainer = self._trainer
+        known = trainer is not None and not trainer.ending and trainer.hello.pid == hello.leader
+        if trainer is None or not known or not trainer.ranks.admit(connection, hello):
+            seen = f"rank {hello.rank} of the group of process {hello.leader}"
+            do = "attach on every rank of one group, once"
+            _say_no(connection, _refusal("GD-503", "this rank has no place at this daemon", seen, do))
+            connection.close()
+
     def _occupied(self, trainer: _Trainer) -> Refused:
         return _refusal(
             "GD-503",
@@ -242,6 +261,7 @@ class LinkServer:
                 return []
             trainer.region = Region(allocation.fd, allocation.size)
             socket.send_fds(trainer.connection, [encode(RegionReady(allocation.size))], [allocation.fd])
+            trainer.ranks.share(allocation.fd, allocation.size)
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 refusal = _no_memory(allocation.size, error)
@@ -273,15 +293,32 @@ class LinkServer:
                 if events:
                     break  # its last words first, while its region is there; the end-of-file stays to be read
                 self._forget(trainer)
+                if trainer.hello.world > 1 and not (trainer.ending or trainer.farewell):
+                    events.append(RankLost(0, trainer.hello.pid))
                 events.append(Detached(trainer.ending or "it ended"))
                 break
             if trainer.ending:
                 continue
             try:
-                events.append(_event(decode_from_training(packet), trainer))
+                events += _events(decode_from_training(packet), trainer)
             except RemoteProtocolError as error:
                 log.warning("training process %d: %s", trainer.hello.pid, error)
                 trainer.end(str(error))
+        return events
+
+    def _read_rank(self, trainer: _Trainer, fd: int) -> list[LinkEvent]:
+        try:
+            events = trainer.ranks.read(fd)
+        except RemoteProtocolError as error:
+            log.warning("a rank of process %d: %s", trainer.hello.pid, error)
+            trainer.end(str(error))
+            return []
+        trainer.ready = trainer.ready or ModelWritten() in events
+        lost = events[-1] if events else None
+        if isinstance(lost, RankLost):
+            if trainer.ending:
+                return events[:-1]  # of several that die, the first took the others along
+            trainer.end(f"rank {lost.rank} (process {lost.pid}) died")
         return events
 
     def _flush(self, trainer: _Trainer) -> None:
@@ -300,21 +337,27 @@ class LinkServer:
     def _forget(self, trainer: _Trainer) -> None:
         if trainer.allocation is not None:
             trainer.allocation.close()
+        trainer.ranks.close()
         trainer.connection.close()
         self._trainer = None
 
 
-def _event(message: FromTraining, trainer: _Trainer) -> LinkEvent:
+def _events(message: FromTraining, trainer: _Trainer) -> list[LinkEvent]:
     match message:
         case Ready() if trainer.region is not None and not trainer.ready:
-            trainer.ready = True
-            return ModelWritten()
-        case Submit(session, snapshot, applied, steps, samples, loss) if trainer.ready:
-            return Submitted(session, snapshot, applied, steps, samples, loss)
-        case Applied(session, slot) if trainer.ready:
-            return SlotApplied(session, slot)
+            events = trainer.ranks.of_leader(message)
+            trainer.ready = bool(events)
+            return events
+        case Submit(session, snapshot, applied, steps, samples, loss, whole) if trainer.ready:
+            submitted = Submitted(session, snapshot, applied, steps, samples, loss)
+            return trainer.ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
+        case Applied() if trainer.ready:
+            return trainer.ranks.of_leader(message)
+        case Farewell():
+            trainer.farewell = True
+            return []
         case Report(session, loss, stall_seconds, lost_steps):
-            return Reported(session, loss, stall_seconds, lost_steps)
+            return [Reported(session, loss, stall_seconds, lost_steps)]
     raise RemoteProtocolError(f"{type(message).__name__} out of turn")
 
 

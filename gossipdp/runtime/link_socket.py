@@ -54,7 +54,11 @@ def check_private(directory: Path) -> None:
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and the descriptors that came with it; b"" at the end-of-file. Raises OSError."""
-    packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+    try:
+        packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end went without reading all it was told. That is reported once, and before its own last words.
+        packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for received in fds:
             os.close(received)

@@ -7,30 +7,32 @@ the user's own. Nothing here waits for the network but `attach` itself, and noth
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from gossipdp.errors import GossipdpError
 from gossipdp.runtime.link import default_home
 from gossipdp.training.layout import Layout
-from gossipdp.training.replica_group import Announcement, ReplicaGroup, replica_group
-from gossipdp.training.session import Load, Order, Session
+from gossipdp.training.moments import optimizer_tensors, restore_optimizer
+from gossipdp.training.replica_group import ReplicaGroup, together
+from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Write
+from gossipdp.training.skipped import SkippedSteps
 
 __all__ = ["Attachment", "Progress", "attach"]
 
 log = logging.getLogger("gossipdp.training")
 
-MOST_SILENT: Final = 8
-"""steps between two words of rank 0 to the other ranks, at most"""
 LEAVE_WITHIN: Final = 2.0
 """seconds `detach` waits for the daemon to take the last steps"""
 
@@ -51,15 +53,25 @@ class _Removable(Protocol):
 class Attachment:
     """A training process as part of its peer. Made by `attach`; also a context manager that detaches.
 
-    Under torch.distributed every rank has one, and what it knows of the network is some steps old.
+    Under torch.distributed every rank has one. All know the same of the network, as of some steps ago, so that a
+    learning rate may follow `progress`.
     """
 
     def __init__(
-        self, layout: Layout | None, session: Session | None, group: ReplicaGroup | None, samples_per_step: int
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        layout: Layout | None,
+        session: Session | None,
+        group: ReplicaGroup | None,
+        samples_per_step: int,
     ) -> None:
+        self._model, self._optimizer = model, optimizer
         self._layout, self._session, self._group = layout, session, group
+        self._quiet = False
         self._samples = samples_per_step * (1 if group is None else group.world)
-        self._hook: _Removable | None = None
+        self._hooks: list[_Removable] = []
+        self._skipped = SkippedSteps()
         self.step = 0
         """optimizer steps since `attach`"""
         self.stall_seconds = 0.0
@@ -68,24 +80,24 @@ class Attachment:
     @property
     def alone(self) -> bool:
         """No daemon takes part at the moment: gossip is off, detached, or the daemon is gone."""
-        if self._session is not None:
-            return self._session.alone
-        return True if self._group is None else self._group.announced.alone
+        if self._group is not None:
+            return self._group.announced.alone
+        return True if self._session is None else self._session.alone
 
     @property
     def progress(self) -> Progress:
-        if self._session is not None:
-            return Progress(self._session.clock, self._session.samples)
         if self._group is not None:
             return Progress(self._group.announced.clock, self._group.announced.samples)
+        if self._session is not None:
+            return Progress(self._session.clock, self._session.samples)
         return Progress(self.step, self.step * self._samples)
 
     @property
     def lost_steps(self) -> int:
         """Steps that never reached the network, for a daemon died."""
-        if self._session is not None:
-            return self._session.lost_steps
-        return 0 if self._group is None else self._group.announced.lost_steps
+        if self._group is not None:
+            return self._group.announced.lost_steps
+        return 0 if self._session is None else self._session.lost_steps
 
     def report(self, *, loss: float | torch.Tensor) -> None:
         """Show `loss` in metrics and status. A tensor is read at once, which on CUDA waits for the device."""
@@ -93,18 +105,44 @@ class Attachment:
             self._session.loss = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
             self._session.report()
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the network does not keep of this training: the inner optimizer's state, by name, whole, on the CPU.
+
+        For the training process's own checkpoint: `safetensors.torch.save_file(peer.state_dict(), path)`. Collective;
+        only the first rank's is not empty.
+        """
+        return optimizer_tensors(self._model, self._optimizer)
+
+    def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on with these moments, saved by `state_dict` in a group of any size. Collective; the first rank's count.
+
+        Raises:
+            DataError: GD-607, they are of another model or optimizer.
+        """
+        # To make room torch takes an empty step, which is none of training.
+        self._quiet = True
+        try:
+            restore_optimizer(self._model, self._optimizer, tensors)
+        finally:
+            self._quiet = False
+
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
-        if self._hook is None:
+        for hook in self._hooks:
+            hook.remove()
+        if not self._hooks or self._layout is None:
             return
-        self._hook.remove()
-        self._hook = None
+        self._hooks.clear()
         if self._group is not None:
             self._group.settle()
-            self._group.announced = msgspec.structs.replace(self._group.announced, alone=True)
         if self._session is not None:
             self._session.stall_seconds = self.stall_seconds
-            self._session.close(LEAVE_WITHIN)
+            # One rank cannot wait for the others here, for they may be gone: it hands over what it holds by itself.
+            order = None if self._layout.sharded else self._session.last_order(LEAVE_WITHIN)
+            if order is not None:
+                self._session.done(order, self._layout.read(order.into), whole=True)
+            self._layout.finish()
+            self._session.close()
 
     def __enter__(self) -> Attachment:
         return self
@@ -116,59 +154,61 @@ class Attachment:
 
     # -- the step boundary ------------------------------------------------------------------------------------
 
-    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
-        order = None if self._session is None else self._session.next_order()
+    def _begin(self, timeout: float | None) -> None:
         if self._group is not None:
-            self._group.begin(order)
-        elif order is not None:
-            self._carry_out(order)
-        self._finished(order)
-        self._hook = optimizer.register_step_post_hook(self._after_step)
+            self._group.begin(timeout)
+        elif self._session is not None:
+            order: Order | None = None
+            while not isinstance(order, Load):
+                self._session.start(timeout)
+                order = self._session.next_order()
+                self._carry_out(order)
+        atexit.register(_at_exit, weakref.ref(self))
+        self._hooks = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        if self._layout is not None:
+            self._layout.before_step()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-        began = time.perf_counter()
+        if self._quiet:
+            return
         self.step += 1
+        if self._layout is None:
+            return
+        began = time.perf_counter()
         session = self._session
-        if session is not None:
-            session.stepped(self._samples)
-            session.poll()
-        if self._group is not None:
-            self._act_together(self._group)
-        elif session is not None:
-            while (order := session.next_order()) is not None:
-                self._carry_out(order)
-                self._finished(order)
         if session is not None:
             session.stall_seconds = self.stall_seconds
-            session.submit()
+            session.stepped(1, self._samples)
+            skipped = self._skipped.look(optimizer)
+            if skipped:
+                session.stepped(-skipped, -skipped * self._samples)
+        if self._group is not None:
+            self._group.step_boundary()
+        elif session is not None:
+            session.poll()
+            while (order := session.next_order()) is not None:
+                self._carry_out(order)
         self.stall_seconds += time.perf_counter() - began
 
-    def _act_together(self, group: ReplicaGroup) -> None:
-        something, order = group.agreed()
-        if something:
-            group.carry_out(order)
-            self._finished(order)
-        if not group.due():
-            return
-        session = self._session
-        if session is None:
-            return group.announce(None, Announcement())
-        period = max(1, min(MOST_SILENT, session.every // 10))
-        state = Announcement(session.clock, session.samples, session.alone, session.lost_steps, period)
-        group.announce(session.next_order(), state)
-
-    def _carry_out(self, order: Order) -> None:
-        assert self._layout is not None
-        values = torch.from_numpy(order.values)
-        if isinstance(order, Load):
-            self._layout.load(0, values)
-        else:
-            for start, stop in order.spans:
-                self._layout.add(start, values[start:stop])
-
-    def _finished(self, order: Order | None) -> None:
-        if order is not None and self._session is not None and self._layout is not None:
-            self._session.done(order, self._layout.fence())
+    def _carry_out(self, order: Order | None) -> None:
+        assert self._layout is not None and self._session is not None
+        match order:
+            case Load():
+                self._layout.load(0, torch.from_numpy(order.values))
+            case Drain():
+                values = torch.from_numpy(order.values)
+                for start, stop in order.spans:
+                    self._layout.add(start, values[start:stop])
+            case Write() | Snapshot():
+                return self._session.done(order, self._layout.read(order.into))
+            case None:
+                return
+        self._session.done(order, self._layout.fence())
 
 
 def attach(
@@ -186,7 +226,7 @@ def attach(
     torch.distributed call it on every rank, after `init_process_group`.
 
     Args:
-        model: as it is, or wrapped in DistributedDataParallel or torch.compile.
+        model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
         optimizer: any torch optimizer; it is not changed, and its state is not touched.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
         every: steps between snapshots, instead of what the network says.
@@ -196,35 +236,37 @@ def attach(
     Raises:
         UnreachableError: GD-105, no daemon on this host; GD-106, no model in time.
         MismatchError: GD-301, the network trains another model; GD-304, GD-305, this one cannot be exchanged.
+        ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts.
         HardwareError: GD-502, no memory to share; GD-503, another training process is attached.
 
     Example:
         peer = gossipdp.attach(model, optimizer)
     """
     if _off(os.environ):
-        return Attachment(None, None, None, samples_per_step or 1)
+        attachment = Attachment(model, optimizer, None, None, None, samples_per_step or 1)
+        attachment._begin(timeout)
+        return attachment
     layout = Layout(model)
-    group = replica_group(layout)
+    place = default_home() if home is None else Path(home).expanduser()
+    several = together()
     session: Session | None = None
-    if group is None or group.leader:
-        place = default_home() if home is None else Path(home).expanduser()
-        session = Session(place, layout, world=1 if group is None else group.world, every=every)
-    error = None if session is None else _start(session, timeout)
-    if group is not None:
-        group.agree_on_start(error)
-    elif error is not None:
-        raise error
-    attachment = Attachment(layout, session, group, samples_per_step or 1)
-    attachment._begin(optimizer)
+    if not several or dist.get_rank() == 0:
+        session = Session(place, layout, world=dist.get_world_size() if several else 1, every=every)
+    group = ReplicaGroup(layout, place, session) if several else None
+    attachment = Attachment(model, optimizer, layout, session, group, samples_per_step or 1)
+    attachment._begin(timeout)
     return attachment
 
 
-def _start(session: Session, timeout: float | None) -> GossipdpError | None:
-    try:
-        session.start(timeout)
-    except GossipdpError as error:
-        return error
-    return None
+def _at_exit(reference: weakref.ref[Attachment]) -> None:
+    """A script that ends without `detach` has not died; one that an exception ended has."""
+    attachment = reference()
+    if attachment is None or not attachment._hooks or getattr(sys, "last_value", None) is not None:
+        return
+    if attachment._session is not None:
+        attachment._session.farewell()
+    if attachment._group is not None:
+        attachment._group.farewell()
 
 
 def _off(environment: Mapping[str, str]) -> bool:

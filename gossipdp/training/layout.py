@@ -1,5 +1,6 @@
 """Moves a model's tensors to and from the flat fp32 vector, on CPU and CUDA, and adds corrections to them.
 
+A rank moves what it holds: of a sharded tensor its rows, of the others its share, for all ranks hold the same there.
 Parameters of fewer bits than fp32 keep what rounding took from a correction as a residual, and are read as
 x + residual (algorithms section 1): small corrections would be lost otherwise. On CUDA nothing here waits for the
 device; a `Fence` says when the shared memory may be touched again. Nothing here may know the daemon.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gossipdp.runtime.link import Region
-from gossipdp.training.schema import exchanged, unwrap
+from gossipdp.training.schema import exchanged, extent, local, unwrap
 
 __all__ = ["Fence", "Layout", "passed"]
 
@@ -38,7 +39,7 @@ def passed() -> bool:
 
 
 class _Piece(NamedTuple):
-    """Elements [first, last) of a tensor, by its number, and where they stand in the flat piece at hand."""
+    """Elements [first, last) of what this rank holds of a tensor, and where they stand in the flat vector."""
 
     number: int
     first: int
@@ -56,53 +57,108 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         self.schema, self.tensors = exchanged(model)
-        self._offsets = [entry.offset for entry in self.schema.entries]
+        entries = self.schema.entries
+        self.extents = [extent(tensor) for tensor in self.tensors]
+        self._starts = [entry.offset + held.first for entry, held in zip(entries, self.extents, strict=True)]
+        self._stops = [entry.offset + held.last for entry, held in zip(entries, self.extents, strict=True)]
         self._residuals = {
-            index: torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
+            index: torch.zeros(local(tensor).numel(), dtype=torch.float32, device=tensor.device)
             for index, tensor in enumerate(self.tensors)
             if tensor.dtype in _LOW
         }
         self._variances = _variances(model, self.tensors)
         self._devices = sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
+        self._streams = {device: torch.cuda.Stream(device) for device in self._devices}  # type: ignore[no-untyped-call]
+        self._copied: dict[torch.device, torch.cuda.Event] = {}
         self.device = self.tensors[0].device
+        self.sharded = any(held.sharded for held in self.extents)
 
     def residual(self, index: int) -> Tensor | None:
         """What rounding has kept out of tensor `index` so far, flat fp32; None for fp32 and fp64."""
         return self._residuals.get(index)
 
-    @torch.no_grad()
-    def read(self, into: Vector) -> Fence:
-        """into := x + residual, in the schema's order; shape ``(schema.size,)``, padding untouched."""
-        flat = torch.from_numpy(into)
-        for index, (entry, tensor) in enumerate(zip(self.schema.entries, self.tensors, strict=True)):
-            residual = self._residuals.get(index)
-            source = tensor if residual is None else tensor.float() + residual.view(tensor.shape)
-            flat[entry.offset : entry.stop].view(tensor.shape).copy_(source, non_blocking=_pinned(flat, tensor))
-        return self.fence()
+    def replicated(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The runs of [start, stop) that every rank holds whole."""
+        run = (start, start)
+        for index in self._overlapping(start, stop):
+            if self.extents[index].sharded:
+                continue
+            first, last = max(start, self._starts[index]), min(stop, self._stops[index])
+            # Padding between two tensors belongs to nobody, and holds zeros.
+            if run[1] > run[0] and not self._shards_between(run[1], first):
+                run = (run[0], last)
+                continue
+            if run[1] > run[0]:
+                yield run
+            run = (first, last)
+        if run[1] > run[0]:
+            yield run
 
     @torch.no_grad()
-    def load(self, start: int, values: Tensor) -> None:
+    def read(self, into: Vector, rank: int = 0, ranks: int = 1) -> Fence:
+        """into := x + residual, in the schema's order; shape ``(schema.size,)``, padding untouched.
+
+        Of `ranks` that read together, each writes the shards it holds and its share of what all hold. On CUDA the copy
+        runs beside what comes next, until `before_step`.
+        """
+        flat = torch.from_numpy(into)
+        share = -(-self.schema.size // ranks)
+        for device in self._devices:
+            self._streams[device].wait_stream(torch.cuda.current_stream(device))
+        for index, (entry, tensor, held) in enumerate(
+            zip(self.schema.entries, self.tensors, self.extents, strict=True)
+        ):
+            start, stop = self._starts[index], self._stops[index]
+            if not held.sharded:
+                start, stop = max(start, rank * share), min(stop, (rank + 1) * share)
+            if start >= stop or not held.primary:
+                continue
+            source = local(tensor)
+            # A forward pass changes buffers: they are copied before it, parameters beside it.
+            beside = tensor.is_cuda and entry.kind == "parameter"
+            with torch.cuda.stream(self._streams[tensor.device] if beside else None):
+                values = source.reshape(-1)[start - self._starts[index] : stop - self._starts[index]]
+                residual = self._residuals.get(index)
+                if residual is not None:
+                    values = values.float() + residual[start - self._starts[index] : stop - self._starts[index]]
+                flat[start:stop].copy_(values, non_blocking=_pinned(flat, tensor))
+        if not self._devices:
+            return passed
+        for device, stream in self._streams.items():
+            self._copied[device] = stream.record_event()
+        events = [*self._copied.values(), *self._mark()]
+        return lambda: all(event.query() for event in events)  # type: ignore[no-untyped-call]
+
+    def before_step(self) -> None:
+        """Parameters are about to change: on the device, wait for the copy of what they were."""
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        self._copied.clear()
+
+    @torch.no_grad()
+    def load(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         """x := values on [start, start + len(values)) of the flat vector; the residual is what rounding leaves over.
 
-        Where x already is `values` nothing is written, so that fp64 parameters keep their low bits.
+        Where x already is `values` nothing is written, so that fp64 parameters keep their low bits. `shards`, `rest`:
+        change the tensors that are sharded, those that are not.
         """
-        for piece in self._pieces(start, len(values)):
+        for piece in self._pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
             part = values[piece.start : piece.stop].to(tensor.device, non_blocking=_pinned(values, tensor))
-            with _Flat(tensor) as flat:
+            with _Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 target.copy_(torch.where(target.float() == part, target, part.to(tensor.dtype)))
                 if (residual := self._residuals.get(piece.number)) is not None:
                     torch.sub(part, target.float(), out=residual[piece.first : piece.last])
 
     @torch.no_grad()
-    def add(self, start: int, values: Tensor) -> None:
+    def add(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         """x += values on [start, start + len(values)) of the flat vector; the same bits on every device and rank."""
-        for piece in self._pieces(start, len(values)):
+        for piece in self._pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
             part = values[piece.start : piece.stop].to(tensor.device, non_blocking=_pinned(values, tensor))
             residual = self._residuals.get(piece.number)
-            with _Flat(tensor) as flat:
+            with _Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 if residual is None:
                     target.add_(part)
@@ -117,18 +173,11 @@ class Layout:
 
     def fence(self) -> Fence:
         """A fence behind everything begun so far."""
-        if not self._devices:
-            return passed
-        events = []
-        for device in self._devices:
-            with torch.cuda.device(device):
-                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                event.record()
-                events.append(event)
-        return lambda: all(event.query() for event in events)  # type: ignore[no-untyped-call]
+        events = self._mark()
+        return (lambda: all(event.query() for event in events)) if events else passed  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
-        """Wait for everything begun so far; only where training is over."""
+        """Wait for everything begun so far; only where training is over, or has not begun."""
         for device in self._devices:
             torch.cuda.synchronize(device)
 
@@ -144,15 +193,27 @@ class Layout:
                 return
             weakref.finalize(vector, runtime.cudaHostUnregister, vector.ctypes.data)
 
-    def _pieces(self, start: int, length: int) -> Iterator[_Piece]:
-        stop = start + length
-        for index in range(max(0, bisect_right(self._offsets, start) - 1), len(self._offsets)):
-            entry = self.schema.entries[index]
-            if entry.offset >= stop:
+    def _mark(self) -> list[torch.cuda.Event]:
+        return [torch.cuda.current_stream(device).record_event() for device in self._devices]
+
+    def _overlapping(self, start: int, stop: int) -> Iterator[int]:
+        """The tensors of which some element stands in [start, stop), whoever holds it."""
+        entries = self.schema.entries
+        for index in range(max(0, bisect_right(entries, start, key=lambda entry: entry.offset) - 1), len(entries)):
+            if entries[index].offset >= stop:
                 return
-            lower, upper = max(start, entry.offset), min(stop, entry.stop)
-            if lower < upper:
-                yield _Piece(index, lower - entry.offset, upper - entry.offset, lower - start, upper - start)
+            if entries[index].stop > start:
+                yield index
+
+    def _shards_between(self, start: int, stop: int) -> bool:
+        return any(self.extents[index].sharded for index in self._overlapping(start, stop))
+
+    def _pieces(self, start: int, length: int, *, shards: bool, rest: bool) -> Iterator[_Piece]:
+        for index in self._overlapping(start, start + length):
+            first, last = self._starts[index], self._stops[index]
+            lower, upper = max(start, first), min(start + length, last)
+            if lower < upper and (shards if self.extents[index].sharded else rest):
+                yield _Piece(index, lower - first, upper - first, lower - start, upper - start)
 
 
 class _Flat:
@@ -182,4 +243,4 @@ def _variances(model: nn.Module, tensors: list[Tensor]) -> set[int]:
         for module in unwrap(model).modules()
         if isinstance(module, kind) and module.running_var is not None
     }
-    return {index for index, tensor in enumerate(tensors) if tensor.data_ptr() in found}
+    return {index for index, tensor in enumerate(tensors) if local(tensor).data_ptr() in found}

@@ -1,15 +1,19 @@
-"""The ranks of one replica group as one peer: rank 0 alone talks to the daemon, all ranks change together.
+"""The ranks of one host as one peer: the leader talks to the daemon, each moves its own part, all change together.
 
-What is to be done to the parameters is announced by rank 0 in a word, broadcast asynchronously over a Gloo group at
-one step boundary and read by all ranks at the next: gradients have been reduced in between, so the word is there and
-no step waits for it, and all ranks act at the same step. The values follow as fp32 and are applied by the same
-arithmetic, so that replicas stay equal bit for bit. Nothing here may know the daemon.
+What is to be done is announced by the leader in a word, broadcast asynchronously over a Gloo group at one step boundary
+and read by all ranks at the next: gradients have been reduced in between, so the word is there and no step waits for
+it, and all ranks act at the same step. Each rank has the daemon's memory mapped. Of what all ranks hold (DDP, and the
+buffers under FSDP2) each brings its share from there, and an all-gather gives every rank the rest; of what is sharded
+each brings its own. The arithmetic is the same on all, so that replicas stay equal bit for bit. Nothing here may know
+the network.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,16 +23,22 @@ from torch import Tensor
 
 from gossipdp import errors
 from gossipdp.errors import GossipdpError
+from gossipdp.runtime import link as links
+from gossipdp.training.follower import Follower
 from gossipdp.training.layout import Layout
-from gossipdp.training.session import Drain, Load, Order
+from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Write
 
-__all__ = ["Announcement", "ReplicaGroup", "replica_group"]
+__all__ = ["Announcement", "ReplicaGroup", "together"]
 
 PIECE: Final = 4 << 20
-"""parameters of one broadcast"""
+"""parameters of one all-gather"""
 PATIENCE: Final = timedelta(days=30)
-"""ranks wait for rank 0, which waits for the network's model: there is no limit that fits all"""
-_NOTHING, _LOAD, _DRAIN = range(3)
+"""ranks wait for the leader, which waits for the network's model: there is no limit that fits all"""
+MOST_SILENT: Final = 8
+"""steps between two words, at most"""
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""from torch 2.13 on the one, before it the other"""
+_NOTHING, _WRITE, _LOAD, _DRAIN = range(4)
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -42,31 +52,94 @@ class Announcement(msgspec.Struct, frozen=True):
     """steps from this word to the next: a post costs 0.1 to 0.3 ms, and a drain may be late by a tenth of a round"""
 
 
-class ReplicaGroup:
-    """Collective: every rank makes one, and calls the same methods in the same order."""
+class _Word(msgspec.Struct, frozen=True):
+    """As it travels: all of it whole numbers."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self.leader = dist.get_rank() == 0
-        self.world = dist.get_world_size()
+    kind: int = _NOTHING
+    slot: int = 0
+    spans: int = 0
+    session: int = 0
+    snapshot: int = 0
+    """number of the snapshot to take"""
+    snapshot_in: int = 0
+    """steps after this word's at which to take it; 0: none"""
+    clock: int = 0
+    samples: int = 0
+    alone: int = 1
+    lost_steps: int = 0
+    period: int = 1
+
+
+class ReplicaGroup:
+    """Collective: every rank makes one, and calls the same methods in the same order.
+
+    Args:
+        session: the leader's; None on the other ranks.
+
+    Raises:
+        ConfigError: GD-308, the ranks are on several hosts.
+    """
+
+    def __init__(self, layout: Layout, home: Path, session: Session | None) -> None:
+        self._layout, self._session = layout, session
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
         # The values travel where the tensors are: NCCL for CUDA, Gloo for the CPU.
         self._values_group: Any = dist.group.WORLD if layout.device.type == "cuda" else self._group
+        self._leader = self._meet()
+        self._follower = None if session is not None else Follower(home, layout, self.rank)
         self._work: Any = None
-        self._word = torch.zeros(8, dtype=torch.int64)
-        self._proposal: Order | None = None
-        self._rest = 0
-        """boundaries to pass before the next word"""
+        self._posted = torch.zeros(len(_Word.__struct_fields__), dtype=torch.int64)
+        self._order: Order | None = None
+        self._boundary = 0
+        self._next_word = 0
+        self._word_at = 0
+        """boundary at which the last word was posted"""
+        self._snapshot: tuple[int, int, int] | None = None
+        """boundary, session and number of the snapshot that is planned"""
         self.announced = Announcement()
 
-    def agree_on_start(self, error: GossipdpError | None) -> None:
-        """Rank 0 has a model to start from, or an error: then every rank raises it."""
+    def _meet(self) -> int:
+        """Are all ranks on this host? Returns the leader's process number."""
+        place = f"{socket.gethostname()} {_boot()}"
+        said: list[Any] = [None] * self.world
+        dist.all_gather_object(said, (place, os.getpid()), group=self._group)
+        places = sorted({other for other, _ in said})
+        if len(places) > 1:
+            names = ", ".join(name.split()[0] for name in places)
+            raise errors.ConfigError(
+                "GD-308",
+                "the ranks of one group are on several hosts",
+                seen=f"{self.world} ranks on {names}",
+                do="start torchrun on each host by itself (--standalone): gossip joins the hosts",
+            )
+        leader: int = said[0][1]
+        return leader
+
+    # -- the beginning ----------------------------------------------------------------------------------------
+
+    def begin(self, timeout: float | None) -> None:
+        """Wait for the network's model, and load it on every rank.
+
+        Raises:
+            GossipdpError: what the leader met, on every rank.
+        """
+        kind = _NOTHING
+        while kind != _LOAD:
+            self._agree_on_start(_start(self._session, timeout))
+            self._announce(self._session.next_order() if self._session is not None else None)
+            kind = self._read().kind
+            # The leader waits for the network next, and what this rank has written must have been said by then.
+            self._layout.finish()
+            self._poll()
+
+    def _agree_on_start(self, error: GossipdpError | None) -> None:
         known = [] if error is None else [type(error).__name__, error.code, error.cause, error.seen, error.do]
         text = msgspec.json.encode(known)
         length = torch.tensor([len(text)])
         dist.broadcast(length, 0, group=self._group)
         payload = torch.zeros(int(length), dtype=torch.uint8)
-        if self.leader:
+        if self._session is not None:
             payload.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         dist.broadcast(payload, 0, group=self._group)
         said = msgspec.json.decode(bytes(payload.tolist()), type=list[str])
@@ -76,83 +149,187 @@ class ReplicaGroup:
             name, code, cause, seen, do = said
             raise getattr(errors, name)(code, cause, seen=seen, do=do)
 
-    def due(self) -> bool:
-        """Is a word to be posted at this boundary? Ask once at each, on every rank."""
-        if self._rest:
-            self._rest -= 1
-            return False
-        return True
+    # -- at every step boundary -------------------------------------------------------------------------------
 
-    def agreed(self) -> tuple[bool, Order | None]:
-        """What was announced at the last boundary, for all ranks to do now: (something is, rank 0's order)."""
-        if self._work is None:
-            return False, None
+    def step_boundary(self) -> None:
+        """Do what was announced for this step, and announce what comes next."""
+        self._boundary += 1
+        self._poll()
+        if self._work is not None:
+            self._read()
+        if self._snapshot is not None and self._boundary >= self._snapshot[0]:
+            self._take_snapshot(*self._snapshot[1:])
+        if self._boundary >= self._next_word:
+            self._announce(None if self._session is None else self._session.next_order())
+
+    def _announce(self, order: Order | None) -> None:
+        """Post the word that is read at the next boundary; `order` is the leader's."""
+        session = self._session
+        self._order, self._word_at = order, self._boundary
+        if session is not None:
+            period = max(1, min(MOST_SILENT, session.every // 10))
+            due = session.due_in
+            planned = due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
+            word = _Word(
+                kind=_kind(order),
+                slot=order.slot if isinstance(order, Drain) else 0,
+                spans=len(order.spans) if isinstance(order, Drain) else 0,
+                session=session.number,
+                snapshot=session.next_snapshot,
+                snapshot_in=max(1, due or 0) if planned else 0,
+                clock=session.clock,
+                samples=session.samples,
+                alone=int(session.alone),
+                lost_steps=session.lost_steps,
+                period=period,
+            )
+            self._posted.copy_(torch.tensor(msgspec.structs.astuple(word)))
+        self._work = dist.broadcast(self._posted, 0, group=self._group, async_op=True)
+
+    def _read(self) -> _Word:
+        """Take in the last word, and carry out what it says."""
         self._work.wait()
         self._work = None
-        _, _, _, clock, samples, alone, lost, period = self._word.tolist()
-        self.announced = Announcement(clock, samples, bool(alone), lost, period)
-        self._rest = period - 1
-        return self._word[0].item() != _NOTHING, self._proposal
+        word = _Word(*self._posted.tolist())
+        self.announced = Announcement(word.clock, word.samples, bool(word.alone), word.lost_steps, word.period)
+        self._next_word = self._word_at + word.period
+        if word.snapshot_in:
+            self._snapshot = self._word_at + word.snapshot_in, word.session, word.snapshot
+        order, self._order = self._order, None
+        match word.kind:
+            case kind if kind == _WRITE:
+                self._write(order)
+            case kind if kind == _LOAD:
+                self._snapshot = None
+                self._change(order, word, [(0, self._layout.schema.size)])
+            case kind if kind == _DRAIN:
+                spans = torch.zeros(word.spans, 2, dtype=torch.int64)
+                if isinstance(order, Drain) and order.spans:
+                    spans.copy_(torch.tensor(order.spans, dtype=torch.int64))
+                if word.spans:
+                    dist.broadcast(spans, 0, group=self._group)
+                self._change(order, word, spans.tolist())
+        return word
 
-    def announce(self, order: Order | None, state: Announcement) -> None:
-        """Post the word that is read at the next boundary; `order` and `state` are rank 0's."""
-        self._proposal = order
-        if self.leader:
-            kind = _NOTHING if order is None else _LOAD if isinstance(order, Load) else _DRAIN
-            spans = len(order.spans) if isinstance(order, Drain) else 1
-            slot = order.slot if isinstance(order, Drain) else 0
-            word = [kind, slot, spans, state.clock, state.samples, int(state.alone), state.lost_steps, state.period]
-            self._word.copy_(torch.tensor(word))
-        self._work = dist.broadcast(self._word, 0, group=self._group, async_op=True)
+    def _write(self, order: Order | None) -> None:
+        """Every rank connects to the daemon, and writes its part of the model."""
+        reached = torch.ones(1, dtype=torch.int64)
+        if self._follower is not None:
+            reached.fill_(int(self._follower.join(self._leader)))
+        dist.all_reduce(reached, dist.ReduceOp.MIN, group=self._group)
+        if not int(reached):
+            if self._session is not None:
+                self._session.fail("a rank of this group cannot reach it")
+        elif self._session is not None and isinstance(order, Write):
+            self._session.done(order, self._layout.read(order.into, self.rank, self.world))
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Ready())
 
-    def carry_out(self, order: Order | None) -> None:
-        """Do what was announced, on all ranks; `order` is rank 0's."""
-        kind, _, count, *_ = self._word.tolist()
-        spans = torch.zeros(count, 2, dtype=torch.int64)
-        if isinstance(order, Drain):
-            spans.copy_(torch.tensor(order.spans, dtype=torch.int64).view(-1, 2))
-        elif isinstance(order, Load):
-            spans[0, 1] = self._layout.schema.size
-        if count:
-            dist.broadcast(spans, 0, group=self._group)
-        change = self._layout.load if kind == _LOAD else self._layout.add
-        values = None if order is None else torch.from_numpy(order.values)
-        for start, stop in spans.tolist():
-            for first in range(start, stop, PIECE):
-                last = min(first + PIECE, stop)
-                change(first, self._share(None if values is None else values[first:last], last - first))
+    def _take_snapshot(self, session: int, number: int) -> None:
+        self._snapshot = None
+        if self._session is not None:
+            order = self._session.snapshot()
+            if order is not None:
+                self._session.done(order, self._layout.read(order.into, self.rank, self.world))
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Copied(session, number))
 
-    def begin(self, order: Order | None) -> None:
-        """The first load, at once: all ranks stand at the same place."""
-        self.announce(order, Announcement())
-        _, order = self.agreed()
-        self.carry_out(order)
+    def _change(self, order: Order | None, word: _Word, spans: list[tuple[int, int]]) -> None:
+        """Load or add what stands in shared memory on `spans`, on every rank."""
+        values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(word)
+        change = self._layout.load if word.kind == _LOAD else self._layout.add
+        for start, stop in spans:
+            if self._layout.sharded:
+                change(start, values[start:stop], rest=False)
+            for lower, upper in self._layout.replicated(start, stop):
+                for first in range(lower, upper, PIECE):
+                    last = min(first + PIECE, upper)
+                    change(first, self._gather(values[first:last]), shards=False)
+        if self._session is not None and order is not None:
+            self._session.done(order, self._layout.fence())
+        elif self._follower is not None and word.kind == _DRAIN:
+            self._follower.say(self._layout.fence(), links.Applied(word.session, word.slot))
+
+    def _shared(self, word: _Word) -> Tensor:
+        assert self._follower is not None and self._follower.region is not None
+        region = self._follower.region
+        return torch.from_numpy(region.x if word.kind == _LOAD else region.slots[word.slot % 2])
+
+    def _gather(self, values: Tensor) -> Tensor:
+        """`values`, of which each rank brings its share to its device."""
+        share = -(-len(values) // self.world)
+        part = values[self.rank * share : (self.rank + 1) * share]
+        mine = torch.zeros(share, dtype=torch.float32, device=self._layout.device)
+        # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
+        mine[: len(part)].copy_(part, non_blocking=mine.is_cuda and values.is_pinned())
+        everything = torch.empty(share * self.world, dtype=torch.float32, device=self._layout.device)
+        _all_gather(everything, mine, group=self._values_group)
+        return everything[: len(values)]
+
+    # -- the end ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Training is over: what was announced last is not done by any rank."""
         if self._work is not None:
             self._work.wait()
             self._work = None
+        self.announced = msgspec.structs.replace(self.announced, alone=True)
+        if self._follower is not None:
+            self._layout.finish()
+            self._follower.poll()
+            self._follower.close()
 
-    def _share(self, values: Tensor | None, length: int) -> Tensor:
-        if values is None:
-            values = torch.empty(length, dtype=torch.float32, device=self._layout.device)
-        else:
-            # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
-            on_cuda = self._layout.device.type == "cuda"
-            values = values.to(self._layout.device, non_blocking=on_cuda and values.is_pinned())
-        dist.broadcast(values, 0, group=self._values_group)
-        return values
+    def farewell(self) -> None:
+        """This process ends, and has not died."""
+        if self._follower is not None:
+            self._follower.farewell()
+
+    def _poll(self) -> None:
+        if self._session is not None:
+            self._session.poll()
+        if self._follower is not None:
+            self._follower.poll()
 
 
-def replica_group(layout: Layout) -> ReplicaGroup | None:
-    """The group this process is a rank of; None if it trains by itself.
+def _kind(order: Order | None) -> int:
+    match order:
+        case Write():
+            return _WRITE
+        case Load():
+            return _LOAD
+        case Drain():
+            return _DRAIN
+        case Snapshot() | None:
+            return _NOTHING  # a snapshot is planned ahead, for its step to be the one that is due
+
+
+def _start(session: Session | None, timeout: float | None) -> GossipdpError | None:
+    try:
+        if session is not None:
+            session.start(timeout)
+    except GossipdpError as error:
+        return error
+    return None
+
+
+def _boot() -> str:
+    """What tells two hosts of one name apart."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def together() -> bool:
+    """Is this process one of several ranks?
 
     Raises:
         ConfigError: GD-306, torchrun started several ranks, and they do not know each other yet.
     """
     if dist.is_available() and dist.is_initialized():
-        return ReplicaGroup(layout) if dist.get_world_size() > 1 else None
+        return dist.get_world_size() > 1
     world = os.environ.get("WORLD_SIZE", "1")
     if world.isdigit() and int(world) > 1:
         raise errors.ConfigError(
@@ -161,4 +338,4 @@ def replica_group(layout: Layout) -> ReplicaGroup | None:
             seen=f"WORLD_SIZE={world}",
             do="call torch.distributed.init_process_group before gossipdp.attach",
         )
-    return None
+    return False

@@ -1,7 +1,9 @@
 """Which tensors of a torch model are exchanged, and in which order.
 
 Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters and
-integer buffers stay at home. Nothing here may change a tensor.
+integer buffers stay at home. A sharded parameter counts with its full shape, so that the layout of a model is the same
+however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing here may change a
+tensor.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,10 @@ from torch import Tensor, nn
 from gossipdp.errors import MismatchError
 from gossipdp.protocol.schema import Dtype, Kind, Schema
 
-__all__ = ["exchanged", "unwrap"]
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["Extent", "exchanged", "extent", "local", "unwrap"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -41,11 +46,58 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
+class Extent(NamedTuple):
+    """Elements [first, last) of a tensor, in row-major order: those that this rank holds."""
+
+    first: int
+    last: int
+    sharded: bool
+    """the other ranks hold the rest; else they hold the same"""
+    primary: bool = True
+    """no rank before this one holds the same shard"""
+
+
+def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    # A module that was never imported has no instances: so nothing is imported to find out.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _splits(placement: Any) -> bool:
+    """Is it torch's plain Shard(0)?"""
+    return type(placement).__name__ == "Shard" and placement.dim == 0
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of `tensor`: it shares its memory, and nothing is gathered."""
+    part: Tensor = tensor.detach()
+    return part.to_local() if _is_sharded(part) else part
+
+
+def extent(tensor: Tensor) -> Extent:
+    """Which part of `tensor` this rank holds; of a DTensor, the rows that `torch.chunk` gives it."""
+    if not _is_sharded(tensor):
+        return Extent(0, tensor.numel(), sharded=False)
+    mesh, primary = tensor.device_mesh, True
+    coordinate = mesh.get_coordinate()
+    first, last, sharded = 0, tensor.numel(), False
+    for dimension, placement in enumerate(tensor.placements):
+        place = 0 if coordinate is None else coordinate[dimension]
+        if _splits(placement):
+            rows, width = tensor.shape[0], tensor.numel() // max(1, tensor.shape[0])
+            each = -(-rows // mesh.size(dimension))
+            first, last = min(rows, place * each) * width, min(rows, (place + 1) * each) * width
+            sharded = True
+        else:
+            primary = primary and place == 0
+    return Extent(first, last, sharded, primary)
+
+
 def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
-    """The schema of `model` and, in its order, the tensors themselves.
+    """The schema of `model` and, in its order, the tensors themselves: DTensors where they are sharded.
 
     Raises:
-        MismatchError: GD-304, the model is sharded (FSDP, DTensor); GD-305, it has tensors that cannot be exchanged.
+        MismatchError: GD-304, it is sharded in a way that cannot be exchanged; GD-305, it has tensors that cannot be.
     """
     model = unwrap(model)
     _refuse_shards(model)
@@ -58,11 +110,12 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
         if key in seen:
             continue
         seen.add(key)
-        if kind == "buffer" and not bool(torch.isfinite(tensor).all()):
+        if kind == "buffer" and not bool(torch.isfinite(local(tensor)).all()):
             log.info("buffer %s holds Inf or NaN (a mask?) and is not exchanged", name)
             continue
-        found.append((name, tensor.detach(), kind))
-        storage = (tensor.device, tensor.untyped_storage().data_ptr())
+        # The detached twin of a DTensor would keep its first shard when torch gives it another.
+        found.append((name, tensor if _is_sharded(tensor) else tensor.detach(), kind))
+        storage = (tensor.device, local(tensor).untyped_storage().data_ptr())
         extents.setdefault(storage, []).append((*_extent(tensor), name))
     _refuse_overlaps(extents)
     if not any(kind == "parameter" for _, _, kind in found):
@@ -87,20 +140,26 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
 
 
 def _refuse_shards(model: nn.Module) -> None:
-    # A module that was never imported has no instances: so nothing is imported to find out.
-    tensors = sys.modules.get("torch.distributed.tensor")
-    wrappers = sys.modules.get("torch.distributed.fsdp")
-    sharded = getattr(tensors, "DTensor", ())
-    wrapper = getattr(wrappers, "FullyShardedDataParallel", ())
-    names = [name for name, parameter in model.named_parameters() if isinstance(parameter, sharded)]
-    names += [name or "the model" for name, module in model.named_modules() if isinstance(module, wrapper)]
-    if names:
-        raise MismatchError(
-            "GD-304",
-            "FSDP and other sharded models are not supported yet",
-            seen=f"{names[0]} is sharded",
-            do="train the replica with DistributedDataParallel, or on one GPU",
-        )
+    for name, module in model.named_modules():
+        # Its flat parameters hide the names; fully_shard, which replaces it, does not.
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise MismatchError(
+                "GD-304",
+                "FullyShardedDataParallel is not supported",
+                seen=f"{name or 'the model'} is wrapped in it",
+                do="shard with torch.distributed.fsdp.fully_shard (FSDP2)",
+            )
+    for name, tensor, _ in _candidates(model):
+        if not _is_sharded(tensor):
+            continue
+        split = [placement for placement in tensor.placements if not placement.is_replicate()]
+        if len(split) > 1 or not all(_splits(placement) for placement in split):
+            raise MismatchError(
+                "GD-304",
+                "a tensor is sharded in a way that cannot be exchanged",
+                seen=f"{name}: {tensor.placements}",
+                do="shard along the first dimension, over one dimension of the device mesh, as fully_shard does",
+            )
 
 
 def _check(name: str, tensor: Tensor) -> None:
@@ -126,11 +185,14 @@ def _check(name: str, tensor: Tensor) -> None:
 
 def _storage_key(tensor: Tensor) -> tuple[object, ...]:
     """Equal for tensors that are the same numbers in memory."""
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    return (tensor.device, local(tensor).data_ptr() or id(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """First and last byte of the tensor, in memory."""
+    tensor = local(tensor)
+    if not tensor.numel():
+        return tensor.data_ptr(), tensor.data_ptr() - 1
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size() - 1
 

@@ -1,9 +1,9 @@
 """The training process's side of the dialogue with its daemon: sessions, snapshots, slots, and coming back.
 
-`poll` takes in what the daemon has said, `next_order` tells what is to be done to the live parameters, `done` that it
-was, `submit` hands a snapshot over. Only `start` waits. A daemon that dies leaves training alone; connecting again is
+`poll` takes in what the daemon has said, `next_order` tells what is to be done between the live parameters and the
+shared memory, `done` that it was. Only `start` waits. A daemon that dies leaves training alone; connecting again is
 tried at step boundaries and takes several of them: connect, write x, load the model once it is there. Nothing here
-may change a tensor.
+may touch a tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gossipdp.errors import (
 from gossipdp.runtime import link as links
 from gossipdp.training.layout import Fence, Layout
 
-__all__ = ["Drain", "Load", "Order", "Session"]
+__all__ = ["Drain", "Load", "Order", "Session", "Snapshot", "Write"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -58,6 +58,12 @@ _FAMILIES: Final[dict[str, type[GossipdpError]]] = {
 }
 
 
+class Write(NamedTuple):
+    """into := the live parameters, all of them: the daemon has a region, and wants to know the model it is of."""
+
+    into: NDArray[np.float32]
+
+
 class Load(NamedTuple):
     """x := values, on the whole flat vector: a session begins."""
 
@@ -74,19 +80,31 @@ class Drain(NamedTuple):
     values: NDArray[np.float32]
 
 
-Order: TypeAlias = Load | Drain
+class Snapshot(NamedTuple):
+    """into := the live parameters, in which slots up to `applied` are."""
+
+    session: int
+    number: int
+    applied: int
+    into: NDArray[np.float32]
+
+
+Order: TypeAlias = Write | Load | Drain | Snapshot
 
 
 class _Phase(enum.Enum):
     ALONE = "no daemon"
     GREETING = "connected, no shared memory yet"
+    WRITING = "the shared memory waits for this model"
     WAITING = "no model yet"
     ARRIVED = "the model to start from is there"
     OPEN = "attached"
     OVER = "detached"
 
 
-class _Snapshot(NamedTuple):
+class _Handed(NamedTuple):
+    """A snapshot that the daemon has not said it took."""
+
     number: int
     steps: int
     samples: int
@@ -124,7 +142,7 @@ class Session:
         self._slots: deque[links.Slot] = deque()
         self._applied = 0
         self._number = 0
-        self._snapshot: _Snapshot | None = None
+        self._handed: _Handed | None = None
         self._submitted_at = 0.0
         self._reported_at = -math.inf
         self._steps = self._samples = 0
@@ -148,23 +166,19 @@ class Session:
         return self._own_every or self._daemon_every
 
     @property
-    def _arrived(self) -> bool:
-        return self._phase is _Phase.ARRIVED
-
-    @property
     def clock(self) -> int:
         """The network's clock in steps, as far as it is known here."""
-        return self._clock + self._steps + (self._snapshot.steps if self._snapshot else 0)
+        return self._clock + self._steps + (self._handed.steps if self._handed else 0)
 
     @property
     def samples(self) -> int:
         """The network's samples, as far as they are known here."""
-        return self._clock_samples + self._samples + (self._snapshot.samples if self._snapshot else 0)
+        return self._clock_samples + self._samples + (self._handed.samples if self._handed else 0)
 
     # -- the beginning ----------------------------------------------------------------------------------------
 
     def start(self, timeout: float | None) -> None:
-        """Wait until the model to start from is there: `next_order` then is a Load.
+        """Wait until there is something to do: `next_order` is a Write at first, then the Load of the model.
 
         Raises:
             UnreachableError: GD-105, no daemon; GD-106, no model after `timeout` seconds.
@@ -175,7 +189,7 @@ class Session:
         say_at, reached = SAY_EVERY, 0.0
         while True:
             self.poll()
-            if self._arrived:
+            if self._phase in (_Phase.WRITING, _Phase.ARRIVED):
                 return
             waited = self._time() - began
             if waited >= say_at:
@@ -203,10 +217,10 @@ class Session:
 
     # -- at every step boundary -------------------------------------------------------------------------------
 
-    def stepped(self, samples: int) -> None:
-        """One optimizer step has been made, on so many samples."""
-        self._steps += 1
-        self._samples += samples
+    def stepped(self, steps: int, samples: int) -> None:
+        """So many optimizer steps more have been made; fewer, if some turn out to have been skipped."""
+        self._steps = max(0, self._steps + steps)
+        self._samples = max(0, self._samples + samples)
 
     def poll(self) -> None:
         """Take in what the daemon has said, or try to reach it again; never waits."""
@@ -225,11 +239,21 @@ class Session:
             self._lose(self._link.lost, now)
         self._flush()
 
+    @property
+    def due_in(self) -> int | None:
+        """Steps until a snapshot is due, 0 if it is; None while none can be taken."""
+        if self._phase is not _Phase.OPEN or self._handed is not None:
+            return None
+        late = self._time() - self._submitted_at >= SUBMIT_WITHIN and self._steps > 0
+        return 0 if late else max(0, self.every - self._steps)
+
     def next_order(self) -> Order | None:
-        """What is to be done to the live parameters next; a drain is handed out once."""
+        """What is to be done next; a drain is handed out once, the others until they are done."""
         if self._link is None or self._link.region is None:
             return None
         region = self._link.region
+        if self._phase is _Phase.WRITING:
+            return Write(region.x)
         if self._phase is _Phase.ARRIVED:
             return Load(self._session, region.x)
         if self._phase is _Phase.OPEN and self._slots:
@@ -237,38 +261,53 @@ class Session:
             width, size = self._chunk_parameters, region.size
             spans = [(first * width, min((last + 1) * width, size)) for first, last in slot.spans]
             return Drain(slot.session, slot.slot, tuple(s for s in spans if s[0] < s[1]), region.slots[slot.slot % 2])
-        return None
+        return self.snapshot() if self.due_in == 0 else None
 
-    def done(self, order: Order, fence: Fence) -> None:
-        """`order` has been carried out; its memory is free once `fence` is passed."""
-        if order.session != self._session or self._phase not in (_Phase.ARRIVED, _Phase.OPEN):
-            return
+    @property
+    def number(self) -> int:
+        """Of the session, as the daemon counts; 0 before the first."""
+        return self._session
+
+    @property
+    def next_snapshot(self) -> int:
+        """Number of the next snapshot."""
+        return self._number + 1
+
+    def snapshot(self) -> Snapshot | None:
+        """The order to hand over what was trained since the last, however little, if that can be taken."""
+        if self._link is None or self._link.region is None or not self._steps or self.due_in is None:
+            return None
+        return Snapshot(self._session, self._number + 1, self._applied, self._link.region.x)
+
+    def done(self, order: Order, fence: Fence, *, whole: bool = False) -> None:
+        """`order` has been carried out; its memory is free, or written, once `fence` is passed.
+
+        whole: this process alone has written a snapshot for its whole group.
+        """
         match order:
-            case Load():
-                self._phase = _Phase.OPEN
-                self._begin()
+            case Write():
+                if self._phase is _Phase.WRITING:
+                    self._outbox.append((fence, links.Ready()))
+                    self._phase = _Phase.WAITING
+            case Load(session):
+                if session == self._session and self._phase is _Phase.ARRIVED:
+                    self._phase = _Phase.OPEN
+                    self._begin()
             case Drain(session, slot):
-                self._applied = slot
-                self._outbox.append((fence, links.Applied(session, slot)))
-                self._flush()
-
-    def submit(self, *, even_early: bool = False) -> None:
-        """Hand over a snapshot if one is due and the last has been taken."""
-        if self._phase is not _Phase.OPEN or self._snapshot is not None or not self._steps or self._link is None:
-            return
-        now = self._time()
-        if self._steps < self.every and now - self._submitted_at < SUBMIT_WITHIN and not even_early:
-            return
-        assert self._link.region is not None
-        fence = self._layout.read(self._link.region.x)
-        self._number += 1
-        self._snapshot = _Snapshot(self._number, self._steps, self._samples)
-        message = links.Submit(self._session, self._number, self._applied, self._steps, self._samples, self.loss)
-        self._outbox.append((fence, message))
-        self._steps = self._samples = 0
-        self._submitted_at = now
+                if session == self._session and self._phase is _Phase.OPEN:
+                    self._applied = slot
+                    self._outbox.append((fence, links.Applied(session, slot)))
+            case Snapshot(session, number, applied):
+                if session == self._session and self._phase is _Phase.OPEN and number == self._number + 1:
+                    self._number = number
+                    self._handed = _Handed(number, self._steps, self._samples)
+                    said = links.Submit(session, number, applied, self._steps, self._samples, self.loss, whole)
+                    self._outbox.append((fence, said))
+                    self._steps = self._samples = 0
+                    self._submitted_at = self._time()
         self._flush()
-        self.report()
+        if isinstance(order, Snapshot):
+            self.report()
 
     def report(self) -> None:
         """Tell the daemon loss and stall, now and then."""
@@ -278,21 +317,33 @@ class Session:
             self._reported_at = now
             self._link.send(links.Report(self._session, self.loss, self.stall_seconds, self.lost_steps))
 
-    def close(self, within: float) -> None:
-        """Hand over the last steps if the daemon takes them within so many seconds, and leave."""
+    def last_order(self, within: float) -> Snapshot | None:
+        """The order to hand over the last steps, if the daemon takes it within so many seconds."""
         until = self._time() + within
         while self._phase is _Phase.OPEN and self._steps:
             self.poll()
-            if self._snapshot is None or self._link is None or (left := until - self._time()) <= 0:
+            if self._handed is None or self._link is None or (left := until - self._time()) <= 0:
                 break
             self._link.wait(left)
-        self.submit(even_early=True)
-        self._layout.finish()
+        return self.snapshot()
+
+    def close(self) -> None:
+        """Leave; every fence must be passed."""
         self._reported_at = -math.inf
         self._flush()
         self.report()
+        self.farewell()
         self._drop()
         self._phase = _Phase.OVER
+
+    def farewell(self) -> None:
+        """Say that this process goes of its own will."""
+        if self._link is not None:
+            self._link.send(links.Farewell())
+
+    def fail(self, reason: str) -> None:
+        """Another rank could not follow: this group is alone, and tries again later."""
+        self._lose(reason, self._time())
 
     # -- the dialogue -----------------------------------------------------------------------------------------
 
@@ -310,7 +361,7 @@ class Session:
     def _take(self, message: links.FromDaemon, now: float) -> None:
         match message:
             case links.RegionReady() if self._phase is _Phase.GREETING:
-                self._write_model(now)
+                self._share(now)
             case links.Waiting(text, share):
                 said = f"{text} ({share:.0%})" if share else text
                 if said != self._waiting:
@@ -334,13 +385,12 @@ class Session:
             case links.Closing():
                 self._lose("the daemon is closing", now)
 
-    def _write_model(self, now: float) -> None:
+    def _share(self, now: float) -> None:
         assert self._link is not None and self._link.region is not None
         if self._link.region.size != self._layout.schema.size:
             return self._lose("the daemon shares memory of another size", now)
         self._layout.pin(self._link.region)
-        self._outbox.append((self._layout.read(self._link.region.x), links.Ready()))
-        self._phase = _Phase.WAITING
+        self._phase = _Phase.WRITING
 
     def _begin(self) -> None:
         """The live parameters are the network's model: a session starts from here."""
@@ -355,10 +405,10 @@ class Session:
         self._submitted_at = self._time()
 
     def _taken(self, number: int, refused: str) -> None:
-        snapshot = self._snapshot
+        snapshot = self._handed
         if snapshot is None or snapshot.number != number:
             return
-        self._snapshot = None
+        self._handed = None
         if refused == "session":
             self._steps += snapshot.steps
             self._samples += snapshot.samples
@@ -389,8 +439,8 @@ class Session:
         self._link = None
         self._outbox.clear()
         self._slots.clear()
-        if self._snapshot is not None:
+        if self._handed is not None:
             # Whether it was used is not known; if not, these steps are lost with the rest.
-            self._steps += self._snapshot.steps
-            self._samples += self._snapshot.samples
-            self._snapshot = None
+            self._steps += self._handed.steps
+            self._samples += self._handed.samples
+            self._handed = None

@@ -2,6 +2,7 @@
 
     gossipdp up -- python -m peers.jobs.byte_gpt --size 1M --steps 2000                # one process, with its peers
     gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M       # one host, eight GPUs, one peer
+    gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard          # the same, sharded by FSDP2
     GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt                                       # alone
 
 Settings, data, model, optimizer, loop, in this order. All that gossipdp needs of it is the one line with `attach`;
@@ -30,6 +31,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
@@ -68,6 +71,7 @@ def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--data-seed", type=int, help="which windows are read (from the host, the peer's home and the rank)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the matrix products; weights are fp32")
+    add("--shard", action="store_true", help="under torchrun: FSDP2 instead of DDP")
     add("--threads", type=int, default=0, help="torch threads on a CPU; 0: torch's own choice")
     add("--eval-every", type=int, default=200, help="steps between validations; 0: only at the end (%(default)s)")
     add("--eval-windows", type=int, default=128, help="validation windows, the same for all (%(default)s)")
@@ -222,9 +226,9 @@ def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(model: nn.Module, windows: Tensor, batch: int = 32) -> float:
-    """Mean loss over `windows`, in nats a byte; the device is the model's."""
+    """Mean loss over `windows`, in nats a byte; the device is the model's. Of a sharded model every rank calls it."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -277,8 +281,15 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     peak = options.lr or SIZES[options.size].lr
     warmup = min(100, options.steps // 20) if options.warmup is None else options.warmup
     model = build_model(options.size, options.seed).to(device)
+    sharded = distributed and options.shard
+    replica: nn.Module = model
+    if sharded:
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    elif distributed:
+        replica = DistributedDataParallel(model)
     optimizer = build_optimizer(model, peak)
-    replica = DistributedDataParallel(model) if distributed else model
     precision = torch.autocast(device.type, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
 
     peer = gossipdp.attach(model, optimizer, samples_per_step=options.batch)
@@ -304,7 +315,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             if done % options.log_every == 0 or done == options.steps:
                 record = {"step": done, "loss": loss.item()}
                 peer.report(loss=record["loss"])
-            if rank == 0 and options.eval_every and done % options.eval_every == 0 and done < options.steps:
+            looks = options.eval_every and done % options.eval_every == 0 and done < options.steps
+            if looks and (rank == 0 or sharded):
                 before = time.monotonic()
                 record |= {"step": done, "loss": loss.item(), "val": evaluate(model, held_out)}
                 evaluating += time.monotonic() - before
@@ -316,7 +328,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         seconds = time.monotonic() - start - evaluating
         peer.detach()
         summary = {
-            "validation_loss": evaluate(model, held_out) if rank == 0 else math.nan,
+            "validation_loss": evaluate(model, held_out) if rank == 0 or sharded else math.nan,
             "steps": options.steps,
             "parameters": sum(p.numel() for p in model.parameters()),
             "seconds": round(seconds, 4),
@@ -325,8 +337,10 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         }
         if lines:
             lines.write(json.dumps({"step": options.steps, "val": summary["validation_loss"]}) + "\n")
-    if rank == 0 and options.save is not None:
-        save_file(model.state_dict(), options.save)
+    if options.save is not None:
+        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if rank == 0:
+            save_file(weights, options.save)
     if distributed:
         dist.destroy_process_group()
     return summary

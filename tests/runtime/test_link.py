@@ -26,7 +26,14 @@ from gossipdp.errors import HardwareError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 from gossipdp.runtime import link_server
-from gossipdp.runtime.link_messages import MAX_SPANS, decode_from_daemon, decode_from_training, encode, spans
+from gossipdp.runtime.link_messages import (
+    LINK_VERSION,
+    MAX_SPANS,
+    decode_from_daemon,
+    decode_from_training,
+    encode,
+    spans,
+)
 from gossipdp.runtime.region import Allocation, Region, read_blob, write_blob
 
 SCHEMA = Schema.of([("weight", (30, 40), "float32", "parameter"), ("mean", (5,), "float32", "buffer")])
@@ -74,8 +81,8 @@ def attached(server: links.LinkServer, home: Path, schema: Schema = SCHEMA) -> l
 def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
     link = links.Link.connect(tmp_path)
     assert link.receive() == [] and link.region is None
-    link.hello(SCHEMA, world=4)
-    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 4, os.getpid())]
+    link.hello(SCHEMA)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 1, os.getpid())]
     (ready,) = link.receive()
     assert ready == links.RegionReady(SCHEMA.size) and link.region is not None
     link.region.x[:] = np.arange(SCHEMA.size)
@@ -241,6 +248,98 @@ def test_a_word_out_of_turn_ends_the_link(server: links.LinkServer, tmp_path: Pa
     assert link.lost
 
 
+# -- several ranks ----------------------------------------------------------------------------------------------
+
+
+def group(server: links.LinkServer, home: Path, world: int) -> list[links.Link]:
+    """The ranks of a group, each with the region; all in this process."""
+    leader = links.Link.connect(home)
+    leader.hello(SCHEMA, world=world)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), world, os.getpid())]
+    others = [links.Link.connect(home) for _ in range(world - 1)]
+    for rank, link in enumerate(others, 1):
+        link.hello_as_rank(rank, os.getpid())
+    assert pump(server) == []
+    for link in (leader, *others):
+        assert link.receive() == [links.RegionReady(SCHEMA.size)]
+    return [leader, *others]
+
+
+def test_ranks_share_one_region_and_what_they_say_counts_once_all_have(
+    server: links.LinkServer, tmp_path: Path
+) -> None:
+    ranks = group(server, tmp_path, 3)
+    for rank, link in enumerate(ranks):
+        assert link.region is not None
+        link.region.x[rank] = rank + 1.0
+    assert server.region is not None and server.region.x[:3].tolist() == [1.0, 2.0, 3.0]
+    for order in ((2, 0, 1), (0, 1, 2)):
+        number = order[1] + 1
+        submit = links.Submit(1, number, 0, 5, 40, 1.0)
+        said = [
+            ([submit, *[links.Copied(1, number)] * 2], links.Submitted(1, number, 0, 5, 40, 1.0)),
+            ([links.Applied(1, number)] * 3, links.SlotApplied(1, number)),
+        ]
+        if order[0] == 2:
+            said.insert(0, ([links.Ready()] * 3, links.ModelWritten()))
+        for words, event in said:
+            for count, rank in enumerate(order, 1):
+                ranks[rank].send(words[rank])
+                assert pump(server) == ([event] if count == 3 else [])
+    ranks[0].send(links.Submit(1, 3, 0, 5, 40, 1.0, True))
+    assert pump(server) == [links.Submitted(1, 3, 0, 5, 40, 1.0)], "the leader alone has written it"
+    for link in reversed(ranks):
+        link.send(links.Farewell())
+        link.close()
+    assert pump(server) == [links.Detached("it ended")]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_rank_that_goes_without_a_word_is_named_and_its_group_given_up(
+    server: links.LinkServer, tmp_path: Path, rank: int
+) -> None:
+    ranks = group(server, tmp_path, 3)
+    ranks[rank].close()
+    reason = "it ended" if rank == 0 else f"rank {rank} (process {os.getpid()}) died"
+    assert pump(server) == [links.RankLost(rank, os.getpid()), links.Detached(reason)]
+    for link in ranks:
+        link.receive()
+        assert link.lost
+    assert len(server.filenos()) == 1
+    group(server, tmp_path, 2)
+
+
+def test_rank_without_a_place_is_refused(server: links.LinkServer, tmp_path: Path) -> None:
+    ranks = group(server, tmp_path, 2)
+    for rank, leader in ((1, os.getpid()), (2, os.getpid()), (1, os.getpid() + 1)):
+        link = links.Link.connect(tmp_path)
+        link.hello_as_rank(rank, leader)
+        assert pump(server) == []
+        (refused,) = link.receive()
+        assert isinstance(refused, links.Refused) and refused.code == "GD-503" and link.lost
+    assert not ranks[1].receive() and not ranks[1].lost
+
+
+@pytest.mark.parametrize("word", [links.Submit(1, 1, 0, 1, 1), links.Report(1)])
+def test_rank_that_speaks_for_its_group_ends_it(
+    server: links.LinkServer, tmp_path: Path, word: links.FromTraining
+) -> None:
+    ranks = group(server, tmp_path, 2)
+    ranks[1].send(word)
+    (*_, last) = pump(server)
+    assert isinstance(last, links.Detached) and "from rank 1" in last.reason
+
+
+def test_last_words_are_heard_of_one_that_goes_without_listening(server: links.LinkServer, tmp_path: Path) -> None:
+    """The kernel reports that before the words themselves, and they were lost."""
+    link = attached(server, tmp_path)
+    server.send(links.Pace(5, 1, 1))
+    link.send(links.Submit(1, 1, 0, 5, 40, 1.0))
+    link.send(links.Report(1, 2.0))
+    link.close()
+    assert [type(event) for event in pump(server)] == [links.Submitted, links.Reported, links.Detached]
+
+
 # -- arriving ---------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +347,7 @@ def test_a_word_out_of_turn_ends_the_link(server: links.LinkServer, tmp_path: Pa
 def test_a_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: str) -> None:
     data = b"garbage" if what == "garbage file" else SCHEMA.to_bytes()
     digest = bytes(16) if what == "another digest" else SCHEMA.digest
-    hello = encode(links.Hello(2 if what == "another version" else 1, 1, 1, digest))
+    hello = encode(links.Hello(LINK_VERSION + (what == "another version"), 1, 1, digest))
     fds = list(os.pipe()) if what == "a pipe" else [write_blob(data)]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(str(links.socket_path(tmp_path)))

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from ledger_daemon import LedgerDaemon
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import gossipdp
-from gossipdp.errors import ConfigError, HardwareError, MismatchError, UnreachableError
+from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 from gossipdp.training import session as sessions
@@ -571,7 +572,8 @@ def test_gossipdp_off_touches_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             train(model, optimizer, 3)
         peer.report(loss=1.0)
         assert peer.alone and peer.stall_seconds == 0.0 and peer.lost_steps == 0
-        assert not optimizers[0]._optimizer_step_post_hooks
+        assert peer.step == peer.progress.clock == 3, "a schedule that follows the clock goes on"
+    assert not optimizers[0]._optimizer_step_post_hooks
     assert equal(*models) and list(tmp_path.iterdir()) == []
 
 
@@ -591,3 +593,68 @@ def test_importing_gossipdp_imports_no_torch() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[True, True, True, True] True False\n"
+
+
+# -- the inner optimizer's state ----------------------------------------------------------------------------------
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [value for kept in optimizer.state.values() for value in kept.values() if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)])
+def test_moments_are_saved_as_safetensors_and_training_goes_on_with_them(
+    daemon: LedgerDaemon, tmp_path: Path, make: Callable[..., torch.optim.Optimizer]
+) -> None:
+    model = small()
+    optimizer = make(model.parameters())
+    peer = attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 5)
+    save_file(peer.state_dict(), tmp_path / "moments.safetensors")
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    train(model, optimizer, 3, seed=8)
+    peer.detach()
+    again = small()
+    again.load_state_dict(weights)
+    fresh = make(again.parameters())
+    other = LedgerDaemon(tmp_path / "other")
+    peer = attach(other, again, fresh, every=100)
+    peer.load_state_dict(load_file(tmp_path / "moments.safetensors"))
+    assert peer.step == 0 and other.snapshot == 0 and equal(again, _with(weights)), "making room is no step"
+    train(again, fresh, 3, seed=8)
+    assert equal(again, model)
+    assert all(torch.equal(a, b) for a, b in zip(moments(fresh), moments(optimizer), strict=True))
+    peer.detach()
+    other.server.close()
+
+
+def _with(weights: dict[str, torch.Tensor]) -> nn.Module:
+    model = small()
+    model.load_state_dict(weights)
+    return model
+
+
+@pytest.mark.parametrize("change", ["one less", "one more", "another shape", "another kind", "nothing"])
+def test_moments_of_another_model_are_gd_607(daemon: LedgerDaemon, change: str) -> None:
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    peer = attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 2)
+    tensors = peer.state_dict()
+    name = next(key for key in tensors if key.endswith("exp_avg"))
+    match change:
+        case "one less":
+            tensors = {key: value for key, value in tensors.items() if not key.startswith(name.partition("::")[0])}
+        case "one more":
+            tensors["stranger::exp_avg"] = torch.zeros(3)
+        case "another shape":
+            tensors[name] = torch.zeros(3, 5, 7)
+        case "another kind":
+            tensors[name.replace("exp_avg", "momentum_buffer")] = tensors.pop(name)
+        case "nothing":
+            tensors = {}
+    before = [value.clone() for value in moments(optimizer)]
+    with pytest.raises(DataError, match="GD-607"):
+        peer.load_state_dict(tensors)
+    assert all(torch.equal(a, b) for a, b in zip(moments(optimizer), before, strict=True))
+    peer.detach()

@@ -1,4 +1,4 @@
-"""Two ranks of one host, as real processes under DistributedDataParallel: one peer, and the same bits in both."""
+"""Ranks of one host, as real processes under DDP and FSDP2: one peer, and the same bits in all of them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ from gossipdp.runtime import link as links
 DEADLINE = 90.0
 
 
-@pytest.mark.processes
-def test_ranks_of_a_ddp_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("ddp_host.py")
+def ranks_of(home: Path, kind: str, world: int) -> list[subprocess.Popen[str]]:
+    script = Path(__file__).with_name("host_of_ranks.py")
     root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "GOSSIPDP_HOME": str(tmp_path / "nobody")}
-    processes = [
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "GOSSIPDP_HOME": str(home / "nobody")}
+    return [
         subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path)],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+            [sys.executable, str(script), str(home), kind],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(world)
     ]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 3)])
+def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind: str, world: int) -> None:
+    """A daemon that dies and one that comes after it: the ranks follow both together."""
+    processes = ranks_of(tmp_path, kind, world)
     random = np.random.default_rng(0)
     first = daemon = LedgerDaemon(tmp_path, every=3, alpha=0.7, mu=0.5)
     until = time.monotonic() + DEADLINE
@@ -44,8 +50,8 @@ def test_ranks_of_a_ddp_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path) 
             daemon.seal()
         if daemon is first and daemon.drained >= 6:
             first.server.close()
-            daemon = LedgerDaemon(tmp_path, every=30, anchor=first.a, clock=1000)
-        elif daemon is not first and daemon.drained >= 4 and not stopped:
+            daemon = LedgerDaemon(tmp_path, every=12, anchor=first.a, clock=1000)
+        elif daemon is not first and daemon.drained >= 4 and daemon.last is not None and not stopped:
             stopped = True
             (tmp_path / "stop").touch()
     daemon.pump()
@@ -54,21 +60,66 @@ def test_ranks_of_a_ddp_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path) 
     for process in processes:
         process.kill()
         outputs.append(process.communicate()[0])
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
 
-    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
-    assert ranks[0]["trail"] == ranks[1]["trail"], "after every step"
-    assert len(set(ranks[0]["trail"])) == len(ranks[0]["trail"]) == ranks[0]["step"] + 1
-    assert [rank["known"] for rank in ranks] == [[False, True]] * 2, "both know of the daemon that died"
-    assert [rank["after"] for rank in ranks] == [True] * 2
-    assert [rank["nobody"] for rank in ranks] == ["GD-105"] * 2, "every rank raises, none waits for ever"
-    assert [rank["sharded"] for rank in ranks] == ["GD-304"] * 2
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
+    assert all(rank["trail"] == ranks[0]["trail"] for rank in ranks), "after every step"
+    assert len(set(ranks[0]["trail"])) == len(ranks[0]["trail"]) == ranks[0]["step"]
+    assert [rank["known"] for rank in ranks] == [[False, True]] * world, "all know of the daemon that died"
+    assert [rank["after"] for rank in ranks] == [True] * world
+    for rank in ranks:
+        assert rank["refused"] == {"nobody": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, "none waits for ever"
 
     assert first.drained >= 6 and daemon.drained >= 4
-    attached = [event for event in first.events if isinstance(event, links.Attached)]
-    assert [event.world for event in attached] == [2]
+    for served in (first, daemon):
+        attached = [event for event in served.events if isinstance(event, links.Attached)]
+        assert [event.world for event in attached] == [world]
+        assert not [event for event in served.events if isinstance(event, links.RankLost)], served.events[-6:]
     submits = [event for event in first.events if isinstance(event, links.Submitted)]
-    assert all(event.samples == 8 * event.steps for event in submits), "both ranks' samples"
+    assert [event.steps for event in submits[:3]] == [3, 3, 3], "a snapshot is taken at the step that is due"
+    assert all(event.samples == 4 * world * event.steps for event in submits), "all ranks' samples"
     assert daemon.schema is not None and daemon.a is not None and daemon.last is not None
-    weight = next(entry for entry in daemon.schema.entries if entry.name == "first.weight")
-    assert np.array_equal(daemon.last[weight.offset : weight.stop], np.float32(ranks[1]["first.weight"]))
+    if kind == "ddp":
+        # The leader hands over the last steps by itself.
+        for entry in daemon.schema.entries:
+            if entry.kind == "parameter" and entry.dtype == "float32":
+                found = np.float32(ranks[-1]["weights"][entry.name])
+                assert np.array_equal(daemon.last[entry.offset : entry.stop], found), entry.name
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2)])
+def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(tmp_path: Path, kind: str, world: int) -> None:
+    daemon = LedgerDaemon(tmp_path, every=4)
+    processes = ranks_of(tmp_path, kind, world)
+    until = time.monotonic() + DEADLINE
+
+    def pump(done) -> None:
+        while not done() and time.monotonic() < until:
+            daemon.pump(0.02)
+        assert done(), daemon.events[-5:]
+
+    def seen(kind: type) -> list[links.LinkEvent]:
+        return [event for event in daemon.events if isinstance(event, kind)]
+
+    pump(lambda: len(seen(links.Submitted)) >= 3)
+    processes[1].kill()
+    pump(lambda: seen(links.RankLost) and seen(links.Detached))
+    lost = seen(links.RankLost)[0]
+    assert isinstance(lost, links.RankLost) and (lost.rank, lost.pid) == (1, processes[1].pid)
+    for process in processes:
+        process.kill()
+        process.communicate()
+    (tmp_path / "rendezvous").unlink(missing_ok=True)
+    anchor, submitted = np.array(daemon.a), len(seen(links.Submitted))
+    processes = ranks_of(tmp_path, kind, world + 1)
+    pump(lambda: len(seen(links.Submitted)) >= submitted + 2)
+    assert [event.world for event in seen(links.Attached)] == [world, world + 1]
+    assert daemon.a is not None and 0.0 < np.abs(daemon.a - anchor).max() < 0.5, "from the anchor"
+    (tmp_path / "stop").touch()
+    pump(lambda: all(process.poll() is not None for process in processes))
+    outputs = [process.communicate()[0] for process in processes]
+    daemon.server.close()
+    assert [process.returncode for process in processes] == [0] * (world + 1), "\n".join(outputs)
+    resumed = [json.loads((tmp_path / f"rank{rank}.json").read_text())["resumed"] for rank in range(world + 1)]
+    assert resumed == [resumed[0], *[-1.0] * world] and resumed[0] >= 4 and resumed[0] % 4 == 0, "with their moments"

@@ -1,0 +1,39 @@
+"""Steps that a fused optimizer skipped because GradScaler found Inf: they do not count.
+
+GradScaler calls `step` of any other optimizer only when all gradients are finite. A fused one is called always, and
+skips on the device by a flag that is there (torch.amp.GradScaler.step, `found_inf`). To read it at once would wait for
+the device, so it is read a few steps later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+__all__ = ["SkippedSteps"]
+
+
+class SkippedSteps:
+    def __init__(self) -> None:
+        self._flags: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+
+    def look(self, optimizer: torch.optim.Optimizer) -> int:
+        """After a step: how many of the steps so far are known by now, and only by now, to have been skipped."""
+        found = getattr(optimizer, "found_inf", None)
+        if isinstance(found, Tensor):
+            if found.is_cuda:
+                flag = torch.empty(1, dtype=torch.float32, pin_memory=True)
+                flag.copy_(found.detach().reshape(-1)[:1], non_blocking=True)
+                self._flags.append((flag, torch.cuda.current_stream(found.device).record_event()))
+            else:
+                self._flags.append((found.detach().reshape(-1)[:1].clone(), None))
+        skipped = 0
+        while self._flags:
+            flag, event = self._flags[0]
+            if event is not None and not event.query():  # type: ignore[no-untyped-call]
+                break
+            self._flags.popleft()
+            skipped += int(flag.item() != 0.0)
+        return skipped

@@ -1,0 +1,84 @@
+"""A training process, or one rank of several, for test_ranks: byte_gpt's model and data, and a diary of every rank.
+
+    training_ranks.py DIARY CLOCK ddp|fsdp|one
+
+It trains until the network's clock stands at CLOCK steps, and so does its learning rate.
+
+Lines of the diary, one file a rank: {"at", "event": "step" | "end", "step", "digest", "loss", "validation"}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import gossipdp
+from peers.jobs import byte_gpt
+
+BATCH, CONTEXT = 4, 64
+
+
+def digest(model: nn.Module) -> str:
+    found = hashlib.blake2b(digest_size=8)
+    for parameter in model.parameters():
+        value = parameter.detach()
+        found.update((value.full_tensor() if isinstance(value, DTensor) else value).numpy().tobytes())
+    return found.hexdigest()
+
+
+def main() -> None:
+    diary, until, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    rank = int(os.environ.get("RANK", "0"))
+    torch.set_num_threads(1)
+    if kind != "one":
+        dist.init_process_group("gloo")
+    model = byte_gpt.build_model("0.25M")
+    replica: nn.Module = model
+    if kind == "fsdp":
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    elif kind == "ddp":
+        replica = DistributedDataParallel(model)
+    optimizer = byte_gpt.build_optimizer(model, 3e-3)
+    generator = byte_gpt.data_generator(None, rank)
+    text, held_out = byte_gpt.load_corpus().train, byte_gpt.validation_windows(64, CONTEXT)
+
+    with Path(f"{diary}.{rank}").open("a", buffering=1) as lines:
+
+        def note(event: str, **more: object) -> None:
+            lines.write(json.dumps({"at": time.monotonic(), "event": event, **more}) + "\n")
+
+        peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
+        note("begin", step=0, digest=digest(model))
+        step = 0
+        while (clock := peer.progress.clock) < until:
+            step += 1
+            for group in optimizer.param_groups:
+                group["lr"] = byte_gpt.learning_rate(clock, until, 20, 3e-3)
+            starts = torch.randint(len(text) - CONTEXT, (BATCH,), generator=generator)
+            loss = byte_gpt.window_loss(replica, byte_gpt.windows_at(text, starts, CONTEXT))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            note("step", step=step, digest=digest(model) if step % 10 == 0 else "")
+        validation = byte_gpt.evaluate(model, held_out)
+        peer.detach()
+        note("end", step=step, digest=digest(model), validation=validation, stall=peer.stall_seconds)
+    if kind != "one":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

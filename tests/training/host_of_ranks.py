@@ -1,0 +1,137 @@
+"""One rank of a host on the CPU, for test_replica_group: trains until told to stop, notes its parameters' bits.
+
+host_of_ranks.py HOME ddp|fsdp
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import gossipdp
+from gossipdp.errors import GossipdpError
+from gossipdp.training import session
+
+
+class Model(nn.Module):
+    """fp32, bf16 and a batch norm; rows that do not divide evenly, and fewer rows than ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 23)
+        self.norm = nn.BatchNorm1d(23)
+        self.middle = nn.Linear(23, 24, dtype=torch.bfloat16)
+        self.last = nn.Linear(24, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.middle(self.norm(self.first(x)).bfloat16()).float()
+        result: torch.Tensor = self.last(hidden)
+        return result
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def bits(model: nn.Module) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for parameter in model.parameters():
+        digest.update(whole(parameter).contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def refusal(model: nn.Module) -> str:
+    try:
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    except GossipdpError as error:
+        return error.code
+    return ""
+
+
+def refusals() -> dict[str, str]:
+    """What cannot be exchanged, by what it is."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    columns = nn.Linear(4, 4, bias=False)
+    columns.weight = nn.Parameter(distribute_tensor(columns.weight.detach(), mesh, [Shard(1)]))
+    return {
+        "nobody": refusal(nn.Linear(2, 2)),
+        "columns": refusal(columns),
+        "fsdp 1": refusal(FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))),
+    }
+
+
+def main() -> None:
+    home, kind, rank, world = Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    session.RETRY = 0.0  # type: ignore[misc]
+    dist.init_process_group("gloo", init_method=f"file://{home}/rendezvous", rank=rank, world_size=world)
+    refused = refusals()
+    torch.manual_seed(0)
+    model = Model()
+    if kind == "fsdp":
+        fully_shard(model.middle)
+        fully_shard(model)
+        replica: nn.Module = model
+    else:
+        replica = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(replica.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(100 + rank)
+    gathered = DTensor.full_tensor
+
+    def forbidden(*_: object) -> torch.Tensor:
+        raise AssertionError("a whole parameter was gathered on one rank")
+
+    DTensor.full_tensor = forbidden  # type: ignore[method-assign, assignment]
+    peer = gossipdp.attach(replica, optimizer, home=home, samples_per_step=4, timeout=60)
+    kept = home / "moments.safetensors"
+    resumed = 0.0
+    DTensor.full_tensor = gathered  # type: ignore[method-assign]
+    if kept.exists():
+        peer.load_state_dict(load_file(kept) if rank == 0 else {})
+        resumed = float(peer.state_dict()["first.weight::step"]) if rank == 0 else peer.state_dict().get("none", -1.0)
+    trail, stop = [], torch.zeros(1)
+    while not stop:
+        DTensor.full_tensor = gathered  # type: ignore[method-assign]
+        trail.append(bits(model))
+        DTensor.full_tensor = forbidden  # type: ignore[method-assign, assignment]
+        optimizer.zero_grad()
+        replica(torch.randn(4, 16, generator=generator)).square().mean().backward()
+        optimizer.step()
+        if peer.step % 4 == 0:
+            moments = peer.state_dict()
+            if rank == 0:
+                save_file(moments, home / "moments.new")
+                os.replace(home / "moments.new", kept)
+        if rank == 0:
+            stop += (home / "stop").exists()
+        dist.broadcast(stop, 0)
+    known = [peer.alone, peer.lost_steps > 0]
+    DTensor.full_tensor = gathered  # type: ignore[method-assign]
+    weights = {name: whole(parameter).float().flatten().tolist() for name, parameter in model.named_parameters()}
+    peer.detach()
+    told = {
+        "trail": trail,
+        "known": known,
+        "after": peer.alone,
+        "step": peer.step,
+        "refused": refused,
+        "weights": weights,
+        "resumed": resumed,
+    }
+    (home / f"rank{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Runs training scripts as processes that share one start: `nursery.py FIRST.json`, where imports are most of the time.
+
+FIRST.json is {"imports": [module, ...], "children": [{"script", "argv", "environment", "log"}, ...]}. What is imported
+here, once, every child finds imported: it is a fork, with a standard output and a standard error of its own. Exits with
+the number of children that failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import runpy
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+_ALIVE: list[object] = []
+
+
+def child(script: str, argv: list[str], environment: dict[str, str], log: str) -> int:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(environment)
+    sys.argv[:] = [script, *argv]
+    try:
+        # A script's own variables live until it is over, functions at exit included.
+        _ALIVE.append(runpy.run_path(script, run_name="__main__"))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> int:
+    first = json.loads(Path(sys.argv[1]).read_text())
+    warnings.simplefilter("ignore")
+    for name in first["imports"]:
+        importlib.import_module(name)
+    import torch
+
+    torch.set_num_threads(1)
+    begun = []
+    for each in first["children"]:
+        sys.stdout.flush()
+        if not (pid := os.fork()):
+            code = child(each["script"], each["argv"], each["environment"], each["log"])
+            # As any script's end does, and not what is left of this one's.
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        begun.append(pid)
+    return sum(os.waitpid(pid, 0)[1] != 0 for pid in begun)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,469 @@
+"""Adapters: recipes of two peers trained by each framework, and where its steps, samples and ends differ from a loop's.
+
+The recipes run as people run them, in processes of their own; what a framework does at its edges is asked in this one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from ledger_pair import Pair
+from torch import nn
+
+from gossipdp.errors import ConfigError
+from gossipdp.runtime import link as links
+from gossipdp.training import adapters
+from gossipdp.training import session as sessions
+
+RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
+FRAMEWORKS = {"hf": "transformers", "lightning": "lightning", "accelerate": "accelerate", "ray": "ray"}
+EVERY, STEPS = 4, 48
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
+
+
+def framework(name: str) -> ModuleType:
+    """The adapter of a framework, if that is here."""
+    pytest.importorskip(FRAMEWORKS[name], reason=f"{FRAMEWORKS[name]} is not installed")
+    return importlib.import_module(f"gossipdp.training.adapters.{name}")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerDaemon]:
+    """Runs meanwhile; the frameworks find a host without a GPU, and leave its environment as it was."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("GOSSIPDP_HOME", str(home))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    monkeypatch.setattr(sessions, "REPORT_EVERY", 0.0)
+    before = dict(os.environ)
+    daemon = LedgerDaemon(home, every=2)
+    with daemon.running():
+        yield daemon
+    daemon.server.close()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def seen(daemon: LedgerDaemon, kind: type) -> list[Any]:
+    daemon.pump()
+    return [event for event in daemon.events if isinstance(event, kind)]
+
+
+def handed_over(daemon: LedgerDaemon) -> tuple[int, int]:
+    """Steps and samples."""
+    submits = seen(daemon, links.Submitted)
+    return sum(event.steps for event in submits), sum(event.samples for event in submits)
+
+
+def is_what_was_handed_over(model: nn.Module, daemon: LedgerDaemon) -> bool:
+    daemon.pump()
+    assert daemon.last is not None
+    return all(
+        np.array_equal(daemon.last[start : start + p.numel()], p.detach().numpy().ravel())
+        for start, p in zip((entry.offset for entry in daemon.schema.entries), model.parameters(), strict=True)  # type: ignore[union-attr]
+    )
+
+
+# -- the recipes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem.removesuffix("_gossip") for path in RECIPES.glob("*_gossip.py")))
+def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
+    without, with_gossip = ((RECIPES / f"{name}{end}.py").read_text().splitlines() for end in ("", "_gossip"))
+    differences = list(difflib.unified_diff(without, with_gossip, n=0, lineterm=""))[2:]
+    changed = [line for line in differences if line[0] in "+-"]
+    assert 1 <= len(changed) <= 2, changed
+    assert not any("gossip" in line for line in without)
+    assert any("attach(" in line or "GossipCallback()" in line for line in changed)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("recipe", "needs", "ranks"),
+    [
+        ("plain", "", 1),
+        ("accumulation", "", 1),
+        ("ddp", "", 2),
+        ("fsdp", "", 2),
+        ("hf_trainer", "transformers.trainer", 1),
+        ("lightning_trainer", "lightning.pytorch", 1),
+        ("accelerate_loop", "accelerate", 2),
+        pytest.param("hf_trainer", "transformers.trainer", 2, marks=pytest.mark.long),
+        pytest.param("accelerate_loop", "accelerate", 1, marks=pytest.mark.long),
+        pytest.param("ray_train", "ray.train.torch", 1, marks=pytest.mark.long),  # it starts its two workers itself
+    ],
+)
+def test_two_peers_of_a_recipe_train_one_model(tmp_path: Path, recipe: str, needs: str, ranks: int) -> None:
+    if needs:
+        pytest.importorskip(needs.partition(".")[0], reason=f"{needs.partition('.')[0]} is not installed")
+    with tempfile.TemporaryDirectory(prefix="ray") as short, Pair(tmp_path, ranks=ranks, every=EVERY) as pair:
+        # Ray's sockets lie in its own folder, and a socket's path is short.
+        settings = {"RAY_TMPDIR": short, "RAY_USAGE_STATS_ENABLED": "0"} if recipe == "ray_train" else {}
+        pair.train(RECIPES / f"{recipe}_gossip.py", STEPS, [needs] if needs else [], settings)
+        print(f"{recipe}, {ranks} ranks: {pair.exchanges} exchanges, {pair.apart():.3f} of the way apart")
+        assert pair.exchanges >= 5
+        assert pair.apart() < 0.35, "alone it is 0.62 to 0.71"
+        detaches = "attach(model, optimizer, samples" not in (RECIPES / f"{recipe}_gossip.py").read_text()
+        per_step = 8 * ranks if recipe in ("hf_trainer", "accelerate_loop") else 8
+        for peer in pair.peers:
+            assert peer.daemon.drained >= 4
+            assert peer.samples == per_step * peer.steps, "all ranks' samples, of every accumulated batch"
+            assert STEPS - EVERY <= peer.steps <= STEPS
+            if detaches or recipe == "ray_train":
+                assert peer.steps == STEPS and peer.saved_what_it_handed_over()
+            assert not peer.seen(links.RankLost)
+
+
+# -- what all of them keep to -----------------------------------------------------------------------------------
+
+
+def test_gossipdp_imports_none_of_them() -> None:
+    code = (
+        "import sys, gossipdp, gossipdp.training.attach, gossipdp.training.adapters\n"
+        "gossipdp.attach\n"
+        f"print(sorted({{'pytorch_lightning', *{sorted(FRAMEWORKS.values())!r}}} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_a_framework_that_is_not_there_is_gd_307(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in (FRAMEWORKS[name], "pytorch_lightning"):
+        for loaded in [key for key in sys.modules if key.partition(".")[0] == module]:
+            monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"gossipdp.training.adapters.{name}", raising=False)
+    with pytest.raises(ConfigError, match="GD-307") as caught:
+        importlib.import_module(f"gossipdp.training.adapters.{name}")
+    assert caught.value.cause == f"{FRAMEWORKS[name]} cannot be imported"
+    assert FRAMEWORKS[name] in caught.value.seen or name == "lightning"
+    assert caught.value.do == f"pip install 'gossipdp[{name}]'"
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+def test_an_adapter_is_one_short_file_with_one_name(name: str) -> None:
+    assert Path(adapters.__file__).with_name(f"{name}.py").read_text().count("\n") < 150
+    assert framework(name).__all__ == ["attach" if name in ("accelerate", "ray") else "GossipCallback"]
+
+
+class DeepSpeedZeroOptimizer:
+    """As deepspeed has it: no torch optimizer, though one is inside, of another copy of the parameters."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+class DeepSpeedOptimizerWrapper(torch.optim.Optimizer):
+    """As Accelerate has it."""
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+
+
+def test_an_optimizer_of_deepspeed_is_gd_309() -> None:
+    plain = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    assert adapters.bare(plain) is plain
+    for refused in (DeepSpeedZeroOptimizer(plain), DeepSpeedOptimizerWrapper(plain), None):
+        with pytest.raises(ConfigError, match="GD-309") as caught:
+            adapters.bare(refused)
+        assert type(refused).__name__ in caught.value.seen and "DDP or FSDP2" in caught.value.do
+
+
+# -- transformers -----------------------------------------------------------------------------------------------
+
+
+class Rows(torch.utils.data.Dataset):
+    """y = 3 x, as a data set of transformers."""
+
+    def __init__(self, count: int) -> None:
+        self.x = torch.linspace(-1, 1, count)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[index : index + 1], "labels": 3 * self.x[index : index + 1]}
+
+
+class Line(nn.Module):
+    """Raises at the forward pass `broken_at`."""
+
+    def __init__(self, broken_at: int = -1, error: type[Exception] = ZeroDivisionError) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+        self.calls, self.broken_at, self.error = 0, broken_at, error
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        if self.calls == self.broken_at:
+            raise self.error("CUDA out of memory.")
+        y = self.linear(x)
+        return {"loss": nn.functional.mse_loss(y, labels), "logits": y}
+
+
+def trainer_of(model: nn.Module, callback: Any, out: Path, **settings: Any) -> Any:
+    import transformers
+
+    arguments = transformers.TrainingArguments(
+        **{
+            "output_dir": str(out), "max_steps": 6, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3,
+            "learning_rate": 0.1, "logging_steps": 2, "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
+            "use_cpu": True, **settings,
+        }
+    )  # fmt: skip
+    return transformers.Trainer(model, arguments, train_dataset=Rows(128), eval_dataset=Rows(8), callbacks=[callback])
+
+
+def test_hf__a_step_is_an_optimizer_step_and_the_loss_is_what_it_logs(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("hf").GossipCallback()
+    trainer = trainer_of(model := Line(), callback, tmp_path)
+    assert callback.peer is None and not seen(daemon, links.Attached), "not before training begins"
+    trainer.train()
+    assert callback.peer.step == 6 and callback.peer.alone
+    assert handed_over(daemon) == (6, 6 * 4 * 3)
+    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert seen(daemon, links.Submitted)[-1].loss == pytest.approx(logged[-1])
+    assert is_what_was_handed_over(model, daemon)
+    trainer.train()
+    assert len(seen(daemon, links.Attached)) == 2 and callback.peer.step == 6
+
+
+def test_hf__the_best_model_loaded_at_the_end_is_no_progress(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    settings = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
+    settings |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": "loss", "greater_is_better": True}
+    daemon.every = 100
+    trainer = trainer_of(model := Line(), framework("hf").GossipCallback(), tmp_path, **settings)
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2"), "the worst, for the test to see it"
+    assert handed_over(daemon) == (6, 72)
+    worst = float(model.linear.weight)
+    assert daemon.last is not None and float(daemon.last[0]) > worst + 0.1, "what was trained, and not what was loaded"
+
+
+def test_hf__train_after_an_exception_attaches_anew(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("hf").GossipCallback()
+    trainer = trainer_of(Line(broken_at=8), callback, tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    first = callback.peer
+    assert not first.alone and first.step == 2, "the Trainer tells nobody"
+    trainer.train()
+    assert first.alone and callback.peer is not first and callback.peer.step == 6
+    assert handed_over(daemon) == (8, 8 * 12)
+    callback.detach()
+
+
+def test_hf__a_batch_that_is_found_by_trying_is_counted_as_it_is(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("hf").GossipCallback()
+    model = Line(broken_at=4, error=RuntimeError)
+    trainer_of(model, callback, tmp_path, auto_find_batch_size=True, gradient_accumulation_steps=1).train()
+    assert [event.steps for event in seen(daemon, links.Submitted)] == [2, 1, 2, 2, 2]
+    steps, samples = handed_over(daemon)
+    halves = samples - 3 * 4
+    assert steps == 3 + 6 and halves % 6 == 0 and halves < 6 * 4, "the batches of the second try are smaller"
+
+
+# -- accelerate -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def accelerator_of() -> Iterator[Any]:
+    """Makes one; its states are one for a process, and gone after the test."""
+    framework("accelerate")
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    yield lambda **settings: Accelerator(cpu=True, **settings)
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+
+
+def test_accelerate__accumulated_and_skipped_steps_are_none(daemon: LedgerDaemon, accelerator_of: Any) -> None:
+    gossip = framework("accelerate")
+    accelerator = accelerator_of(gradient_accumulation_steps=2)
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)  # as fp16 has it on a GPU
+    model = Line()
+    loader = torch.utils.data.DataLoader(Rows(30), batch_size=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    with pytest.raises(AttributeError):
+        optimizer.register_step_post_hook(print)  # the wrapper is none: so the adapter looks inside
+    peer = gossip.attach(accelerator, model, optimizer, loader)
+    skipped = 0
+    for number, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(**batch)["loss"]
+            accelerator.backward(loss * torch.inf if number == 4 else loss)
+            optimizer.step()
+            skipped += accelerator.sync_gradients and optimizer.step_was_skipped
+            optimizer.zero_grad()
+    assert skipped == 1 and peer.step == 4, "ten batches, two a step, and one of the steps was skipped"
+    accelerator.log({"loss": 0.25, "epoch": 1})
+    accelerator.log({"accuracy": 1.0})
+    assert accelerator.get_tracker("gossipdp").tracker is peer
+    accelerator.end_training()
+    assert peer.alone and handed_over(daemon) == (4, 4 * 3 * 2)
+    assert seen(daemon, links.Reported)[-1].loss == 0.25
+    assert is_what_was_handed_over(accelerator.unwrap_model(model), daemon)
+
+
+def test_accelerate__an_exception_detaches_who_says_with(daemon: LedgerDaemon, accelerator_of: Any) -> None:
+    accelerator = accelerator_of()
+    model = Line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    peer = framework("accelerate").attach(accelerator, model, optimizer, samples_per_step=5)
+    with pytest.raises(ZeroDivisionError), peer:
+        accelerator.backward(model(torch.ones(5, 1), torch.ones(5, 1))["loss"])
+        optimizer.step()
+        raise ZeroDivisionError
+    assert peer.alone and handed_over(daemon) == (1, 5)
+
+
+# -- lightning --------------------------------------------------------------------------------------------------
+
+
+def lightning_module(model: Line, optimizers: int = 1) -> Any:
+    from lightning.pytorch import LightningModule
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.automatic_optimization = optimizers == 1
+            self.losses: list[float] = []
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            loss = self.model(**batch)["loss"]
+            self.losses.append(float(loss))
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            made = [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(optimizers)]
+            return made if optimizers > 1 else made[0]
+
+    return Module()
+
+
+def fit(module: Any, callback: Any, out: Path, **settings: Any) -> Any:
+    from lightning.pytorch import Trainer
+
+    trainer = Trainer(
+        **{
+            "max_steps": 6, "accumulate_grad_batches": 3, "log_every_n_steps": 2, "accelerator": "cpu", "logger": False,
+            "default_root_dir": str(out), "enable_checkpointing": False, "enable_progress_bar": False,
+            "enable_model_summary": False, "callbacks": [callback], **settings,
+        }
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(Rows(128), batch_size=4))
+    return trainer
+
+
+def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("lightning").GossipCallback()
+    module = lightning_module(Line())
+    fit(module, callback, tmp_path)
+    assert callback.peer.step == 6 and callback.peer.alone
+    assert handed_over(daemon) == (6, 6 * 4 * 3)
+    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+    # Read when the batch of the sixth step is over: Lightning says a third of it.
+    assert seen(daemon, links.Reported)[-1].loss == pytest.approx(module.losses[-1])
+    assert is_what_was_handed_over(module, daemon)
+
+
+def test_lightning__a_step_skipped_by_the_scaler_is_none(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("lightning").GossipCallback(batch_size=7)
+    from lightning.pytorch.plugins import MixedPrecision
+
+    class Broken(Line):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            said = super().forward(x, labels)
+            return said | {"loss": said["loss"] * torch.inf} if self.calls == 3 else said
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    settings = {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)], "accumulate_grad_batches": 1}
+    fit(lightning_module(Broken()), callback, tmp_path, **settings)
+    assert callback.peer.step == 5, "of six"
+    assert handed_over(daemon) == (5, 5 * 7)
+
+
+def test_lightning__an_exception_detaches(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("lightning").GossipCallback()
+    module = lightning_module(Line(broken_at=8))
+    with pytest.raises(ZeroDivisionError):
+        fit(module, callback, tmp_path)
+    assert callback.peer.alone and callback.peer.step == 2
+    assert handed_over(daemon) == (2, 24)
+
+
+def test_lightning__two_optimizers_are_gd_309(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("lightning").GossipCallback()
+    with pytest.raises(ConfigError, match="GD-309") as caught:
+        fit(lightning_module(Line(), optimizers=2), callback, tmp_path, accumulate_grad_batches=1)
+    assert caught.value.seen == "2 optimizers" and callback.peer is None
+
+
+# -- ray --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_ray__the_function_that_returns_or_raises_is_detached(
+    daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    gossip = framework("ray")
+    peers: list[Any] = []
+
+    def loop() -> None:
+        model = Line()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        peers.append(gossip.attach(model, optimizer, samples_per_step=5))
+        for _ in range(3):
+            model(torch.ones(5, 1), torch.ones(5, 1))["loss"].backward()
+            optimizer.step()
+        if broken:
+            raise SystemExit
+
+    with pytest.raises(RuntimeError, match="outside of a Ray Train"):
+        loop()
+    monkeypatch.setattr(gossip.ray.train, "get_context", lambda: None)
+    function = threading.Thread(target=loop)
+    function.start()
+    function.join()
+    for thread in threading.enumerate():
+        if thread.name == "gossipdp detach":
+            thread.join()
+    assert peers[0].alone and peers[0].step == 3
+    assert handed_over(daemon) == (3, 15)
+    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+
+
+def test_ray__workers_on_several_hosts_are_told_what_to_do_with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    gossip = framework("ray")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError(
+            "GD-308", "the ranks of one group are on several hosts", seen="2 ranks on a, b", do="torchrun"
+        )
+
+    monkeypatch.setattr(gossip.ray.train, "get_context", lambda: None)
+    monkeypatch.setattr(gossip.training, "attach", refuse)
+    model = Line()
+    with pytest.raises(ConfigError, match="GD-308") as caught:
+        gossip.attach(model, torch.optim.SGD(model.parameters()))
+    assert "STRICT_PACK" in caught.value.do and caught.value.seen == "2 ranks on a, b"
