@@ -222,10 +222,16 @@ class Network(Section, frozen=True, kw_only=True):
 
 class Exchange(Section, frozen=True, kw_only=True):
     algorithm: Annotated[str, Choice(AUTO, "pairwise")] = AUTO
+    mode: Annotated[Literal["async", "overlap", "sync"], Choice("async", "overlap", "sync")] = "async"
+    """when corrections reach the live parameters: as they come, at the next round's end, or before training goes on"""
+    deadline: Annotated[float, Measure(_SECONDS, 0.1, 3600, "a time")] = 30.0
+    """with mode "sync": how long training waits for a round's exchanges at most"""
     every: Annotated[int, Integer(1, 100_000)] = 50
     """H: inner steps a round"""
+    codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
+    """how differences travel; of two peers' wishes the finer is used"""
     bits: Annotated[int, Integer(2, 16)] = 4
-    """of the modulo codec; of two peers' wishes the finer is used"""
+    """of the modulo codec"""
     warmup_steps: Annotated[int, Integer(0, 10**9)] = 200
     """by the network's clock: until then exchanges run back to back with lr 1 and momentum 0"""
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000

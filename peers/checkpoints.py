@@ -26,20 +26,22 @@ def checkpoint() -> None:
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
-    """Every checkpoint, verified, the oldest first."""
+    """Every checkpoint, verified, the oldest first; which are pinned, and why.
+
+    A pinned one outlives the next ones saved, until you delete it or the file `pinned` in it, or four later ones are
+    pinned.
+    """
     from gossipdp.errors import DataError
     from peers import tables
 
     store, rows = _store(ctx), []
-    for path in store.list():
-        row: dict[str, Any] = {"path": str(path), "name": path.name}
-        try:
-            manifest = store.verify(path).manifest
-        except DataError as error:
-            rows.append({**row, "state": "damaged", "seen": error.seen})
+    for path, found in store.each():
+        row: dict[str, Any] = {"path": str(path), "name": path.name, "pinned": store.why_pinned(path)}
+        if isinstance(found, DataError):
+            rows.append({**row, "state": "damaged", "seen": found.seen})
             continue
+        manifest, meta = found.manifest, found.meta
         size = sum(record.bytes for record in manifest.files.values())
-        meta = manifest.meta
         rows.append(
             {
                 **row, "state": "ok", "age": max(time.time() - manifest.saved_at, 0.0), "saved_at": manifest.saved_at,
@@ -56,8 +58,12 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
         tables.Column("round", "round", str, 0, True),
         tables.Column("clock", "clock", str, 1, True),
         tables.Column("size", "bytes", lambda value: tables.quantity(value, "B"), 1, True),
+        tables.Column("pinned", "pinned", lambda _: "yes"),
     ]
     tables.print_table(columns, rows)
+    for row in rows:
+        if row["pinned"] is not None:
+            click.echo(f"{row['name']} is pinned: {tables.printable(row['pinned']) or 'its reason is lost'}")
 
 
 @checkpoint.command("verify")
@@ -69,12 +75,13 @@ def checkpoint_verify(ctx: click.Context, path: str | None) -> int:
     from gossipdp.errors import DataError
 
     store, code = _store(ctx), 0
-    for each in [_checkpoint_path(store, path)] if path else store.list():
-        try:
-            click.echo(f"ok: {each}, round {store.verify(each).meta.round}")
-        except DataError as error:
-            click.echo(str(error), err=True)
-            code = error.exit_code
+    named = None if path is None else _checkpoint_path(store, path)
+    for each, found in store.each() if named is None else [(named, store.verify(named))]:
+        if isinstance(found, DataError):
+            click.echo(str(found), err=True)
+            code = found.exit_code
+        else:
+            click.echo(f"ok: {each}, round {found.meta.round}")
     return code
 
 

@@ -62,8 +62,7 @@ TIMINGS: dict[str, dict[str, Any]] = {
         "membership": membership.LOCAL,
         "deadlines": Deadlines(ask=0.5, silence=4.0, doubt=1.0),
         "matching": MatchingConfig(answer=0.5, pause=0.02, longest_pause=0.5),
-        # A round lasts less than a second here: an older snapshot would start a joiner many rounds behind.
-        "transfer": TransferConfig(manifest=10.0, chunk=1.0, silence=4.0, fresh=2.0),
+        "transfer": TransferConfig(manifest=10.0, chunk=1.0, silence=4.0, witness=2.0),
         "resume_after": 10.0,
     },
     "lan": {
@@ -77,7 +76,7 @@ TIMINGS: dict[str, dict[str, Any]] = {
         "membership": membership.WAN,
         "deadlines": Deadlines(ask=4.0, silence=30.0, doubt=10.0),
         "matching": MatchingConfig(answer=2.0, pause=0.1, longest_pause=4.0),
-        "transfer": TransferConfig(manifest=60.0, chunk=20.0, silence=60.0, window=16),
+        "transfer": TransferConfig(manifest=60.0, chunk=20.0, silence=60.0, window=16, witness=30.0),
         "resume_after": 30.0,
     },
 }
@@ -151,12 +150,16 @@ def peer_config(config: Config) -> PeerConfig:
             weight=exchange.weight,
             rate=exchange.bandwidth,
             window=exchange.window,
-            matching=replace(timing["matching"], schedule=exchange.partners == "hypercube"),
+            matching=replace(
+                timing["matching"], schedule=exchange.partners == "hypercube", exact=exchange.mode == "sync"
+            ),
             deadlines=timing["deadlines"],
         ),
         transfer=replace(timing["transfer"], max_parameters=psutil.virtual_memory().total // BYTES_PER_PARAMETER),
         every=exchange.every,
+        codec=exchange.codec,
         bits=exchange.bits,
+        sync=exchange.mode == "sync",
         lr=outer.lr,
         momentum=outer.momentum,
         kappa=exchange.kappa,
@@ -220,7 +223,12 @@ def build(home: Path, config: Config) -> Node:
         now=time.monotonic(),
     )
     node = Node(
-        NodeConfig(network=belonging.name, checkpoint_every=config.checkpoint.every),
+        NodeConfig(
+            network=belonging.name,
+            checkpoint_every=config.checkpoint.every,
+            mode=config.exchange.mode,
+            deadline=config.exchange.deadline,
+        ),
         peer,
         Pairwise(clip=config.safety.clip_factor),
         transport=transport,
@@ -232,6 +240,7 @@ def build(home: Path, config: Config) -> Node:
         found_run=found_run,
         remember=lambda members: _remember(home / MEMBERS, members),
     )
+    node.serve_data(home)
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
     node.status.address, node.status.home = address, str(home)

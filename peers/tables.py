@@ -163,4 +163,8 @@ def cell(column: Column, row: Mapping[str, Any]) -> str:
         text = column.show(value)
     except (TypeError, ValueError):
         text = str(value)
-    return "".join(character if character.isprintable() else "?" for character in text) or NONE
+    return printable(text) or NONE
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)

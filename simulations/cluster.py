@@ -66,6 +66,8 @@ class Plan:
     """of a training process"""
     preset: str = "local"
     """of membership"""
+    apart_rounds: int = 10
+    """after which halves do not average any more"""
     before: Conditions = field(default_factory=Conditions)
     """of the first half of the first act, and of the third"""
 
@@ -102,6 +104,8 @@ class Plan:
             chaos=chaos,
             calm=45.0 if long else 12.0 if small else 10.0 if peers <= 16 else 15.0,
             agree=seed % 5 == 0 and peers <= 16,
+            # With few, the cuts of the second act are long ones.
+            apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
         )
 
 
@@ -117,6 +121,8 @@ class Outcome:
     mixed: int
     rounds: int
     doubts: int
+    resyncs: dict[str, int]
+    """by reason"""
     faults: tuple[str, ...]
     wall: float
 
@@ -158,11 +164,12 @@ class Cluster:
                 matching=MatchingConfig(answer=0.6),
                 deadlines=Deadlines(ask=0.6, silence=4.0, doubt=1.0),
             ),
-            transfer=TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3),
+            transfer=TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3, witness=3.0),
             every=plan.every,
             warmup_steps=20,
             early_steps=60,
             resume_after=5.0,
+            apart_rounds=plan.apart_rounds,
             leave_within=2.0,
         )
 
@@ -366,6 +373,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         books.mixed,
         books.rounds,
         sum(books.doubts.values()),
+        dict(books.resyncs),
         tuple(map(str, plan.script)),
         time.perf_counter() - started,
     )

@@ -88,6 +88,8 @@ class Fault:
 
     lose, lose twice, double, double late,   the message so labelled; late: `LATE` seconds, behind: the next one
     late, behind                             overtakes it
+    again                                    it and all that its sender says after it comes a second time, `lasts`
+                                             seconds late, as from a cable that is replayed
     crash, both crash, leave                 of `host` or of both, back after `lasts` seconds
     cut, one-way                             nothing passes for `lasts` seconds, or nothing that `host` says
     cut and crash                            and in the middle of it `host` crashes
@@ -103,7 +105,7 @@ class Fault:
 
     def __str__(self) -> str:
         if self.label is not None:
-            return f"{self.kind}: {self.label}"
+            return f"{self.kind}: {self.label}" + (f", {self.lasts:g} s late" if self.lasts else "")
         who = {"cut": "", "both crash": ""}.get(self.kind, f" p{self.host}")
         return f"{self.kind}{who} after event {self.after}, {self.lasts:g} s{'' if self.disk else ', disk lost'}"
 
@@ -166,6 +168,8 @@ class Duel:
         self._waits = False
         self._seen: Counter[tuple[int, str, int, int]] = Counter()
         self._held: list[tuple[Host, Host, list[bytes], Message]] = []
+        self._again: dict[int, float] = {}
+        """whose messages come a second time, and how late"""
         self._ends = 0.0
         for _ in range(2):
             self.network.add(self._config())
@@ -180,7 +184,7 @@ class Duel:
                 matching=MatchingConfig(answer=0.3),
                 deadlines=DEADLINES,
             ),
-            transfer=TransferConfig(manifest=2.0, chunk=0.5, silence=2.0, window=3),
+            transfer=TransferConfig(manifest=2.0, chunk=0.5, silence=2.0, window=3, witness=1.0),
             every=4,
             warmup_steps=5,
             early_steps=1000,
@@ -296,6 +300,10 @@ class Duel:
                 network.hand_over(sender, target, frames, message)
         for late in held:
             network.hand_over(*late)
+        if number in self.watched and sender.index in self._again:
+            when = network.now + self._again[sender.index]
+            self._ends = max(self._ends, when)
+            network.at(when, "copy", target, lambda: network.hand_over(sender, target, frames, message))
         return False
 
     def _release(self) -> None:
@@ -314,7 +322,9 @@ class Duel:
         for fault in self.faults:
             if fault.label is None:
                 continue
-            if fault.label == label:
+            if fault.label == label and fault.kind == "again":
+                self._again[sender.index] = fault.lasts
+            elif fault.label == label:
                 self._ends = max(self._ends, self.network.now + LATE)
                 return {"lose twice": "lose"}.get(fault.kind, fault.kind)
             if fault.kind == "lose twice" and fault.label._replace(occurrence=fault.label.occurrence + 1) == label:

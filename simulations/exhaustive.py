@@ -1,13 +1,16 @@
 """Campaign T2: one exchange between two peers, and everything that can go wrong with it, one case at a time.
 
     python -m simulations.exhaustive                      every single fault, in every setting
+    python -m simulations.exhaustive --cases brief        what `make test` plays of them
     python -m simulations.exhaustive --cases pairs        every two faults of messages; crashes: and of one with a crash
+    python -m simulations.exhaustive --cases pairs --sample 200 --seed 7
     python -m simulations.exhaustive --setting narrow --case 17 --trace
 
 The exchange is played once untouched, to list its messages and its events; then once for every fault at each of them:
-each message lost once and twice, doubled at once and late, overtaken; after each event a crash of either side or both,
-with the disk and without, back at once or later, a cut in one direction or both, short or longer than the silence that
-ends an exchange, and a pause. What must hold afterwards stands in `duel`.
+each message lost once and twice, doubled at once and late, late itself, overtaken, and all from it on said again; after
+each event a crash of either side or both, with the disk and without, back at once or later, a cut in one direction or
+both, short or longer than the silence that ends an exchange, a leave, and a pause. What must hold afterwards stands in
+`duel`.
 """
 
 from __future__ import annotations
@@ -16,33 +19,48 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, product
+from multiprocessing import get_context
+from random import Random
 
 from simulations.duel import DEADLINES, Duel, Fault, Setting
 
-__all__ = ["CASES", "SETTINGS", "crashes", "pairs", "play", "singles"]
+__all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "pairs", "play", "sample", "singles"]
+
+Case = tuple[Fault, ...]
 
 SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(name="wide", window=2, chunks=2),
-        Setting(name="narrow", window=1, chunks=3),
-        Setting(name="crossing", window=2, chunks=2, crossing=True),
-        Setting(name="slow", window=2, chunks=2, job=0.08),
+        Setting(name="narrow", window=1, chunks=2),
+        # Jobs that take longer than a daemon needs to come back.
+        Setting(name="crossing", window=2, chunks=2, crossing=True, job=0.02),
+        # Longer than a round, which cuts it short: the last chunk is declared void.
+        Setting(name="slow", window=1, chunks=3, job=0.06),
     )
 }
 OF_MESSAGES = ("lose", "lose twice", "double", "double late", "late", "behind")
 AT_ONCE = 0.004
 """seconds in which a daemon that crashed is back, sooner than the jobs of the other side are done"""
+AGAIN = (0.25, 0.45)
+"""how late all is said a second time, as parts of the exchange's own length: while what it repeats is already mixed"""
+RARE, RARER = 5, 31
+"""prime to the number of faults at one place, so that each kind has its turn"""
 LONGER = DEADLINES.silence + 1.0
 
 
-def singles(setting: Setting) -> list[tuple[Fault, ...]]:
+def singles(setting: Setting) -> list[Case]:
     """Every case of one fault, the untouched exchange first."""
     duel = Duel(setting)
     duel.play()
     messages = [Fault(kind=kind, label=label) for label in duel.labels for kind in OF_MESSAGES]
+    length = duel.steps[duel.last_step].at - duel.steps[0].at
+    messages += [
+        Fault(kind="again", label=label, lasts=round(part * length, 4)) for label in duel.labels for part in AGAIN
+    ]
     events = [fault for step in range(duel.last_step + 1) for fault in _after(step)]
     return [(), *((fault,) for fault in (*messages, *events))]
 
@@ -62,21 +80,48 @@ def _after(step: int) -> Iterator[Fault]:
         yield Fault(kind="cut", after=step, lasts=lasts)
 
 
-def pairs(setting: Setting) -> list[tuple[Fault, ...]]:
+def brief(setting: Setting) -> list[Case]:
+    """A selection of the singles, for every day: every message lost and doubled, all of either side said again, every
+    `RARE`th of what else befalls messages; a crash of either side after every event, every `RARER`th of what else
+    happens after events.
+
+    Who has crashed does nothing more, so that a long absence is the same whenever it begins between two events of one
+    side: it begins after each of that side's own, by turns with the disk and without. After each of the other side's
+    the crashed one is back at once."""
+    duel = Duel(setting)
+    duel.play()
+    chosen: list[Case] = [()]
+    first = {label.sender: label for label in reversed(duel.labels)}
+    messages, events = [], []
+    for case in singles(setting)[1:]:
+        fault = case[0]
+        if fault.kind == "crash":
+            own = duel.steps[fault.after].host == fault.host
+            away = fault.lasts > AT_ONCE and fault.disk == (fault.after % 2 == 0)
+            if away if own else fault.lasts == AT_ONCE:
+                chosen.append(case)
+        elif fault.kind in ("lose", "double") or (fault.kind == "again" and fault.label in first.values()):
+            chosen.append(case)
+        else:
+            (messages if fault.label is not None else events).append(case)
+    return chosen + messages[::RARE] + events[::RARER]
+
+
+def pairs(setting: Setting) -> list[Case]:
     """Every two faults of messages: two messages struck, each in every way."""
-    faults = [case[0] for case in singles(setting) if case and case[0].label is not None]
+    faults = [case[0] for case in singles(setting) if case and case[0].kind in OF_MESSAGES]
     return [(one, two) for one, two in combinations(faults, 2) if one.label != two.label]
 
 
-def crashes(setting: Setting) -> list[tuple[Fault, ...]]:
+def crashes(setting: Setting) -> list[Case]:
     """Every fault of a message together with a crash of either side at every event."""
     cases = [case[0] for case in singles(setting) if case]
-    messages = [fault for fault in cases if fault.label is not None]
+    messages = [fault for fault in cases if fault.kind in OF_MESSAGES]
     stops = [fault for fault in cases if fault.kind == "crash" and fault.disk]
     return list(product(messages, stops))
 
 
-def play(setting: Setting, faults: tuple[Fault, ...]) -> str:
+def play(setting: Setting, faults: Case) -> str:
     """One case: "" or what was violated."""
     try:
         Duel(setting, faults).play()
@@ -87,7 +132,12 @@ def play(setting: Setting, faults: tuple[Fault, ...]) -> str:
     return ""
 
 
-CASES = {"singles": singles, "pairs": pairs, "crashes": crashes}
+CASES = {"singles": singles, "brief": brief, "pairs": pairs, "crashes": crashes}
+
+
+def sample(cases: Sequence[Case], count: int, seed: int) -> list[int]:
+    """Numbers of so many of `cases`, or of all."""
+    return sorted(Random(seed).sample(range(len(cases)), min(count, len(cases))))
 
 
 def main() -> int:
@@ -95,7 +145,10 @@ def main() -> int:
     parser.add_argument("--setting", choices=SETTINGS, help="only this one")
     parser.add_argument("--cases", choices=CASES, default="singles", help="of one fault, or which of two")
     parser.add_argument("--case", type=int, help="only this one, by its number")
-    parser.add_argument("--every", type=int, default=1, help="only every n-th case")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn from --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--first-failure", action="store_true", help="stop at the first case that fails")
     parser.add_argument("--trace", action="store_true", help="print all that happens in --case")
     arguments = parser.parse_args()
     failed = 0
@@ -103,28 +156,49 @@ def main() -> int:
         setting = SETTINGS[name]
         cases = CASES[arguments.cases](setting)
         if arguments.case is not None:
-            print(f"{name} {arguments.case}: {' and '.join(map(str, cases[arguments.case])) or 'untouched'}")
+            print(f"{name} {arguments.case}: {_named(cases[arguments.case])}")
             Duel(setting, cases[arguments.case], print if arguments.trace else None).play()
             continue
-        failed += _table(setting, cases, arguments)
+        numbers = range(len(cases)) if arguments.sample is None else sample(cases, arguments.sample, arguments.seed)
+        failed += _table(setting, cases, numbers, arguments.jobs, arguments.first_failure)
+        if failed and arguments.first_failure:
+            break
     return 1 if failed else 0
 
 
-def _table(setting: Setting, cases: list[tuple[Fault, ...]], arguments: argparse.Namespace) -> int:
-    """Play all, print a line a kind of fault and one for each violation; returns the violations."""
+def _named(case: Case) -> str:
+    return " and ".join(map(str, case)) or "untouched"
+
+
+def _timed(setting: Setting, case: Case) -> tuple[str, float]:
+    """What was violated, and the seconds of a core it took."""
+    began = time.process_time()
+    return play(setting, case), time.process_time() - began
+
+
+def _played(setting: Setting, cases: Iterable[Case], processes: int) -> Iterator[tuple[str, float]]:
+    if processes == 1:
+        yield from map(partial(_timed, setting), cases)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(partial(_timed, setting), cases, chunksize=8)
+
+
+def _table(setting: Setting, cases: Sequence[Case], numbers: Sequence[int], processes: int, first_failure: bool) -> int:
+    """Play them, print a line a kind of fault and one for each violation; returns the violations."""
     count: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
     violations: Counter[str] = Counter()
-    for number in range(0, len(cases), arguments.every):
+    played = _played(setting, (cases[number] for number in numbers), processes)
+    for number, (told, took) in zip(numbers, played, strict=True):
         kind = " and ".join(fault.kind for fault in cases[number]) or "untouched"
-        began = time.perf_counter()
-        told = play(setting, cases[number])
-        seconds[kind] += time.perf_counter() - began
+        seconds[kind] += took
         count[kind] += 1
         if told:
             violations[kind] += 1
-            faults = " and ".join(map(str, cases[number]))
-            print(f"{setting.name} {number}: {faults}\n  {told}", flush=True)
+            print(f"{setting.name} {number} FAILED: {told} ({_named(cases[number])})", flush=True)
+            if first_failure:
+                return 1
     print(f"\n{setting.name:32} cases  seconds  violations")
     for kind in count:
         print(f"{kind:32} {count[kind]:5}  {seconds[kind]:7.1f}  {violations[kind]:10}")

@@ -23,6 +23,7 @@ from gossipdp.protocol.events import (
     ExchangeEnded,
     MessageDropped,
     Notice,
+    ResyncEnded,
     RoundDone,
     UpdateRefused,
 )
@@ -59,6 +60,8 @@ class Books:
         self.doubts: Counter[Life] = Counter()
         """chunks a life has reported as in doubt"""
         self.mixed = self.exchanges = self.rounds = 0
+        self.resyncs: Counter[str] = Counter()
+        """by reason"""
         self.mixed_at: dict[Life, float] = {}
         """when a life's anchor was last moved by an exchange"""
         self._applied: set[tuple[Life, jobs.ChunkKey]] = set()
@@ -96,6 +99,10 @@ class Books:
                 self.doubts[life] += count
             case ExchangeEnded():
                 self.exchanges += event.chunks > 0
+            case ResyncEnded():
+                # Rounds are counted on from those of whoever it follows.
+                self._rounds.pop(life, None)
+                self.resyncs[event.reason] += 1
             case RoundDone(number, clock):
                 before, clock_before = self._rounds.get(life, 0), self._clocks.get(life, 0)
                 assert number == before + 1 or not before, f"I7 {host.name}: round {number} after {before}"
@@ -141,7 +148,7 @@ class Books:
                 norm = float(np.linalg.norm(moved))
                 slack = RELATIVE * float(np.linalg.norm(before)) + 1e-6
                 assert norm <= largest * (1 + 1e-3) + slack, f"I11 {host.name}: moved {norm}, bound {largest}"
-            case jobs.Found() | jobs.Adopt():
+            case jobs.Found() | jobs.Adopt() | jobs.Resync():
                 pass
             case _:
                 assert not moved.any(), f"I1 {host.name}: {type(job).__name__} moved the anchor"
@@ -242,6 +249,7 @@ class Books:
             assert self.doubts[life] >= count, f"I2 {life}: {count} chunks in doubt, {self.doubts[life]} counted"
         for host in up:
             assert host.peer is not None
+            assert not host.peer.resyncing and not host.peer.apart, f"I15 {host.name}: two sides are still apart"
             assert host.peer.averaging.in_doubt == 0 or len(up) < len(hosts), f"I2 {host.name}: still in doubt"
             for other in hosts:
                 if other is not host:
@@ -302,6 +310,7 @@ def _chunk(job: jobs.Job) -> int | None:
             | jobs.OuterStep(chunk)
             | jobs.Freeze(chunk)
             | jobs.Adopt(chunk)
+            | jobs.Resync(chunk)
         ):
             return chunk
     return None

@@ -42,6 +42,7 @@ JOB_TIME = {
     jobs.Bind: 0.1,
     jobs.Unbind: 0.01,
     jobs.Restore: 20.0,
+    jobs.Keep: 20.0,
     jobs.Allocate: 1.0,
 }
 """virtual duration of a job in units of `Conditions.job`; 1 for those not listed, which work on one chunk"""
@@ -133,12 +134,16 @@ class Host:
     address: str
     outbound: bool = False
     """nobody can dial it; to be set before it starts"""
+    downlink: float | None = None
+    """bytes per second that reach it on all data lanes together; None: no limit"""
     incarnation: int = 0
     life: int = 0
     peer: Peer | None = None
     algorithm: Pairwise = field(default_factory=Pairwise)
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
+    pinned: list[Checkpoint] = field(default_factory=list)
+    """checkpoints of what this host has given up for another side's model"""
     region: Region | None = None
     bound: Region | None = None
     """the region the ledger works on: `region`, once the Bind job has run"""
@@ -194,7 +199,8 @@ class Network:
         self._by_id: dict[bytes, Host] = {}
         self._by_address: dict[str, Host] = {}
         self._lane_free: dict[tuple[int, int, Lane], float] = {}
-        self._uplink_free: dict[int, float] = {}
+        self._gates_free: dict[int, float] = {}
+        """when a host's uplink is free again, and, under ~index, its downlink"""
         self._arrived: dict[tuple[int, int, Lane], float] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._opened: dict[tuple[int, int], float] = {}
@@ -422,10 +428,10 @@ class Network:
         conditions, random = self.conditions, self._links
         size = sum(memoryview(frame).nbytes for frame in envelope.frames)
         sent = max(self.now, self._lane_free.get(lane, 0.0)) + size / conditions.bandwidth
-        if envelope.lane == Lane.DATA and conditions.uplink is not None:
-            turn = max(self.now, self._uplink_free.get(sender.index, 0.0)) + size / conditions.uplink
-            self._uplink_free[sender.index] = turn
-            sent = max(sent, turn)
+        for gate, rate in ((sender.index, conditions.uplink), (~target.index, target.downlink)):
+            if envelope.lane == Lane.DATA and rate is not None:
+                self._gates_free[gate] = max(self.now, self._gates_free.get(gate, 0.0)) + size / rate
+                sent = max(sent, self._gates_free[gate])
         self._lane_free[lane] = sent
         message = envelope.message
         passes = self._passes is None or self._passes(sender, target, message)
@@ -466,6 +472,8 @@ def perform(host: Host, job: jobs.Job) -> jobs.Result:
             return host.algorithm.ledger.unbind()
         case jobs.Restore():
             return _restore(host)
+        case jobs.Keep(reason):
+            return _keep(host, reason)
     return host.algorithm.run(job)
 
 
@@ -478,6 +486,14 @@ def _restore(host: Host) -> jobs.Restored | None:
     host.algorithm.ledger.a[:] = saved.a
     host.algorithm.ledger.v[:] = saved.v
     return jobs.Restored(saved.schema, saved.clock, saved.rounds)
+
+
+def _keep(host: Host, reason: str) -> None:
+    model, ledger, peer = host.running.model, host.algorithm.ledger, host.running
+    assert model is not None
+    host.checkpoint = Checkpoint(model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy())
+    if reason == "apart":
+        host.pinned.append(host.checkpoint)
 
 
 def _signature(peer: bytes, data: bytes) -> bytes:

@@ -138,11 +138,18 @@ class Reader:
                 chunks = -(-message.parameters // message.chunk_parameters)
                 return f"StateManifest: {message.parameters} parameters in {chunks} chunks, round {message.rounds}"
             case said.StateAsk(_, _, chunks):
-                return f"StateAsk for chunks {', '.join(map(str, chunks))}"
+                return f"StateAsk for chunk{'s' * (len(chunks) > 1)} {', '.join(map(str, chunks))}"
             case said.StateChunk(_, _, chunk):
                 return f"StateChunk {chunk}"
             case said.StateRefuse(_, reason):
                 return f"StateRefuse: {reason}"
+            case said.StateProbe(_, starts):
+                return f"StateProbe: {len(starts)} runs of your anchor, to judge another's state by"
+            case said.StateSample(_, clock, rounds):
+                return f"StateSample of round {rounds}, clock {clock}"
+            case said.Lineage(line=line) if line.generation:
+                held = f"Lineage: of line {self.name(line.maker)} with {line.members} members, clock {line.clock}"
+                return f"{held}{', apart from you' * message.apart}"
         return type(message).__name__
 
     def _news(self, members: Iterable[Member]) -> list[str]:
@@ -185,6 +192,16 @@ class Reader:
                 return f"counts in doubt, for ever: chunks {count}, partner {self.name(partner)}"
             case events.TransferProgress(source, chunks, of):
                 return f"has {chunks} of {of} chunks of the state from {self.name(source)}"
+            case events.StateJudged(source, witness, plausible):
+                verdict = "plausible" if plausible else "not plausible"
+                by = self.name(witness) if witness else "default, for there is no other peer"
+                return f"takes the state from {self.name(source)} for {verdict}, by {by}"
+            case events.ResyncBegan("apart", members, others):
+                return f"follows {others} who were apart from this side of {members}, and fetches their model"
+            case events.ResyncBegan():
+                return "has fallen behind, and fetches the model anew"
+            case events.ResyncEnded(_, source, complete):
+                return f"has the model of {self.name(source)} now" if complete else "finds nobody left to follow"
             case events.Left():
                 return "has said goodbye"
             case events.Notice(code, text):

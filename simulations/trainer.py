@@ -56,7 +56,8 @@ class Trainer:
         self._random = network.random(f"trainer/{host.index}/{number}")
         rows = np.random.Generator(np.random.PCG64(self._random.getrandbits(64)))
         self._noise = (config.noise * rows.standard_normal(2 * schema.size)).astype(np.float32)
-        self._optimum = _optimum(schema.size)
+        self.optimum = _optimum(schema.size)
+        """what it trains towards"""
         self.x: NDArray[np.float32] = rows.standard_normal(schema.size).astype(np.float32)
         """the live parameters; its own start, until the daemon says otherwise"""
         self.since: NDArray[np.float64] = np.zeros(schema.size)
@@ -152,7 +153,7 @@ class Trainer:
         start = self._random.randrange(len(self.x))
         before = self.x.astype(np.float64)
         if self._moving:
-            self.x -= np.float32(self.config.rate) * (self.x - self._optimum)
+            self.x -= np.float32(self.config.rate) * (self.x - self.optimum)
             self.x += self._noise[start : start + len(self.x)]
         self.since += self.x - before
         self.steps += 1

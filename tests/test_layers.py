@@ -121,10 +121,12 @@ def test_third_party_imports_are_those_of_the_table(folder, path):
 
 
 def _extra(path):
-    """The laboratory and the baselines train; benchmarks also measure what they compare with."""
+    """The laboratory and the baselines train; benchmarks also measure what they compare with; adapters adapt."""
     relative = path.relative_to(ROOT)
     if relative.parts[:2] == ("simulations", "benchmarks"):
         return {"torch", "zmq", "nacl", "psutil"}
+    if relative.parts[:3] == ("gossipdp", "training", "adapters"):
+        return {"transformers", "accelerate", "lightning", "pytorch_lightning", "ray"}
     trains = relative.parts[:2] == ("simulations", "wan") or relative.name in {"lab.py", "baselines.py"}
     return {"torch"} if trains else set()
 

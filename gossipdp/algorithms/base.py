@@ -188,15 +188,52 @@ class Ledger:
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
         """a := payload on `chunk`, v := 0, if length and hash are right and every value is finite."""
+        values = self._thawed(chunk, payload, digest)
+        if values is not None:
+            span = self.span(chunk)
+            self.a[span] = values
+            self.v[span] = 0.0
+        return values is not None
+
+    def resync(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
+        """As `adopt`, while x is trained on: x + pending moves by what a moves by, so the invariant holds."""
+        values = self._thawed(chunk, payload, digest)
+        if values is not None:
+            span = self.span(chunk)
+            pending = self.pending(chunk)
+            pending += values - self.a[span]
+            self.a[span] = values
+            self.v[span] = 0.0
+        return values is not None
+
+    def _thawed(self, chunk: int, payload: Buffer, digest: bytes) -> Vector | None:
+        """What `freeze` wrote, or None if it is not that, or not finite."""
         span = self.span(chunk)
         if memoryview(payload).nbytes != 2 * (span.stop - span.start) or state_hash(payload) != digest:
-            return False
+            return None
         values: Vector = (np.frombuffer(payload, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if not _finite(values):
-            return False
-        self.a[span] = values
-        self.v[span] = 0.0
-        return True
+        return values if _finite(values) else None
+
+    def sample(self, starts: tuple[int, ...]) -> Vector:
+        """RUN values of the anchor from each start on, fewer where the model ends; a new vector."""
+        return np.concatenate([self.a[start : start + jobs.RUN] for start in starts])
+
+    def compare(self, runs: tuple[tuple[int, int, int], ...], size: int, payload: Buffer) -> jobs.Compared | None:
+        """Distance of the anchor to `payload` over `runs`; None if payload has another length, or NaN or Inf."""
+        if memoryview(payload).nbytes != 4 * size:
+            return None
+        values: Vector = np.frombuffer(payload, "<f4")
+        if size == 0 or not _finite(values):
+            return None
+        count, distance2, scale2 = 0, 0.0, 0.0
+        for place, first, length in runs:
+            theirs = values[place : place + length].astype(np.float64)
+            count += length
+            distance2 += float(np.sum((self.a[first : first + length] - theirs) ** 2))
+            scale2 += float(np.sum(theirs**2))
+        if not count:
+            return jobs.Compared(math.nan, math.nan)
+        return jobs.Compared(math.sqrt(distance2 / count), math.sqrt(scale2 / count))
 
 
 def state_hash(payload: Buffer) -> bytes:

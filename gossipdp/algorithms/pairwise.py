@@ -94,7 +94,13 @@ class Pairwise:
             case jobs.Freeze(chunk):
                 return self.ledger.freeze(chunk)
             case jobs.Adopt(chunk, payload, digest):
-                return self._adopt(chunk, payload, digest)
+                return self._taken(chunk, self.ledger.adopt(chunk, payload, digest))
+            case jobs.Resync(chunk, payload, digest):
+                return self._taken(chunk, self.ledger.resync(chunk, payload, digest))
+            case jobs.Sample(starts):
+                return self._sample(starts)
+            case jobs.Compare(runs, size, payload):
+                return self.ledger.compare(runs, size, payload)
             case jobs.Allocate(size, trainable, chunk_parameters):
                 return self.allocate(size, trainable, chunk_parameters)
         raise TypeError(f"no such job: {job!r}")
@@ -128,13 +134,21 @@ class Pairwise:
         self._step[chunk] = math.sqrt(movement2)
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
-    def _adopt(self, chunk: int, payload: Buffer, digest: bytes) -> jobs.Checked:
-        taken = self.ledger.adopt(chunk, payload, digest)
+    def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:
             blocks = self._blocks(chunk)
             self.range[blocks] = JOIN_RANGE * block_max(self.ledger.a[self.ledger.span(chunk)])
             self.moved[blocks] = 0.0
         return jobs.Checked(taken)
+
+    def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
+        chunks = sorted({start // self.ledger.chunk_parameters for start in starts})
+        spans = [self.ledger.span(chunk) for chunk in chunks]
+        parameters = sum(span.stop - span.start for span in spans)
+        distance, step = (
+            math.sqrt(float(np.sum(known[chunks] ** 2)) / parameters) for known in (self._distance, self._step)
+        )
+        return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), distance, step)
 
     # -- the exchange -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from random import Random
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
-from gossipdp.protocol.exchange import Deadlines, Terms
+from gossipdp.protocol.exchange import Deadlines, Terms, keeps_to
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.messages import (
@@ -33,7 +33,6 @@ from gossipdp.protocol.messages import (
     Refuse,
     State,
     Void,
-    short,
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
@@ -97,13 +96,15 @@ class Averaging:
         self._incarnation = incarnation
         self._first = 0
         self._round = 0
-        self._stopped = False
+        self._stopped = self._held = False
         self._log_pace = math.nan
         self.model: Model | None = None
         self.codec = ""
         self.pull = 0.0
         self.schedule: Schedule | None = None
         """to follow while the view is full and fresh; the owner sets it at the beginning of each round"""
+        self.apart: Mapping[bytes, int] = {}
+        """members that nothing is exchanged with; the owner's"""
         self._step = self._last_step = 0
         """the scheduled step to meet next, and the first of the next round"""
 
@@ -130,18 +131,34 @@ class Averaging:
         """Offer and accept no more, and end what is under way at the next chunk boundary."""
         self._stopped = True
         self._matching.wanted = 0
+        self._break_off(now, "leaving")
+        self.step(now)
+
+    def hold(self, held: bool, now: float) -> bool:
+        """While `held`, offer and accept nothing, and end what is under way: true once nothing is."""
+        if held:
+            self._break_off(now, "joining")
+        self._held = held
+        self.step(now)
+        return self._active is None
+
+    def _break_off(self, now: float, reason: str) -> None:
         if (offered := self._matching.withdraw()) is not None:
             self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
         if isinstance(self._active, Initiator):
             self._active.finish_early(now)
         elif self._active is not None:
-            self._active.close("cut", now, "leaving")
-        self.step(now)
+            self._active.close("cut", now, reason)
 
     @property
     def partner(self) -> bytes | None:
         """Whom this peer is averaging with right now."""
         return None if self._active is None else self._active.terms.partner
+
+    @property
+    def satisfied(self) -> bool:
+        """This round's exchanges are over."""
+        return self._active is None and not self._matching.wanted and not self._settling
 
     @property
     def at_rest(self) -> bool:
@@ -296,15 +313,17 @@ class Averaging:
     def _objection(self, offer: Offer, source: bytes) -> str:
         if self._stopped:
             return "leaving"
-        if self.model is None:
+        if self.model is None or self._held:
             return "joining"
+        if source in self.apart:
+            return "apart"
         if offer.schema != self.model.schema.digest:
             return "schema"
         if offer.settings != self._config.settings:
             return "settings"
         if offer.codec not in self._config.fineness:
             return "codec"
-        if self._active is not None:
+        if self._active is not None or (self._config.matching.exact and not self._matching.wanted):
             return "busy"
         if not self._matching.yields_to(source, self._me):
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
@@ -315,24 +334,17 @@ class Averaging:
     def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
         offered = self._matching.offered
         if offered is None or (offered.partner, offered.exchange) != (source, exchange):
-            self._accepted_late(accept, source, exchange, now)
-            return
-        fineness, offer = self._config.fineness, self._offer_out
-        assert offer is not None
-        fair = (
-            accept.codec in fineness
-            and fineness[accept.codec] >= fineness[offer.codec]
-            and accept.weight <= offer.weight
-            and accept.pull <= offer.pull
-            and accept.window <= offer.window
-            and accept.rate <= offer.rate
-        )
-        if not fair or self.model is None:
+            return self._accepted_late(accept, source, exchange, now)
+        assert self._offer_out is not None
+        terms = self._terms(source, accept, accept.incarnation)
+        if 0 < accept.incarnation < terms.incarnation:
+            return  # its life is over, and the next one may accept a copy of the offer on other terms
+        if not keeps_to(accept, self._offer_out, self._config.fineness) or self.model is None or source in self.apart:
             self._matching.refused("terms", now)
             self._outputs.send(source, End(exchange, True, "unwanted"))
             return
         initiator = Initiator(
-            self._terms(source, accept, accept.incarnation),
+            terms,
             self._me,
             self._outputs,
             self._config.deadlines,
@@ -357,7 +369,6 @@ class Averaging:
         self._outputs.send(source, End(exchange, True, reason))
 
     def _terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
-        unmet = self._met.get(partner, -LATELY) <= self._round - LATELY
         member = self._membership.members.get(partner)
         return Terms(
             partner=partner,
@@ -368,7 +379,7 @@ class Averaging:
             pull=accept.pull,
             window=accept.window,
             rate=accept.rate,
-            unmet=unmet,
+            unmet=self._met.get(partner, -LATELY) <= self._round - LATELY,
             lower=self._me < partner,
         )
 
@@ -391,8 +402,10 @@ class Averaging:
 
     def step(self, now: float) -> None:
         """Retire what has ended, and offer if a partner is wanted."""
+        if self._active is not None and self._active.terms.partner in self.apart:
+            self._break_off(now, "apart")
         self._retire(now)
-        if self._active is None and self.model is not None and not self._stopped:
+        if self._active is None and self.model is not None and not self._stopped and not self._held:
             self._make_offer(now)
 
     def _retire(self, now: float) -> None:
@@ -423,6 +436,7 @@ class Averaging:
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
         alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
+        excluded |= dict.fromkeys(self.apart, "apart")
         met = {member.id for member in alive if self._met.get(member.id) == self._round}
         scheduled = None if self._matching.wanted == 0 else self._scheduled()
         partner = self._matching.candidate(alive, excluded, met, self._membership.rtt, now, scheduled)
@@ -442,11 +456,7 @@ class Averaging:
             )
             self._send_offer(partner)
         elif self._matching.lonely(now):
-            reasons = {**{member.id: "not asked" for member in alive}, **self._matching.reasons, **excluded}
-            some = sorted(reasons.items())[:8]
-            told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
-            text = f"no partner in {self._config.matching.lonely:g} s: {len(alive)} members ({told}); training goes on"
-            self._outputs.emit(Notice("GD-401", text))
+            self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
     def _scheduled(self) -> bytes | None:
         """Whom the next step names."""
@@ -468,7 +478,7 @@ class Averaging:
         sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
         sides += [self._active] if isinstance(self._active, Initiator) else []
         times = [side.timer() for side in sides]
-        if self._active is None and self.model is not None and not self._stopped:
+        if self._active is None and self.model is not None and not self._stopped and not self._held:
             times.append(self._matching.timer())
         return min((time for time in times if time is not None), default=None)
 

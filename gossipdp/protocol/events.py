@@ -144,7 +144,8 @@ class ChunksInDoubt(Event):
 
 @dataclass(frozen=True, slots=True)
 class UpdateRefused(Event):
-    """A peer's payload was refused before a byte reached the anchor. reason: payload, nan, share, hash."""
+    """A peer's payload was refused before a byte reached the anchor. reason: payload, nan, share, hash,
+    manifest, schema, implausible."""
 
     peer: bytes
     reason: str
@@ -163,6 +164,71 @@ class TransferProgress(Event):
     source: bytes
     chunks: int
     of: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettled(Event):
+    """With mode "sync": the exchanges of the round that `snapshot` ended are over, and their corrections handed out."""
+
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateJudged(Event):
+    """A witness has compared what `source` gave with its own anchor. witness b"": nobody could, and it was taken.
+
+    distance, bound: RMS per parameter; `plausible` if the one is within the other.
+    """
+
+    source: bytes
+    witness: bytes
+    plausible: bool
+    distance: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncBegan(Event):
+    """This peer gives up its own state for the network's. reason: apart (`members` of its side have met `others` who
+    trained without them for long) or lag (it has fallen behind)."""
+
+    reason: str
+    members: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncEnded(Event):
+    """`complete`: this peer holds what `source` has; else there was nobody left to fetch it from. seconds."""
+
+    reason: str
+    source: bytes
+    complete: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataKnown(Event):
+    """This peer knows what others have read of a data set, or that nobody is there to ask: it gives leases now."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DataCovered(Event):
+    """How far the network has come with a data set; now and then while it goes on. Counts of blocks.
+
+    finished, blocks: in `epoch`, the first that is not covered. open: leases of this peer. duplicates: blocks it has
+    finished and that another was known to have finished before, since its start.
+    """
+
+    name: str
+    epoch: int
+    finished: int
+    blocks: int
+    readers: int
+    open: int
+    duplicates: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,16 @@ business. No vector is touched: jobs are.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeEnded, UpdateRefused
-from gossipdp.protocol.messages import Message
+from gossipdp.protocol.messages import Accept, Message, Offer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["MAX_TURNS", "Deadlines", "OpenChunk", "Side", "Tally", "Terms"]
+__all__ = ["MAX_TURNS", "Deadlines", "OpenChunk", "Side", "Tally", "Terms", "keeps_to"]
 
 MAX_TURNS = 12
 """of one chunk: ranges, four stages and an acknowledgement, with room"""
@@ -62,6 +63,18 @@ class Terms:
     lower: bool
     rate: float = math.inf
     """bytes a second, each way; the initiator opens chunks no faster"""
+
+
+def keeps_to(accept: Accept, offer: Offer, fineness: Mapping[str, int]) -> bool:
+    """Does the answer claim no more than was offered, and a codec at least as fine?"""
+    return (
+        accept.codec in fineness
+        and fineness[accept.codec] >= fineness[offer.codec]
+        and accept.weight <= offer.weight
+        and accept.pull <= offer.pull
+        and accept.window <= offer.window
+        and accept.rate <= offer.rate
+    )
 
 
 @dataclass

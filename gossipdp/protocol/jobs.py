@@ -8,7 +8,7 @@ The protocol never touches a vector. It asks for a job on one chunk (50 ms at mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gossipdp.protocol.wire import Buffer
 
@@ -247,5 +247,64 @@ class Adopt(Job):
     hash: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Resync(Job):
+    """As Adopt, on a peer that trains: payload - a_c is added to a_c and to pending, so x follows at the next drain.
+    Result: Checked (finite False: refused)."""
+
+    chunk: int
+    payload: Buffer
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Job):
+    """Save a checkpoint, for this peer is about to follow others: reason apart (to be kept until people decide) or lag.
+    The driver does it, and may finish it after later jobs. Result: None."""
+
+    reason: str
+
+
+RUN: Final = 256
+"""parameters of one run of a Sample"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Job):
+    """Copy RUN parameters of the anchor from each start on, fewer where the model ends. Result: Sampled."""
+
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """payload: fp32 values, run after run. distance: of two anchors at the last exchanges of these chunks; step: of the
+    anchor in a round; both RMS per parameter, NaN while unknown."""
+
+    payload: Buffer
+    distance: float
+    step: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Job):
+    """How far are the values of `payload` from the anchor? Result: Compared, or None if it is malformed.
+
+    runs: (place in payload, first parameter, length) of what is to be compared; size: values that payload has to hold.
+    """
+
+    runs: tuple[tuple[int, int, int], ...]
+    size: int
+    payload: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """distance of the two and scale of the payload's, RMS per parameter; NaN if there was nothing to compare."""
+
+    distance: float
+    scale: float
+
+
 Result = Any
-"""Checked, Stepped, Sealed, Turn, Frozen or None, as each job says."""
+"""Checked, Stepped, Sealed, Turn, Frozen, Sampled, Compared or None, as each job says."""

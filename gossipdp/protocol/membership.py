@@ -70,6 +70,8 @@ class Membership:
         self._round: list[tuple[bytes, str]] = []
         """who is still to be dialled in this round, the next last"""
         self._joined = self._cloned = False
+        self.buried = 0
+        """times that others thought this peer failed"""
         self._dial_at: float | None = None
         self._dial_wait = config.join_interval
         self._mooring = Mooring(self._view, self._dissemination, now)
@@ -285,6 +287,7 @@ class Membership:
                 self._outputs.emit(Notice("GD-205", text))
         elif overrides(record, me) and me.state != State.LEFT:
             self.health.worse()
+            self.buried += record.state == State.FAILED
             self._change_me(State.ALIVE, record.refutation + 1, now)
             self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
 

@@ -28,6 +28,12 @@ DIGEST_BYTES: Final = 256
 """bytes of one part of a view's digest"""
 MAX_ACCUSERS: Final = 8
 """accusers of one suspect; fewer records of this kind go into a message"""
+MAX_BLOCKS: Final = 16_384
+"""blocks of an epoch of a data set"""
+MAX_LEASES: Final = 24
+"""blocks that one peer says it has open"""
+MAX_READERS: Final = 24
+"""readers of a data set in one message"""
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -189,7 +195,7 @@ class Accept(Message, frozen=True):
 
 
 class Refuse(Message, frozen=True):
-    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec."""
+    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec, apart."""
 
     exchange: U63
     reason: Reason
@@ -282,8 +288,6 @@ class StateManifest(Message, frozen=True):
     rounds: U32
     schema: Digest
     settings: Digest
-    distance: Norm
-    """the source's estimate of the consensus distance, RMS per parameter"""
 
 
 class StateAsk(Message, frozen=True):
@@ -309,6 +313,25 @@ class StateRefuse(Message, frozen=True):
     reason: Reason
 
 
+class StateProbe(Message, frozen=True):
+    """Send your anchor's values from these parameters on: I judge by them what I fetch from somebody else."""
+
+    transfer: U63
+    starts: Annotated[tuple[U63, ...], Meta(min_length=1, max_length=16)]
+
+
+class StateSample(Message, frozen=True):
+    """A witness's own values. Buffers: [fp32 values, up to 256 from each start asked for]."""
+
+    transfer: U63
+    clock: U63
+    rounds: U32
+    distance: Norm
+    """of two anchors at the witness's last exchanges, RMS per parameter"""
+    step: Norm
+    """of the witness's anchor in a round, RMS per parameter"""
+
+
 class Standing(Message, frozen=True):
     """What the sender has, and of when. A peer that comes back with a checkpoint says so to all until one is ready."""
 
@@ -320,6 +343,69 @@ class Standing(Message, frozen=True):
     rounds: U32
     reply: bool
     """and what has the receiver?"""
+
+
+# -- sides that meet again ------------------------------------------------------------------------------------
+
+
+class Line(Struct, frozen=True, array_like=True):
+    """What one member said of its side of the network when it met another side: the name of that side's model."""
+
+    generation: U32
+    """counts reunions; 0 for no line"""
+    members: U32
+    """0: the maker was told that it is apart, and speaks for nobody"""
+    clock: U63
+    rounds: U32
+    maker: Annotated[bytes, Meta(max_length=32)]
+
+
+class Lineage(Message, frozen=True):
+    """The line that the sender holds."""
+
+    incarnation: U32
+    """the sender's: a word of an earlier life may come late"""
+    number: U63
+    """counts what the sender has said of this kind: so may one of this life"""
+    apart: bool
+    """the sender holds the receiver apart: it has trained without it for long"""
+    reply: bool
+    """and which line does the receiver hold?"""
+    lag: U63
+    """steps of the network's clock since the sender's last exchange or transfer; huge while it re-syncs"""
+    line: Line
+
+
+# -- data -----------------------------------------------------------------------------------------------------
+
+
+class Reader(Struct, frozen=True, array_like=True):
+    """Which blocks of a data set one peer has open. A later (incarnation, sequence) overrides an earlier one."""
+
+    peer: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    """the first bytes of its id"""
+    incarnation: U32
+    sequence: U32
+    """counts what it has said in this incarnation"""
+    reads: bool
+    """it trains on this data set; False: it did"""
+    leases: Annotated[tuple[U32, ...], Meta(max_length=MAX_LEASES)] = ()
+    """the epoch's last 16 bits << 16 | block"""
+
+
+class Coverage(Message, frozen=True):
+    """What the sender knows of a data set. Buffers: [blocks finished in `epoch`, and in the one after it]; see
+    `sharding` for how a set is written."""
+
+    data: Digest
+    name: Name
+    blocks: Annotated[int, Meta(ge=1, le=MAX_BLOCKS)]
+    """of an epoch"""
+    epoch: U32
+    """all before it are finished"""
+    reply: bool
+    """and what does the receiver know?"""
+    readers: Annotated[tuple[Reader, ...], Meta(max_length=MAX_READERS)] = ()
 
 
 MESSAGES: Final[dict[int, type[Message]]] = {
@@ -344,6 +430,10 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     19: StateChunk,
     20: StateRefuse,
     21: Standing,
+    22: StateProbe,
+    23: StateSample,
+    24: Lineage,
+    25: Coverage,
 }
 """Append only."""
 
@@ -353,10 +443,14 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     Ack: (0, MAX_FRAMES - 1),
     StateManifest: (3, 3),
     StateChunk: (1, 1),
+    StateSample: (1, 1),
+    Coverage: (2, 2),
 }
 """How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
 
-DATA_LANE: Final[frozenset[type[Message]]] = frozenset({Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk})
+DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
+    {Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk, StateSample}
+)
 """Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
 
 

@@ -19,7 +19,17 @@ from typing import Final, NamedTuple
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, Notice
 from gossipdp.protocol.membership import Membership
-from gossipdp.protocol.messages import Has, Member, PushPull, Standing, State, StateChunk, StateManifest, StateRefuse
+from gossipdp.protocol.messages import (
+    Has,
+    Member,
+    PushPull,
+    Standing,
+    State,
+    StateChunk,
+    StateManifest,
+    StateRefuse,
+    StateSample,
+)
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.transfer import Joiner, Model
@@ -130,9 +140,13 @@ class Origin:
                 other.standing = message
 
     def receive(
-        self, message: StateManifest | StateChunk | StateRefuse, buffers: list[Buffer], source: bytes, now: float
+        self,
+        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        buffers: list[Buffer],
+        source: bytes,
+        now: float,
     ) -> None:
-        """A word of the source that this peer fetches from."""
+        """A word of the source that this peer fetches from, or of a witness."""
         # While the checkpoint is being read, nothing else may make room for a model.
         if self._joiner is None or self._restoring:
             return
@@ -143,22 +157,32 @@ class Origin:
         elif mismatch:
             text = "the network runs with other settings than this peer: see `gossipdp config show` on both"
             self._outputs.emit(Notice("GD-303", text))
+        self._conclude()
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
         if self._joiner is not None and member.state in (State.FAILED, State.LEFT):
             self._joiner.gone(member.id, now)
+            self._conclude()
         other = self._others.get(member.id)
         if other is not None and other.standing is not None and other.standing.incarnation < member.incarnation:
             del self._others[member.id]
 
     def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
         """The result of an Adopt."""
+        if self._joiner is not None:
+            self._joiner.adopted(job, result, now)
+            self._conclude()
+
+    def compared(self, result: jobs.Compared | None, now: float) -> None:
+        """The result of a Compare."""
+        if self._joiner is not None:
+            self._joiner.compared(result, now)
+            self._conclude()
+
+    def _conclude(self) -> None:
         joiner = self._joiner
-        if joiner is None:
-            return
-        joiner.adopted(job, result, now)
-        if joiner.done:
+        if joiner is not None and joiner.done:
             assert joiner.manifest is not None
             clock, rounds = joiner.manifest.clock, joiner.manifest.rounds
             network = max(clock, self._progress.clock())
@@ -203,6 +227,7 @@ class Origin:
         if self._joiner is None:
             return
         self._joiner.handle_timer(now)
+        self._conclude()
         if self.held is not None and now >= self._ask_at:
             self._ask_at = now + self._period
             self._ask()

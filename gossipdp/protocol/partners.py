@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gossipdp.protocol.messages import Member
+from gossipdp.protocol.messages import Member, short
 
 __all__ = ["Matching", "MatchingConfig", "choose_partner", "exchanges_per_round", "out_of_reach"]
 
@@ -32,6 +32,8 @@ class MatchingConfig:
     """while the view is full and fresh, and N a power of two, meet along the hypercube (`schedule`)"""
     patience: float = 1.0
     """wait so long for the scheduled partner, plus 4 round trips; then anybody will do"""
+    exact: bool = False
+    """accept only what is wanted: with mode "sync" a peer that has not ended its round is not mixed with"""
     lonely: float = 30.0
     """without a partner for so long, tell the operator (GD-401)"""
 
@@ -178,6 +180,13 @@ class Matching:
             self._lonely_since = now
             return True
         return False
+
+    def loneliness(self, alive: Sequence[Member], excluded: Mapping[bytes, str]) -> str:
+        """Why nobody is found, for the operator."""
+        reasons = {**{member.id: "not asked" for member in alive}, **self.reasons, **excluded}
+        some = sorted(reasons.items())[:8]
+        told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
+        return f"no partner in {self._config.lonely:g} s: {len(alive)} members ({told}); training goes on"
 
     def timer(self) -> float | None:
         if self.offered is not None:

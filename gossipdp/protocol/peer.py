@@ -20,12 +20,16 @@ from gossipdp.protocol.events import (
     MemberChanged,
     MessageDropped,
     Pace,
+    RoundSettled,
     SessionRefused,
     SnapshotTaken,
     StateReady,
 )
+from gossipdp.protocol.lag import Own
 from gossipdp.protocol.membership import Membership, MembershipConfig
 from gossipdp.protocol.messages import (
+    Coverage,
+    Lineage,
     Member,
     Nack,
     Ping,
@@ -36,16 +40,20 @@ from gossipdp.protocol.messages import (
     StateAsk,
     StateChunk,
     StateManifest,
+    StateProbe,
     StateRefuse,
     StateRequest,
+    StateSample,
 )
 from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.reunion import NO_LINE, Reunion
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.protocol.sharding import Sharding
 from gossipdp.protocol.transfer import Joiner, Model, Source, TransferConfig
 from gossipdp.protocol.wire import Buffer
 
@@ -55,6 +63,8 @@ WARMUP_EVERY = 5
 """H during the warm start, at the least"""
 ALONE_AFTER = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
+AGAINST_EXCHANGE = 4.0
+"""times as long as an exchange that a transfer may take: 2 bytes a parameter, not half a byte"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,7 @@ class PeerConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     every: int = 50
     """H, inner steps a round, after the warm start"""
+    codec: str = "modulo"
     bits: int = 4
     """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
     lr: float = 0.7
@@ -76,9 +87,14 @@ class PeerConfig:
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
     early_steps: int = 1000
     """steps of the network's clock with several exchanges a round, while the learning rate is high"""
+    sync: bool = False
+    """training waits for the exchanges of each round"""
     resume_after: float = 30.0
     """seconds a restarted peer looks for the network before it goes on from its own checkpoint, unless all it remembers
     are there before"""
+    apart_rounds: int = 10
+    """own rounds after which a member that was lost, and trained on without this peer, is no more averaged with: the
+    smaller side fetches the model of the larger"""
     leave_within: float = 5.0
     """seconds for the exchange under way to end before the goodbye is said anyhow"""
 
@@ -118,6 +134,9 @@ class Peer:
             outputs=self._outputs,
             ended=self._exchange_ended,
         )
+        self.sharding = Sharding(
+            self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
+        )
         self.rounds = Rounds(self._outputs)
         self._source = Source(config.transfer, self._outputs, sign)
         self._origin = Origin(
@@ -130,6 +149,25 @@ class Peer:
             tolerance=2 * config.every,
             adopt=self._has_model,
         )
+        take = jobs.Resync
+        self._reunion = Reunion(
+            self.membership,
+            self.progress,
+            lambda: Joiner(
+                config.transfer, self._outputs, verify, random, settings=config.averaging.settings, take=take
+            ),
+            random=random,
+            outputs=self._outputs,
+            apart_rounds=config.apart_rounds,
+            every=config.every,
+            me=self._own,
+            hold=self.averaging.hold,
+            done=self._resynced,
+        )
+        self.averaging.apart = self._reunion.apart
+        self._remembered: list[Member] = []
+        self._fetched_from = b""
+        self._took = ""
         self.model: Model | None = None
         self._pending_schema: bytes | None = None
         self._founding_schema = b""
@@ -141,8 +179,10 @@ class Peer:
         self._fine_round = 0
         self._rounds_before = 0
         self._step_time = 0.0
-        self._exchange_time = 0.0
+        self._exchange_time = self._transfer_time = 0.0
         self._submitted_at: float | None = None
+        self._unsettled = 0
+        """the snapshot whose exchanges training waits for"""
         self._leaving_at: float | None = None
         self._left = False
         self._followed: Schedule | None = None
@@ -161,6 +201,7 @@ class Peer:
         `resume` tells what this host's newest checkpoint is of: if no member has the model, and none alive holds a
         later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest.
         """
+        self._remembered = list(remembered)
         self._origin.join(now, remembered, resume)
         self.membership.remember(remembered)
         self.membership.join(addresses, now)
@@ -188,6 +229,7 @@ class Peer:
         if not self.rounds.submit(session, snapshot, applied, self._outer(), clock):
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return
+        self._unsettled = snapshot if self.config.sync else 0
         self._clock = clock
         self._steps += steps
         self._samples += samples
@@ -219,10 +261,21 @@ class Peer:
         match message:
             case Ping() | Pong() | PingRequest() | Nack() | PushPull():
                 self.membership.receive(message, source, now)
-            case StateRequest() | StateAsk():
-                self._source.receive(message, source, self._current_model(), now)
-            case StateManifest() | StateChunk() | StateRefuse():
+            case StateRequest() | StateAsk() | StateProbe():
+                model = self._current_model() if self._reunion.gives(message, source) else None
+                self._source.receive(message, source, model, now)
+                if isinstance(message, StateRequest) and self._reunion.line != NO_LINE:
+                    # Whose model it fetches, so that it belongs to that side if there are two.
+                    self._reunion.tell(source)
+            case StateManifest() | StateChunk() | StateRefuse() | StateSample() if self.model is None:
+                self._fetched_from = source if isinstance(message, StateChunk) else self._fetched_from
                 self._origin.receive(message, buffers, source, now)
+            case StateManifest() | StateChunk() | StateRefuse() | StateSample():
+                self._reunion.follower.receive(message, buffers, source, now)
+            case Lineage():
+                self._reunion.receive(message, source, now)
+            case Coverage():
+                self.sharding.receive(message, buffers, source, now)
             case Standing():
                 self._origin.standing(message, source, self._current_model(), now)
             case _:
@@ -249,8 +302,20 @@ class Peer:
                 model = self._current_model()
                 if model is not None:
                     self._source.frozen(job, result, model)
+            case jobs.Sample():
+                model = self._current_model()
+                if model is not None:
+                    self._source.sampled(result, model)
             case jobs.Adopt():
                 self._origin.adopted(job, result, now)
+            case jobs.Compare() if self.model is None:
+                self._origin.compared(result, now)
+            case jobs.Compare():
+                self._reunion.follower.compared(result, now)
+            case jobs.Resync():
+                self._reunion.follower.resynced(job, result, now)
+            case jobs.Keep():
+                self._reunion.follower.kept()
             case jobs.Restore():
                 self._origin.restored(result, now)
             case _:
@@ -267,8 +332,9 @@ class Peer:
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
         times = [self.membership.timer(), self.averaging.timer(), self._source.timer(), self._origin.timer()]
+        times.append(self._reunion.timer())
         if not self._left:
-            times.append(self._leaving_at)
+            times += [self._leaving_at, self.sharding.timer()]
         return min((time for time in times if time is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
@@ -276,6 +342,9 @@ class Peer:
         self.averaging.handle_timer(now)
         self._source.handle_timer(now)
         self._origin.handle_timer(now)
+        self._reunion.handle_timer(now)
+        if not self._left:
+            self.sharding.handle_timer(now)
         self._step(now)
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -311,6 +380,16 @@ class Peer:
         return self._origin.held
 
     @property
+    def resyncing(self) -> str:
+        """Why this peer fetches the network's model anew right now: apart, lag, or ""."""
+        return self._reunion.reason
+
+    @property
+    def apart(self) -> list[bytes]:
+        """Members who are there and trained without this peer for so long that nothing is exchanged with them yet."""
+        return self._reunion.present()
+
+    @property
     def clock(self) -> int:
         """Steps of the network's clock, as far as this peer knows."""
         return max(self._clock, self.progress.clock())
@@ -336,13 +415,29 @@ class Peer:
 
     def _step(self, now: float) -> None:
         """What follows from news, whichever input brought it."""
+        if self._took:
+            missing = self._remembered if self._took == "restored" else []
+            self._reunion.ready(self._fetched_from, missing, now)
+            self._took = ""
         while self._news.events:
             event = self._news.events.popleft()
             self._outputs.emit(event)
             if isinstance(event, MemberChanged):
                 self.averaging.member_changed(event.member, now)
                 self._origin.member_changed(event.member, now)
+                self._reunion.member_changed(event.member, now)
+                self.sharding.member_changed(now)
         self._origin.step(now)
+        self._reunion.step(now)
+        if self.rounds.held != bool(self._reunion.reason):
+            self.rounds.held = bool(self._reunion.reason)
+            if self.rounds.held:
+                self._source.forget()
+            else:
+                self.rounds.mixed()
+        if self._unsettled and self.rounds.handed_out and self.averaging.satisfied:
+            self._outputs.emit(RoundSettled(self._unsettled))
+            self._unsettled = 0
         leaving = self._leaving_at is not None and not self._left
         if leaving and (self.averaging.at_rest or now >= (self._leaving_at or now)):
             self._left = True
@@ -398,9 +493,26 @@ class Peer:
         self.averaging.model = self.model
         self._choose_terms()
         self._report()
+        self._took = origin
         self._outputs.emit(StateReady(origin, self._clock))
         self._set_pace()
         self._try_attach()
+
+    def _own(self) -> Own:
+        transfer = max(AGAINST_EXCHANGE * self._exchange_time, self._transfer_time)
+        steps = transfer / self._step_time if self._step_time > 0 else 0.0
+        return Own(self._clock, self.rounds.rounds, self._rounds_alone, steps)
+
+    def _resynced(self, clock: int, rounds: int, duration: float) -> None:
+        """The model is another's now, `clock` steps and `rounds` old."""
+        self._transfer_time = duration
+        self._clock = max(self._clock, clock)
+        ahead = max(0, rounds - self.rounds.rounds)
+        self.rounds.rounds += ahead
+        self._rounds_before += ahead
+        self._fresh, self._rounds_alone = True, ALONE_AFTER
+        self._choose_terms()
+        self._report()
 
     # -- rounds -----------------------------------------------------------------------------------------------
 
@@ -434,7 +546,7 @@ class Peer:
             bits = max(bits, 16)
         elif first:
             bits = max(bits, 8)
-        self.averaging.codec = f"modulo{bits}"
+        self.averaging.codec = f"modulo{bits}" if self.config.codec == "modulo" else self.config.codec
         outer = self._outer()
         self.averaging.pull = self.config.kappa / outer.lr if outer.momentum else 0.0
 
@@ -471,6 +583,7 @@ class Peer:
             self._fresh = False
             self._exchange_time = duration or self._exchange_time
             self.rounds.mixed()
+            self._reunion.mixed(now)
             self._choose_terms()
 
     def _report(self) -> None:

@@ -53,6 +53,8 @@ class Responder(Side):
         self._open: dict[int, OpenChunk] = {}
         self._mixed: dict[int, _Mixed] = {}
         self._void: set[int] = set()
+        self._opened = 0
+        """how many chunks the initiator is known to have opened, by its latest"""
         self._settled = False
         self._over = False
         self._counted = 0
@@ -82,8 +84,12 @@ class Responder(Side):
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
         self.heard_at = now
         self.tally.received += size
-        if isinstance(message, Ranges | Data | Ask) and message.chunk >= self._of:
-            return
+        if isinstance(message, Ranges | Data | Ask):
+            if message.chunk >= self._of:
+                return
+            if not self._over:
+                # Even a question about a chunk that never came tells that it was opened.
+                self._opened = max(self._opened, (message.chunk - self._first) % self._of + 1)
         match message:
             case Ranges(_, number):
                 self._open_chunk(number, buffers[0])
@@ -221,8 +227,7 @@ class Responder(Side):
     def _in_doubt(self) -> int:
         """A window of what was mixed at the most, for when the initiator opened its latest chunk no more were open; and
         that one took up a place itself."""
-        opened = self._open.keys() | self._mixed.keys() | self._void
-        latest = max(opened, key=lambda number: (number - self._first) % self._of, default=None)
+        latest = (self._first + self._opened - 1) % self._of
         return min(len(self._mixed), self.terms.window - (latest not in self._mixed))
 
     def forget(self) -> None:

@@ -59,6 +59,8 @@ class Rounds:
         self._releasable = 0
         self._dirty = False
         self._sealing = False
+        self.held = False
+        """corrections are kept back, for they are half of something; the owner says so"""
         self.finished_round = False
         self.founded = False
 
@@ -66,6 +68,11 @@ class Rounds:
     def founding(self) -> bool:
         """The network's first model is being taken from the training process."""
         return self._phase is _Phase.FOUNDING
+
+    @property
+    def handed_out(self) -> bool:
+        """Every correction so far is in a slot that the training process knows of."""
+        return self._phase is _Phase.IDLE and not self._dirty and not self._sealing
 
     def allocate(self, chunks: int, size: int) -> None:
         """The model has so many chunks and parameters."""
@@ -125,7 +132,8 @@ class Rounds:
             self._seal()
 
     def _seal(self) -> None:
-        if self._dirty and self.open and not self._out and not self._sealing and self._phase is _Phase.IDLE:
+        ready = self._dirty and not self.held and not self._out and not self._sealing
+        if ready and self.open and self._phase is _Phase.IDLE:
             self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
 

@@ -18,14 +18,25 @@ import msgpack
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import TransferProgress, UpdateRefused
-from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest
+from gossipdp.protocol.flow import Flow
+from gossipdp.protocol.messages import (
+    StateAsk,
+    StateChunk,
+    StateManifest,
+    StateProbe,
+    StateRefuse,
+    StateRequest,
+    StateSample,
+)
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.plausibility import Judge, Witness
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Joiner", "Source", "TransferConfig"]
 
 HASH = 16
+FRESH_ROUNDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +46,19 @@ class TransferConfig:
     manifest: float = 20.0
     """for a source to freeze its state and send the manifest; then the next source is asked"""
     chunk: float = 5.0
-    """without the manifest, or a chunk, ask for it again"""
+    """without the manifest, or a chunk, ask for it again; on a slow link later (`flow`)"""
     silence: float = 20.0
-    """without a chunk, go on with another source"""
+    """without a chunk, go on with another source; on a slow link later"""
     window: int = 8
-    """chunks asked for at once"""
+    """chunks asked for at once, at the most"""
     max_parameters: int = 1 << 34
     """a larger model does not fit this host"""
     keep: float = 60.0
     """a snapshot nobody has asked of for so long is dropped"""
-    fresh: float = 30.0
-    """a snapshot younger than this serves the next joiner too"""
+    fresh: float = 2.0
+    """a snapshot younger than this, or of the last `FRESH_ROUNDS` rounds, serves the next joiner too"""
+    witness: float = 10.0
+    """once every chunk is here, for another peer to say whether the state is plausible"""
 
 
 def _signed(manifest: StateManifest, schema: Buffer, hashes: Buffer) -> bytes:
@@ -82,18 +95,25 @@ class Source:
         self._config, self._outputs, self._sign = config, outputs, sign
         self._snapshot: _Snapshot | None = None
         self._numbers = 0
+        self._witness = Witness(outputs)
 
-    def receive(self, message: StateRequest | StateAsk, source: bytes, model: Model | None, now: float) -> None:
+    def receive(
+        self, message: StateRequest | StateAsk | StateProbe, source: bytes, model: Model | None, now: float
+    ) -> None:
         if model is None:
             self._outputs.send(source, StateRefuse(message.transfer, "joining"))
-        elif isinstance(message, StateRequest):
-            self._request(message.transfer, source, model, now)
-        else:
-            self._serve(message, source, now)
+            return
+        match message:
+            case StateRequest(transfer):
+                self._request(transfer, source, model, now)
+            case StateAsk():
+                self._serve(message, source, now)
+            case StateProbe():
+                self._witness.receive(message, source, model.schema.size)
 
     def _request(self, transfer: int, source: bytes, model: Model, now: float) -> None:
         snapshot = self._snapshot
-        if snapshot is None or (len(snapshot.chunks) == model.chunks and now > snapshot.begun + self._config.fresh):
+        if snapshot is None or (len(snapshot.chunks) == model.chunks and self._stale(snapshot, model, now)):
             self._numbers += 1
             snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock, model.rounds)
             self._outputs.ask(jobs.Freeze(0))
@@ -101,6 +121,9 @@ class Source:
         if len(snapshot.waiting) < 256:
             snapshot.waiting[source] = transfer
         self._send_manifests(model)
+
+    def _stale(self, snapshot: _Snapshot, model: Model, now: float) -> bool:
+        return now > snapshot.begun + self._config.fresh and model.rounds > snapshot.rounds + FRESH_ROUNDS
 
     def frozen(self, job: jobs.Freeze, result: jobs.Frozen, model: Model) -> None:
         """The result of a Freeze: the next chunk, or the manifest."""
@@ -112,6 +135,10 @@ class Source:
             self._outputs.ask(jobs.Freeze(len(snapshot.chunks)))
         else:
             self._send_manifests(model)
+
+    def sampled(self, result: jobs.Sampled, model: Model) -> None:
+        """The result of a Sample."""
+        self._witness.sampled(result, model.clock, model.rounds)
 
     def _send_manifests(self, model: Model) -> None:
         snapshot = self._snapshot
@@ -128,7 +155,6 @@ class Source:
                 snapshot.rounds,
                 model.schema.digest,
                 model.settings,
-                model.distance,
             )
             signature = self._sign(_signed(manifest, model.schema_bytes, hashes))
             self._outputs.send(peer, manifest, [model.schema_bytes, hashes, signature])
@@ -144,6 +170,10 @@ class Source:
             if chunk < len(snapshot.chunks):
                 reply = StateChunk(message.transfer, message.snapshot, chunk)
                 self._outputs.send(source, reply, [snapshot.chunks[chunk].payload])
+
+    def forget(self) -> None:
+        """This peer is to follow others: what it has frozen is not to be handed on."""
+        self._snapshot = None
 
     def timer(self) -> float | None:
         return None if self._snapshot is None else self._snapshot.used + self._config.keep
@@ -162,7 +192,6 @@ class Model:
     settings: bytes
     clock: int
     rounds: int
-    distance: float = 0.0
 
     @property
     def chunk_parameters(self) -> int:
@@ -176,7 +205,11 @@ class Model:
 class Joiner:
     """Fetches a model: one source at a time, verified chunks kept across sources.
 
-    `done` turns True when every chunk is adopted; `manifest` and `schema` then say what was fetched.
+    `done` turns True when every chunk is taken in and found plausible; `manifest` and `schema` say what was fetched.
+
+    Args:
+        take: makes the job that takes a chunk in, of its number, payload and hash. With another than `Adopt` the model
+            has its room already.
     """
 
     def __init__(
@@ -187,9 +220,12 @@ class Joiner:
         random: Random,
         *,
         settings: bytes,
+        take: Callable[[int, Buffer, bytes], jobs.Job] = jobs.Adopt,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._settings = settings
+        self._settings, self._take = settings, take
+        self._judge = Judge(outputs, random, config.witness)
+        self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
         self.manifest: StateManifest | None = None
         self.schema: Schema | None = None
@@ -200,17 +236,19 @@ class Joiner:
         self._transfer = random.getrandbits(48)
         self._snapshot = 0
         self._missing: set[int] = set()
-        self._asked: dict[int, float] = {}
-        self._working: dict[int, bytes] = {}
-        self._heard_at = self._requested_at = 0.0
+        self._flow = Flow(config.window, config.chunk, config.silence)
+        self._working: dict[int, tuple[bytes, int]] = {}
+        """chunk: source and transfer it came from"""
+        self._sought_at = self._requested_at = 0.0
         self._retry_at: float | None = None
-        self._failures = 0
+        self._failures = self._denials = 0
         self._fetching = False
         self.done = False
 
     def seek(self, candidates: Sequence[bytes], now: float) -> None:
-        """Ask one of `candidates` if no source is at work."""
-        if self.done or self.source is not None or self._retry_at is not None or not candidates:
+        """Ask one of `candidates` if no source is at work; others of them may be asked about it."""
+        self._members = candidates
+        if self.done or self._complete or self.source is not None or self._retry_at is not None or not candidates:
             return
         fresh = [peer for peer in candidates if peer not in self.refusals]
         if not fresh:
@@ -218,7 +256,7 @@ class Joiner:
             fresh = list(candidates)
         self.source = self._random.choice(fresh)
         self._transfer += 1
-        self._fetching, self._heard_at = False, now
+        self._fetching, self._sought_at = False, now
         self._request(now)
 
     def _request(self, now: float) -> None:
@@ -227,8 +265,20 @@ class Joiner:
         self._outputs.send(self.source, StateRequest(self._transfer))
 
     def receive(
-        self, message: StateManifest | StateChunk | StateRefuse, buffers: list[Buffer], source: bytes, now: float
+        self,
+        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        buffers: list[Buffer],
+        source: bytes,
+        now: float,
     ) -> None:
+        if isinstance(message, StateSample):
+            self._judge.heard(message, buffers, source)
+            self._settle(now)
+            return
+        if isinstance(message, StateRefuse) and source != self.source:
+            self._judge.excused(source)
+            self._settle(now)
+            return
         if source != self.source or message.transfer != self._transfer or self.done:
             return
         match message:
@@ -238,11 +288,10 @@ class Joiner:
                 self._begin(message, buffers, now)
             case StateChunk(_, snapshot, chunk):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
-                    self._heard_at = now
-                    self._working[chunk] = source
-                    self._asked.pop(chunk, None)
+                    self._flow.came(chunk, now)
+                    self._working[chunk] = source, self._transfer
                     digest = bytes(self._hashes[HASH * chunk : HASH * (chunk + 1)])
-                    self._outputs.ask(jobs.Adopt(chunk, buffers[0], digest))
+                    self._outputs.ask(self._take(chunk, buffers[0], digest))
 
     def _begin(self, manifest: StateManifest, buffers: list[Buffer], now: float) -> None:
         if self._fetching:
@@ -275,25 +324,27 @@ class Joiner:
         if self.schema is None:
             self.schema, self.schema_bytes, self.manifest = schema, schema_bytes, manifest
             self._missing = set(range(chunks))
-            self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
+            if self._take is jobs.Adopt:
+                self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
         assert self.manifest is not None
         if manifest.clock > self.manifest.clock:
             self.manifest = manifest
         self._failures = 0
         self._hashes, self._snapshot = hashes, manifest.snapshot
-        self._fetching, self._heard_at = True, now
+        self._fetching = True
+        self._flow.begin(now)
+        self._judge.summon(self._transfer, self.source, manifest, sorted(self._missing), self._members)
         self._ask(now)
 
     def _ask(self, now: float) -> None:
-        room = self._config.window - len(self._asked) - len(self._working)
-        wanted = sorted(self._missing - self._asked.keys() - self._working.keys())[: max(0, room)]
+        wanted = self._flow.ask(self._missing - self._working.keys(), len(self._working), now)
         if wanted and self.source is not None:
-            self._asked.update(dict.fromkeys(wanted, now))
-            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, tuple(wanted)))
+            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted))
 
-    def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
-        """The result of an Adopt."""
-        source = self._working.pop(job.chunk, b"")
+    def adopted(self, job: jobs.Adopt | jobs.Resync, result: jobs.Checked, now: float) -> None:
+        """The result of the job that takes a chunk in."""
+        chunk = job.chunk
+        source, transfer = self._working.pop(chunk)
         if not result.finite:
             self._outputs.emit(UpdateRefused(source, "hash"))
             if source == self.source:
@@ -301,22 +352,48 @@ class Joiner:
             elif self._fetching:
                 self._ask(now)
             return
-        self._missing.discard(job.chunk)
+        self._missing.discard(chunk)
+        self._judge.taken(chunk, transfer)
         assert self.schema is not None and self.manifest is not None
         of = len(self._hashes) // HASH
         self._outputs.emit(TransferProgress(source, of - len(self._missing), of))
-        if not self._missing:
-            self.done = True
+        if self._complete:
+            self.source, self._fetching = None, False
+            self._settle(now)
         elif self._fetching:
             self._ask(now)
 
+    def compared(self, result: jobs.Compared | None, now: float) -> None:
+        """The result of a Compare."""
+        self._judge.compared(result)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """Everything is here: is it plausible?"""
+        if self.done or not self._complete or not self._judge.settled(now):
+            return
+        refused = self._judge.sentence()
+        for source, chunks in refused.items():
+            self.refusals[source] = "implausible"
+            self._missing |= chunks
+        if refused:
+            self._denials += 1
+            self._retry_at = now + min(60.0, 2.0**self._denials) * (1.0 + self._random.random())
+        self.done = not refused
+
+    @property
+    def _complete(self) -> bool:
+        return self.schema is not None and not self._missing
+
     @property
     def busy(self) -> bool:
-        """Chunks are coming, or are being taken in."""
-        return self._fetching or bool(self._working)
+        """Chunks are coming, are being taken in, or are judged."""
+        return self._fetching or bool(self._working) or self._complete
 
     def gone(self, peer: bytes, now: float) -> None:
         """`peer` has left or failed."""
+        self._judge.excused(peer)
+        self._settle(now)
         if peer == self.source and not self.done:
             self._abandon("gone", now)
 
@@ -329,7 +406,6 @@ class Joiner:
         if self.source is not None:
             self.refusals[self.source] = reason
         self.source, self._fetching = None, False
-        self._asked.clear()
         # A source that is gone is soon replaced by another; one that cannot be used will not be better in a second.
         longest = 5 if reason == "joining" else 8  # but one that is joining will be, and perhaps soon
         self._failures = 0 if reason in ("gone", "silent") else min(self._failures + 1, longest)
@@ -338,23 +414,29 @@ class Joiner:
     def timer(self) -> float | None:
         if self.done:
             return None
+        if self._complete:
+            return self._judge.timer()
         if self.source is None:
             return self._retry_at
         if not self._fetching:
-            return min(self._heard_at + self._config.manifest, self._requested_at + self._config.chunk)
-        return min([self._heard_at + self._config.silence, *(at + self._config.chunk for at in self._asked.values())])
+            return min(self._sought_at + self._config.manifest, self._requested_at + self._config.chunk)
+        return self._flow.timer()
 
     def handle_timer(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
+        self._settle(now)
         if self.done or self.source is None:
             return
-        patience = self._config.silence if self._fetching else self._config.manifest
-        if now >= self._heard_at + patience:
+        if not self._fetching:
+            if now >= self._sought_at + self._config.manifest:
+                self._abandon("silent", now)
+            elif now >= self._requested_at + self._config.chunk:
+                self._request(now)
+        elif self._flow.silent(now):
             self._abandon("silent", now)
-        elif self._fetching:
-            for chunk in [chunk for chunk, asked in self._asked.items() if now >= asked + self._config.chunk]:
-                del self._asked[chunk]
+        else:
+            again = self._flow.repeat(now)
+            if again is not None:
+                self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, (again,)))
             self._ask(now)
-        elif now >= self._requested_at + self._config.chunk:
-            self._request(now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -52,11 +53,15 @@ class Files:
         os.fsync(file.fileno())
 
     def make_directory(self, path: Path) -> None:
-        """The names of ancestors that had to be made are on the disk before `path` is; its own is the caller's care."""
+        """Its parent's name is on the disk before `path` is made, even if the parent was there: to sync it may have
+        failed the last time. Its own name is the caller's care."""
         if not path.parent.is_dir():
             self.make_directory(path.parent)
-            self.sync_directory(path.parent.parent)
+        self.sync_directory(path.parent.parent)
         path.mkdir(mode=0o700)
+
+    def names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)
 
     def rename(self, before: Path, after: Path) -> None:
         os.replace(before, after)
@@ -69,7 +74,11 @@ class Files:
             os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        shutil.rmtree(path)
+        """A file, or a directory with all that is in it."""
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _private(path: str, flags: int) -> int:
@@ -85,15 +94,7 @@ def save_state(path: Path, value: Any, files: Files | None = None) -> None:
     Raises:
         DataError: GD-602.
     """
-    files = files or Files()
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
-    try:
-        temporary.unlink(missing_ok=True)
-        write_file(files, temporary, [msgspec.json.encode(value)])
-        files.rename(temporary, path)
-        files.sync_directory(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    replace_file(files or Files(), path, [msgspec.json.encode(value)])
 
 
 def load_state(path: Path, kind: type[T]) -> T | None:
@@ -154,6 +155,21 @@ def write_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]])
         for piece in pieces:
             files.write(file, bytes_of(piece))
         files.sync(file)
+
+
+def replace_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]]) -> None:
+    """Give `path` new contents, or leave it as it is. Raises DataError GD-602."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)  # of a process of this number that was killed
+        write_file(files, temporary, pieces)
+        files.rename(temporary, path)
+        files.sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -93,15 +93,19 @@ class Keeper:
         assert self._writer is not None
         return self._writer.commit()
 
+    def _abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
     def _finish(self, outcome: Path | DataError) -> None:
         self.busy, self._writer, self._pieces = False, None, iter(())
         self._saved(outcome)
 
     def close(self) -> None:
         """Wait for the disk; a checkpoint half written is abandoned."""
+        if self.busy:
+            self._disk.submit(self._abandon)  # by the thread that writes, for it may be in the middle of a step
         self._disk.close()
-        if self._writer is not None and self.busy:
-            self._writer.abandon()
 
 
 def _call(work: Callable[[], Path | None]) -> Path | None:

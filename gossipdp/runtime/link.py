@@ -9,6 +9,7 @@ know torch, zmq, or what the vectors mean.
 from __future__ import annotations
 
 from gossipdp.runtime.link_client import Link
+from gossipdp.runtime.link_data import DataLink, DataLost, Group, data_path
 from gossipdp.runtime.link_events import (
     Attached,
     Detached,
@@ -34,6 +35,7 @@ from gossipdp.runtime.link_messages import (
     RegionReady,
     Report,
     Session,
+    Settled,
     Slot,
     Submit,
     Taken,
@@ -49,10 +51,13 @@ __all__ = [
     "Attached",
     "Closing",
     "Copied",
+    "DataLink",
+    "DataLost",
     "Detached",
     "Farewell",
     "FromDaemon",
     "FromTraining",
+    "Group",
     "Hello",
     "Link",
     "LinkEvent",
@@ -68,12 +73,14 @@ __all__ = [
     "Report",
     "Reported",
     "Session",
+    "Settled",
     "Slot",
     "SlotApplied",
     "Submit",
     "Submitted",
     "Taken",
     "Waiting",
+    "data_path",
     "default_home",
     "socket_path",
     "spans",

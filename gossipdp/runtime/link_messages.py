@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -47,6 +47,7 @@ __all__ = [
     "RegionReady",
     "Report",
     "Session",
+    "Settled",
     "Slot",
     "Submit",
     "Taken",
@@ -168,6 +169,9 @@ class Session(_Message, frozen=True, tag="session"):
     every: Count
     clock: U63
     chunk_parameters: Count
+    mode: Literal["async", "overlap", "sync"] = "async"
+    deadline: float = 30.0
+    """seconds that training waits for `Settled` with mode sync"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):
@@ -193,12 +197,18 @@ class Taken(_Message, frozen=True, tag="taken"):
     refused: Annotated[str, Meta(max_length=80)] = ""
 
 
+class Settled(_Message, frozen=True, tag="settled"):
+    """With mode sync: what the round of this snapshot brings is in slots that have been told."""
+
+    snapshot: Count
+
+
 class Closing(_Message, frozen=True, tag="closing"):
     """The daemon goes; training goes on alone."""
 
 
 FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell
-FromDaemon: TypeAlias = RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Closing
+FromDaemon: TypeAlias = RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Settled | Closing
 
 _encoder = msgspec.msgpack.Encoder()
 _from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)

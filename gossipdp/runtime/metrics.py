@@ -131,7 +131,17 @@ class Metrics:
         self._ready = gauge("model_ready", "1 while this peer holds the network's model.")
         self._ready.set(0)
         self._transfer = gauge("state_transfer_progress_ratio", "Share of the model received while joining.")
+        self._judged = counter(
+            "state_checks_total", "Fetched states judged by another peer: plausible, denied, unvouched.", "verdict"
+        )
+        self._resyncs = counter("resyncs_total", "Models given up for others', by reason: apart or lag.", "reason")
         self._checkpoint = gauge("checkpoint_last_success_timestamp_seconds", "Unix time of the newest checkpoint.")
+        # data
+        self._covered = gauge("data_epochs", "Epochs the network has covered, with the share of the next.", "data")
+        self._leases = gauge("data_open_leases", "Blocks that this peer has open.", "data")
+        self._again = counter(
+            "data_duplicate_blocks_total", "Blocks this peer finished that another was known to have finished.", "data"
+        )
         self._notices = counter("notices_total", "Things an operator should read, by code.", "code")
 
         self._peers = _PeerLabels((self._rtt,), (self._sent, self._received))
@@ -192,8 +202,17 @@ class Metrics:
                 self._in_doubt.inc(count)
             case events.UpdateRefused(_, reason):
                 self._updates_refused.labels(self._reason("updates", reason)).inc()
+            case events.StateJudged(_, witness, plausible):
+                self._judged.labels("unvouched" if not witness else "plausible" if plausible else "denied").inc()
+            case events.ResyncBegan(reason):
+                self._resyncs.labels(reason).inc()
             case events.MessageDropped(_, reason):
                 self._dropped.labels(self._reason("drops", reason)).inc()
+            case events.DataCovered(name, epoch, finished, blocks, _, open_, duplicates):
+                label = self._reason("data", name)
+                self._covered.labels(label).set(epoch + finished / blocks)
+                self._leases.labels(label).set(open_)
+                self._raise(self._again.labels(label), ("data", name), duplicates)
             case events.Notice(code):
                 self._notices.labels(self._reason("notices", code)).inc()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
@@ -26,18 +26,22 @@ from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime import link as links
 from gossipdp.runtime import transport as wires
 from gossipdp.runtime.compute import Compute, Finished
+from gossipdp.runtime.data_server import DataServer
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.keeper import Keeper
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.store import PINS, CheckpointMeta, Store
 
 __all__ = ["Node", "Service"]
 
 log = logging.getLogger("gossipdp.node")
 
+T = TypeVar("T")
 TICK = 0.5
 """seconds between looks at what no event tells: queues, round-trip times, checkpoints due"""
+RETRY = 0.1
+"""share of `checkpoint_every` after which a checkpoint that could not be written is tried again"""
 LINK_CODES = {"GD-301": ("this model is not the network's", "train the model the network trains, or found another")}
 
 
@@ -54,6 +58,10 @@ class NodeConfig:
     network: str
     checkpoint_every: float = 600.0
     """seconds"""
+    mode: Literal["async", "overlap", "sync"] = "async"
+    """when corrections reach the live parameters"""
+    deadline: float = 30.0
+    """seconds that training waits for a round with mode sync"""
 
 
 class Node:
@@ -89,11 +97,14 @@ class Node:
         self._compute = Compute(self._execute)
         self._keeper = Keeper(store, self._copy, self._checkpoint_saved)
         self._services: list[Service] = []
+        self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
         self.status = Status(peer, transport, network=config.network)
         self._attached_schema = b""
         self._region: links.Region | None = None
         self._lost_steps = 0
+        self._keeping: jobs.Keep | None = None
+        self._keeping_now = False
         self._next_tick = 0.0
         self._next_checkpoint = math.inf
         self._stopping_at = math.inf
@@ -110,6 +121,11 @@ class Node:
 
     def add(self, service: Service) -> None:
         self._services.append(service)
+
+    def serve_data(self, home: Path) -> None:
+        """Tell who asks at `home` which samples are his."""
+        self._data = DataServer(home, self._feed)
+        self._services.append(self._data)
 
     def run(self) -> None:
         """Until the peer has left."""
@@ -142,9 +158,13 @@ class Node:
             schema=model.schema.digest.hex(),
         )
         self._keeper.save(self._algorithm.ledger, meta, model.schema_bytes)
+        if self._data is not None:
+            self._data.snapshot()
         return True
 
     def close(self) -> None:
+        if self._data is not None:
+            self._data.close()
         self._link.close()
         self._transport.close()
         self._compute.close()
@@ -189,7 +209,11 @@ class Node:
             if self._faults is not None:
                 self._pass_points(envelope)
         while (job := self.peer.next_job()) is not None:
-            self._compute.submit(self._bound(job))
+            if isinstance(job, jobs.Keep):
+                self._keeping = job
+                self._keep_own()
+            else:
+                self._compute.submit(self._bound(job))
         while (event := self.peer.next_event()) is not None:
             self._from_peer(event, now)
 
@@ -199,6 +223,12 @@ class Node:
             self._faults.passed(f"chunk {envelope.message.chunk} sent")
         elif isinstance(envelope.message, Ack):
             self._faults.passed("ACK sent")
+
+    def _feed(self, command: Callable[[Peer, float], T]) -> T:
+        now = self._clock()
+        result = command(self.peer, now)
+        self._drain(now)
+        return result
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
@@ -318,6 +348,8 @@ class Node:
                 self.peer.slot_applied(event.session, event.slot, now)
             case links.Reported():
                 self._reported(event)
+            case links.RankLost(rank, pid):
+                self._trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
             case links.Detached():
                 log.info("the training process is gone: %s", event.reason)
                 self.status.training = False
@@ -332,7 +364,16 @@ class Node:
             case events.SessionOpened(session):
                 self.status.training = True
                 ledger = self._algorithm.ledger
-                self._link.send(links.Session(session, self.peer.every, self.peer.clock, ledger.chunk_parameters))
+                self._link.send(
+                    links.Session(
+                        session,
+                        self.peer.every,
+                        self.peer.clock,
+                        ledger.chunk_parameters,
+                        self._config.mode,
+                        self._config.deadline,
+                    )
+                )
             case events.SessionRefused(code, reason):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
@@ -342,6 +383,8 @@ class Node:
                     self._link.send(links.Pace(self.peer.every, self.peer.clock, self.peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
                 self._link.send(links.Slot(self.peer.rounds.session, slot, links.spans(chunks)))
+            case events.RoundSettled(snapshot):
+                self._link.send(links.Settled(snapshot))
             case events.SnapshotTaken(snapshot, refused):
                 if refused:
                     log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
@@ -358,6 +401,17 @@ class Node:
             case events.TransferProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     self._link.send(links.Waiting(f"model from {short(source)}", chunks / of))
+            case events.StateJudged():
+                self._log_verdict(event)
+            case events.DataKnown() if self._data is not None:
+                self._data.known()
+            case events.ResyncBegan("apart", members, others):
+                log.warning("%d members are back who trained without this side's %d for long", others, members)
+            case events.ResyncBegan():
+                log.warning("this peer has fallen behind the network: it fetches the model anew")
+            case events.ResyncEnded(reason, source, complete, seconds):
+                outcome = f"model fetched from {short(source)}" if complete else "nobody left to fetch the model from"
+                log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
             case events.Notice(code, text):
                 self._trouble(code, text, now)
             case events.UpdateRefused(peer, reason):
@@ -371,17 +425,45 @@ class Node:
     def _keep(self, clock: int, network: int, now: float) -> None:
         """The own checkpoint is later than what the network has: it stays, for people to decide. It is the newest, for
         nothing is saved before the model is here."""
-        newest = self._store.newest()
-        if newest is None:
-            return
-        path, _ = newest
         told = f"the network's model is of step {network} of its clock, the checkpoint here of step {clock}"
         try:
-            self._store.pin(path, f"GD-605 {told}")
-            self._metrics.observe(events.Notice("GD-605", told))
-            self._trouble("GD-605", f"{told}: this peer follows the network, and keeps {path}", now)
+            newest = self._store.newest()
+            if newest is None:
+                return
+            self._pin(newest[0], "GD-605", told, now)
         except DataError as error:
-            self._trouble(error.code, f"{told}, and {path} cannot be marked to be kept: {error.seen}", now)
+            self._counted(error.code, f"{told}, and cannot be marked to be kept: {error.seen}", now)
+
+    def _pin(self, path: Path, code: str, told: str, now: float) -> None:
+        let_go = self._store.pin(path, f"{code} {told}")
+        self._counted(code, f"{told}: this peer follows the network, and keeps {path}", now)
+        for each in let_go:
+            self._counted("GD-606", f"{PINS} later checkpoints are pinned: {each} goes with the next ones saved", now)
+
+    def _keep_own(self) -> None:
+        """The peer is about to follow others: save what it has, once the checkpoint under way is done."""
+        if self._keeping is not None and not self._keeper.busy:
+            self._keeping_now = self.checkpoint()
+
+    def _kept(self, outcome: Path | DataError, now: float) -> None:
+        """A checkpoint is over: if it was of what the peer gives up, the peer may go on."""
+        job = self._keeping
+        if job is None or not self._keeping_now:
+            self._keep_own()
+            return
+        self._keeping, self._keeping_now = None, False
+        if isinstance(outcome, Path) and job.reason == "apart":
+            told = "another side of the network, apart from this one for long, is to be followed"
+            try:
+                self._pin(outcome, "GD-607", told, now)
+            except DataError as error:
+                self._counted(error.code, f"{told} cannot be marked to be kept: {error.seen}", now)
+        self.peer.job_done(job, None, now)
+        self._drain(now)
+
+    def _counted(self, code: str, text: str, now: float) -> None:
+        self._metrics.observe(events.Notice(code, text))
+        self._trouble(code, text, now)
 
     def _ready(self, origin: str, clock: int, now: float) -> None:
         if origin == "founded" and not self._transport.run:
@@ -389,6 +471,19 @@ class Node:
         log.info("model %s, network clock %d", origin, clock)
         # A run that is lost before its first checkpoint could never be started again: save what is new here at once.
         self._next_checkpoint = now + (self._config.checkpoint_every if origin == "restored" else 0.0)
+
+    def _log_verdict(self, event: events.StateJudged) -> None:
+        if event.witness:
+            log.info(
+                "the model from %s is %s by %s: RMS distance %.3g, %.3g allowed",
+                short(event.source),
+                "found plausible" if event.plausible else "denied",
+                short(event.witness),
+                event.distance,
+                event.bound,
+            )
+        else:
+            log.info("nobody else could say whether the model from %s is plausible: it is taken", short(event.source))
 
     def _log_exchange(self, event: events.ExchangeEnded) -> None:
         log.log(
@@ -418,6 +513,8 @@ class Node:
         self._next_tick = now + TICK
         self._metrics.update(self.status, queued=self._compute.waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
+        if self._data is not None:
+            self._data.tick(now)
         members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
         addresses = {member.id: member.address for member in members if member.state != State.LEFT}
         if addresses and addresses != self._remembered:
@@ -428,17 +525,30 @@ class Node:
                 self._trouble(error.code, str(error), now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
-            self.checkpoint()
+            if not self.checkpoint() and self._keeper.busy:
+                self._counted("GD-602", "a checkpoint is due, and the one before is still being written", now)
         if self.status.leaving and not self._final_checkpoint:
             self._final_checkpoint = self.checkpoint() or not self.peer.ready
         if now >= self._stopping_at and not (self._keeper.busy and now < self._stopping_at + 5.0):
             self._finished = True
 
+    def _save_data(self, data: DataServer) -> None:
+        try:
+            data.save()
+        except DataError as error:
+            self._counted(error.code, f"{error.cause}: {error.seen}", self._clock())
+
     def _checkpoint_saved(self, outcome: Path | DataError) -> None:
         if isinstance(outcome, GossipdpError):
             log.error("%s", outcome, extra={"code": outcome.code})
             self.status.notices.append(str(outcome).splitlines()[0])
+            self._metrics.observe(events.Notice(outcome.code, outcome.cause))
+            retry = self._clock() + RETRY * self._config.checkpoint_every
+            self._next_checkpoint = min(self._next_checkpoint, retry)
         else:
             log.info("checkpoint %s", outcome.name)
             self.status.checkpoint = str(outcome)
             self._metrics.checkpoint_saved()
+            if self._data is not None:
+                self._save_data(self._data)
+        self._kept(outcome, self._clock())

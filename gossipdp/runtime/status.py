@@ -51,6 +51,8 @@ class Status:
     metrics: str = ""
     home: str = ""
     exchanges: Counter[str] = field(default_factory=Counter)
+    resyncs: Counter[str] = field(default_factory=Counter)
+    """by reason: apart, lag"""
     blocks: int = 0
     escalated: int = 0
     exchanged_bytes: int = 0
@@ -86,8 +88,10 @@ class Status:
                 self.notices.append(f"{code} {text}")
             case events.TransferProgress(source, chunks, of):
                 self._transfer = f"{chunks} of {of} chunks from {short(source)}"
-            case events.StateReady():
+            case events.StateReady() | events.ResyncEnded():
                 self._transfer = ""
+            case events.ResyncBegan(reason):
+                self.resyncs[reason] += 1
             case events.RoundDone():
                 self._samples_seen()
 
@@ -176,6 +180,9 @@ class Status:
             "home": self.home,
             "state": state,
             "transfer": self._transfer,
+            "resyncing": peer.resyncing,
+            "resyncs": dict(self.resyncs),
+            "apart": len(peer.apart),
             "training": "attached" if self.training else "none",
             "round": peer.rounds.rounds,
             "clock": peer.clock,

@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -128,6 +127,7 @@ class Attachment:
 
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
+        atexit.unregister(self._at_exit)
         for hook in self._hooks:
             hook.remove()
         if not self._hooks or self._layout is None:
@@ -143,6 +143,18 @@ class Attachment:
                 self._session.done(order, self._layout.read(order.into), whole=True)
             self._layout.finish()
             self._session.close()
+
+    def _at_exit(self) -> None:
+        """A script that ends without `detach` has not died; one that an exception ended has."""
+        if getattr(sys, "last_value", None) is not None:
+            return
+        if self._group is None:
+            self.detach()
+            return
+        # Other ranks may be gone already: nothing may be done together any more.
+        self._group.farewell()
+        if self._session is not None:
+            self._session.farewell()
 
     def __enter__(self) -> Attachment:
         return self
@@ -163,7 +175,7 @@ class Attachment:
                 self._session.start(timeout)
                 order = self._session.next_order()
                 self._carry_out(order)
-        atexit.register(_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
@@ -193,6 +205,9 @@ class Attachment:
             session.poll()
             while (order := session.next_order()) is not None:
                 self._carry_out(order)
+                if isinstance(order, Snapshot) and session.mode == "sync":
+                    while (drain := session.await_order()) is not None:
+                        self._carry_out(drain)
         self.stall_seconds += time.perf_counter() - began
 
     def _carry_out(self, order: Order | None) -> None:
@@ -256,17 +271,6 @@ def attach(
     attachment = Attachment(model, optimizer, layout, session, group, samples_per_step or 1)
     attachment._begin(timeout)
     return attachment
-
-
-def _at_exit(reference: weakref.ref[Attachment]) -> None:
-    """A script that ends without `detach` has not died; one that an exception ended has."""
-    attachment = reference()
-    if attachment is None or not attachment._hooks or getattr(sys, "last_value", None) is not None:
-        return
-    if attachment._session is not None:
-        attachment._session.farewell()
-    if attachment._group is not None:
-        attachment._group.farewell()
 
 
 def _off(environment: Mapping[str, str]) -> bool:

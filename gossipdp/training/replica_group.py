@@ -38,6 +38,7 @@ MOST_SILENT: Final = 8
 """steps between two words, at most"""
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """from torch 2.13 on the one, before it the other"""
+MODES: Final = ("async", "overlap", "sync")
 _NOTHING, _WRITE, _LOAD, _DRAIN = range(4)
 
 
@@ -68,6 +69,8 @@ class _Word(msgspec.Struct, frozen=True):
     alone: int = 1
     lost_steps: int = 0
     period: int = 1
+    mode: int = 0
+    """its place in MODES"""
 
 
 class ReplicaGroup:
@@ -97,6 +100,9 @@ class ReplicaGroup:
         """boundary at which the last word was posted"""
         self._snapshot: tuple[int, int, int] | None = None
         """boundary, session and number of the snapshot that is planned"""
+        self._drain: tuple[Order | None, _Word, list[tuple[int, int]]] | None = None
+        """with mode overlap: what is added at that boundary, before it"""
+        self._mode = MODES[0]
         self.announced = Announcement()
 
     def _meet(self) -> int:
@@ -158,18 +164,40 @@ class ReplicaGroup:
         if self._work is not None:
             self._read()
         if self._snapshot is not None and self._boundary >= self._snapshot[0]:
+            if self._drain is not None:
+                self._change(*self._drain)
+                self._drain = None
             self._take_snapshot(*self._snapshot[1:])
-        if self._boundary >= self._next_word:
-            self._announce(None if self._session is None else self._session.next_order())
+            if self._mode == "sync":
+                self._synchronise()
+        if self._boundary >= self._next_word and self._work is None:
+            period = 1 if self._session is None else self._period()
+            self._announce(None if self._session is None else self._session.next_order(period))
 
-    def _announce(self, order: Order | None) -> None:
-        """Post the word that is read at the next boundary; `order` is the leader's."""
+    def _synchronise(self) -> None:
+        """With mode sync: wait until what the round brings has been added, on every rank."""
+        if self._work is not None:
+            self._read()
+        kind = _DRAIN
+        while kind != _NOTHING:
+            # The daemon goes on once every rank has said what it has done, and nobody trains meanwhile.
+            self._layout.finish()
+            self._poll()
+            self._announce(None if self._session is None else self._session.await_order(), plan=False)
+            kind = self._read().kind
+
+    def _period(self) -> int:
+        assert self._session is not None
+        return max(1, min(MOST_SILENT, self._session.every // 10))
+
+    def _announce(self, order: Order | None, *, plan: bool = True) -> None:
+        """Post the word that is read at the next boundary; `order` is the leader's. `plan`: a snapshot too, if due."""
         session = self._session
         self._order, self._word_at = order, self._boundary
         if session is not None:
-            period = max(1, min(MOST_SILENT, session.every // 10))
+            period = self._period()
             due = session.due_in
-            planned = due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
+            planned = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
             word = _Word(
                 kind=_kind(order),
                 slot=order.slot if isinstance(order, Drain) else 0,
@@ -182,6 +210,7 @@ class ReplicaGroup:
                 alone=int(session.alone),
                 lost_steps=session.lost_steps,
                 period=period,
+                mode=MODES.index(session.mode),
             )
             self._posted.copy_(torch.tensor(msgspec.structs.astuple(word)))
         self._work = dist.broadcast(self._posted, 0, group=self._group, async_op=True)
@@ -193,6 +222,7 @@ class ReplicaGroup:
         word = _Word(*self._posted.tolist())
         self.announced = Announcement(word.clock, word.samples, bool(word.alone), word.lost_steps, word.period)
         self._next_word = self._word_at + word.period
+        self._mode = MODES[word.mode]
         if word.snapshot_in:
             self._snapshot = self._word_at + word.snapshot_in, word.session, word.snapshot
         order, self._order = self._order, None
@@ -200,7 +230,7 @@ class ReplicaGroup:
             case kind if kind == _WRITE:
                 self._write(order)
             case kind if kind == _LOAD:
-                self._snapshot = None
+                self._snapshot = self._drain = None
                 self._change(order, word, [(0, self._layout.schema.size)])
             case kind if kind == _DRAIN:
                 spans = torch.zeros(word.spans, 2, dtype=torch.int64)
@@ -208,7 +238,10 @@ class ReplicaGroup:
                     spans.copy_(torch.tensor(order.spans, dtype=torch.int64))
                 if word.spans:
                     dist.broadcast(spans, 0, group=self._group)
-                self._change(order, word, spans.tolist())
+                if self._mode == "overlap" and word.snapshot_in:
+                    self._drain = order, word, spans.tolist()
+                else:
+                    self._change(order, word, spans.tolist())
         return word
 
     def _write(self, order: Order | None) -> None:

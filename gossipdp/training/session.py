@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class Snapshot(NamedTuple):
     into: NDArray[np.float32]
 
 
+Mode: TypeAlias = Literal["async", "overlap", "sync"]
 Order: TypeAlias = Write | Load | Drain | Snapshot
 
 
@@ -129,6 +130,10 @@ class Session:
     ) -> None:
         self._home, self._layout, self._world, self._time = home, layout, world, clock
         self._own_every = every
+        self._mode: Mode = "async"
+        self._deadline = 0.0
+        self._settled = 0
+        """the last snapshot whose round is settled"""
         self._phase = _Phase.ALONE
         self._link: links.Link | None = None
         self._retry_at = 0.0
@@ -247,8 +252,38 @@ class Session:
         late = self._time() - self._submitted_at >= SUBMIT_WITHIN and self._steps > 0
         return 0 if late else max(0, self.every - self._steps)
 
-    def next_order(self) -> Order | None:
-        """What is to be done next; a drain is handed out once, the others until they are done."""
+    @property
+    def mode(self) -> Mode:
+        """When corrections reach the live parameters; as the daemon says."""
+        return self._mode
+
+    def _drains(self, ahead: int) -> bool:
+        """Is it time for corrections, or will it be in `ahead` steps?"""
+        if not self._slots or self._phase is not _Phase.OPEN:
+            return False
+        return self._mode != "overlap" or (self.due_in is not None and self.due_in <= ahead)
+
+    def await_order(self) -> Order | None:
+        """With mode sync, after a snapshot: wait for what its round brings; None after that, or after the deadline.
+
+        Only the round's own exchanges are waited for, and never a daemon that is gone.
+        """
+        until = self._submitted_at + self._deadline
+        while True:
+            self.poll()
+            if (order := self.next_order()) is not None:
+                return order
+            left = until - self._time()
+            if self._phase is not _Phase.OPEN or self._settled >= self._number or self._link is None or left <= 0:
+                return None
+            # A fence that is not passed yet is looked at again soon.
+            self._link.wait(min(left, 0.001 if self._outbox else 1.0))
+
+    def next_order(self, ahead: int = 0) -> Order | None:
+        """What is to be done next; a drain is handed out once, the others until they are done.
+
+        ahead: steps until it can be done; with mode overlap drains wait for the next snapshot's step.
+        """
         if self._link is None or self._link.region is None:
             return None
         region = self._link.region
@@ -256,7 +291,7 @@ class Session:
             return Write(region.x)
         if self._phase is _Phase.ARRIVED:
             return Load(self._session, region.x)
-        if self._phase is _Phase.OPEN and self._slots:
+        if self._drains(ahead):
             slot = self._slots.popleft()
             width, size = self._chunk_parameters, region.size
             spans = [(first * width, min((last + 1) * width, size)) for first, last in slot.spans]
@@ -367,7 +402,10 @@ class Session:
                 if said != self._waiting:
                     log.info("waiting for the model: %s", said)
                 self._waiting = said
-            case links.Session(session, every, clock, chunk_parameters) if self._phase is _Phase.WAITING:
+            case links.Session(session, every, clock, chunk_parameters, mode, deadline) if (
+                self._phase is _Phase.WAITING
+            ):
+                self._mode, self._deadline = mode, deadline
                 self._session, self._daemon_every, self._chunk_parameters = session, every, chunk_parameters
                 self._start_clock = clock
                 self._phase = _Phase.ARRIVED
@@ -376,6 +414,8 @@ class Session:
                 self._clock, self._clock_samples = max(self._clock, clock), max(self._clock_samples, samples)
             case links.Slot(session) if session == self._session:
                 self._slots.append(message)
+            case links.Settled(snapshot):
+                self._settled = max(self._settled, snapshot)
             case links.Taken(snapshot, refused):
                 self._taken(snapshot, refused)
             case links.Refused(code, cause, seen, do):
@@ -439,6 +479,7 @@ class Session:
         self._link = None
         self._outbox.clear()
         self._slots.clear()
+        self._settled = self._number
         if self._handed is not None:
             # Whether it was used is not known; if not, these steps are lost with the rest.
             self._steps += self._handed.steps

@@ -229,3 +229,49 @@ def test_block_max_is_the_largest_magnitude_of_each_block(size):
 def test_impossible_sizes_are_refused(size, trainable, width):
     with pytest.raises(ValueError):
         Ledger(size, trainable, width)
+
+
+# -- following another side ------------------------------------------------------------------------------------
+
+
+def frozen(value=3.0):
+    other = Ledger(SIZE, TRAINABLE, WIDTH)
+    other.a[:] = value + np.arange(SIZE, dtype=np.float32) / 64
+    return other, [other.freeze(chunk) for chunk in range(CHUNKS)]
+
+
+def test_resync_moves_x_with_the_anchor_and_forgets_the_momentum():
+    host = Host()
+    other, chunks = frozen()
+    host.ledger.v[:] = 1.0
+    host.inner_step()
+    before = host.x.copy()
+    for chunk, part in enumerate(chunks):
+        assert host.ledger.resync(chunk, part.payload, part.hash)
+    assert np.abs(host.ledger.a - other.a).max() <= 2.0**-8 * np.abs(other.a).max() and not host.ledger.v.any()
+    outstanding = np.concatenate([host.ledger.outstanding(chunk, 0) for chunk in range(CHUNKS)])
+    assert np.abs(before + outstanding - host.ledger.a - host.since).max() < TOLERANCE * 10
+
+
+def test_resync_of_a_peer_that_nobody_trains_is_an_adoption():
+    host = Host()
+    _, chunks = frozen()
+    host.ledger.unbind()
+    twin = Ledger(SIZE, TRAINABLE, WIDTH)
+    for chunk, part in enumerate(chunks):
+        assert host.ledger.resync(chunk, part.payload, part.hash) and twin.adopt(chunk, part.payload, part.hash)
+    assert (host.ledger.a == twin.a).all() and (host.ledger.v == twin.v).all()
+
+
+@pytest.mark.parametrize("fault", ["hash", "length", "nan"])
+def test_resync_with_what_is_no_frozen_chunk_changes_nothing(fault):
+    host = Host()
+    other, chunks = frozen()
+    if fault == "nan":
+        other.a[5] = np.nan
+        chunks = [other.freeze(0)]
+    payload, digest = chunks[0].payload, chunks[0].hash
+    payload, digest = {"hash": (payload, bytes(16)), "length": (payload[:-2], digest), "nan": (payload, digest)}[fault]
+    anchor, slots = host.ledger.a.copy(), host.region[1:].copy()
+    assert not host.ledger.resync(0, payload, digest)
+    assert (host.ledger.a == anchor).all() and (host.region[1:] == slots).all()

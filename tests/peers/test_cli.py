@@ -631,6 +631,29 @@ def test_checkpoints_are_listed_verified_and_exported(gossipdp: Run, saved: Path
     assert (tmp_path / "new.safetensors").read_bytes() == header
 
 
+def test_list_shows_which_checkpoints_are_pinned_and_why(gossipdp: Run, saved: Path) -> None:
+    store = Store(saved / "checkpoints")
+    store.pin(store.list()[0], "GD-605 the network's model is of step 80 of its clock")
+    rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
+    assert [row["pinned"] for row in rows] == ["GD-605 the network's model is of step 80 of its clock", None]
+    lines = gossipdp("checkpoint", "list", "--home", saved).out.splitlines()
+    assert [line.split()[-1] for line in lines[:3]] == ["pinned", "yes", "-"]
+    assert lines[3:] == ["checkpoint-00000001 is pinned: GD-605 the network's model is of step 80 of its clock"]
+    (store.list()[1] / "pinned").write_bytes(b"")
+    (store.list()[0] / "pinned").write_bytes(b"\x1b[2Jgone")
+    assert gossipdp("checkpoint", "list", "--home", saved).out.splitlines()[3:] == [
+        "checkpoint-00000001 is pinned: ?[2Jgone",
+        "checkpoint-00000002 is pinned: its reason is lost",
+    ]
+
+
+def test_verify_of_a_named_checkpoint_says_ok_or_is_eight(gossipdp: Run, saved: Path) -> None:
+    done = gossipdp("checkpoint", "verify", "checkpoint-00000001", "--home", saved)
+    assert done.code == 0 and done.out.startswith("ok: ") and "round 1" in done.out and done.out.count("ok: ") == 1
+    done = gossipdp("checkpoint", "verify", "checkpoint-00000009", "--home", saved)
+    assert done.code == 8 and done.err.startswith("GD-601 checkpoint ")
+
+
 def test_a_damaged_checkpoint_is_eight(gossipdp: Run, saved: Path) -> None:
     (saved / "checkpoints/checkpoint-00000002/manifest.json").write_text("{}")
     done = gossipdp("checkpoint", "verify", "--home", saved)

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossipdp.protocol.events import CheckpointAhead
+from gossipdp.errors import DataError
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.runtime import files
 from gossipdp.runtime.identity import NetworkSecret
 from gossipdp.runtime.node import Node
@@ -117,6 +119,99 @@ def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(wher
     save(where, 82)
     store.prune()
     assert [Store.verify(each).meta.clock for each in store.list()] == [120, 82]
+
+
+def test_fifth_checkpoint_ahead_costs_the_first_its_pin_and_that_is_told(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    first = save(where, 100)
+    node = start()
+    for clock in (100, 200, 300, 400, 500):
+        if clock > 100:
+            save(where, clock)
+        node._from_peer(CheckpointAhead(clock, clock // 10, 80), 0.0)
+    assert [notice[:6] for notice in node.status.notices] == ["GD-605"] * 5 + ["GD-606"]
+    assert str(first) in node.status.notices[-1]
+    assert noticed(node) == {"GD-605": 5.0, "GD-606": 1.0}
+
+
+def test_checkpoint_that_cannot_be_looked_at_is_told_and_the_peer_goes_on(where: Path, start: Start) -> None:
+    node = start()
+    (where / "checkpoints").write_bytes(b"no directory")
+    node._from_peer(CheckpointAhead(120, 12, 80), 0.0)
+    assert [notice[:6] for notice in node.status.notices] == ["GD-601"] and noticed(node) == {"GD-601": 1.0}
+    assert node._restore()[0] is None
+
+
+def test_checkpoint_that_could_not_be_written_is_told_counted_and_tried_again_soon(where: Path, start: Start) -> None:
+    node = start()
+    now = node._clock()
+    node._next_checkpoint = now + node._config.checkpoint_every
+    node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
+    assert list(node.status.notices) == ["GD-602 checkpoint-00000001 could not be written"]
+    assert noticed(node) == {"GD-602": 1.0}
+    assert 0.05 < (node._next_checkpoint - now) / node._config.checkpoint_every < 0.5
+    node._keeper.busy = True
+    node._next_checkpoint = now
+    node._tick(now)
+    assert "still being written" in node.status.notices[-1] and noticed(node) == {"GD-602": 2.0}
+    assert node._next_checkpoint == now + node._config.checkpoint_every
+
+
+@pytest.mark.parametrize("reason", ["apart", "lag"])
+def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    files.save_run(where / "run", RUN)
+    node = start()
+    begun: list[bool] = []
+    done: list[jobs.Job] = []
+    asked = iter([jobs.Keep(reason)])
+    monkeypatch.setattr(node, "checkpoint", lambda: begun.append(True) or True)
+    monkeypatch.setattr(node.peer, "next_job", lambda: next(asked, None))
+    monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
+    node._keeper.busy = True
+    node._drain(0.0)
+    assert not begun
+    node._keeper.busy = False
+    node._checkpoint_saved(save(where, 90))
+    assert begun == [True] and not done
+    path = save(where, 100)
+    node._checkpoint_saved(path)
+    assert done == [jobs.Keep(reason)]
+    pinned = reason == "apart"
+    assert Store.pinned(path) == pinned and noticed(node) == ({"GD-607": 1.0} if pinned else {})
+    node._checkpoint_saved(save(where, 110))
+    assert len(done) == 1
+
+
+def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.save_run(where / "run", RUN)
+    node = start()
+    done: list[jobs.Job] = []
+    monkeypatch.setattr(node, "checkpoint", lambda: True)
+    monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
+    node._keeping = jobs.Keep("apart")
+    node._keep_own()
+    node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
+    assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-602": 1.0}
+
+
+def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    node = start()
+    node._from_peer(ResyncBegan("lag", 4, 0), 0.0)
+    node._from_peer(ResyncEnded("lag", b"p" * 32, True, 3.0), 0.0)
+    shown = node.status.describe()
+    assert (shown["resyncs"], shown["resyncing"], shown["apart"]) == ({"lag": 1}, "", 0)
+    assert node._metrics.registry.get_sample_value("gossipdp_resyncs_total", {"reason": "lag"}) == 1.0
+
+
+def noticed(node: Node) -> dict[str, float]:
+    """What `gossipdp_notices_total` says, by code."""
+    samples = [sample for family in node._metrics.registry.collect() for sample in family.samples]
+    return {sample.labels["code"]: sample.value for sample in samples if sample.name == "gossipdp_notices_total"}
 
 
 def test_joining_anothers_network_of_the_same_name_gives_up_founding(where: Path) -> None:

@@ -268,7 +268,7 @@ def test_fetching_what_is_earlier_than_the_own_checkpoint_is_said_before_the_mod
     transfer = b.of(StateRequest, to=C)[-1].transfer
     hashes = b"h" * 16
     manifest = StateManifest(
-        transfer, 1, SCHEMA.size, chunk_parameters(SCHEMA.size), network, 8, SCHEMA.digest, SETTINGS, 0.0
+        transfer, 1, SCHEMA.size, chunk_parameters(SCHEMA.size), network, 8, SCHEMA.digest, SETTINGS
     )
     b.tell(C, manifest, [SCHEMA.to_bytes(), hashes, signed(manifest, SCHEMA.to_bytes(), hashes)])
     b.tell(C, StateChunk(transfer, 1, 0), [b"x" * 600])

@@ -276,7 +276,7 @@ def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_anot
         peer.handle_timer(now)
     assert asked == [jobs.Restore()]
     settings = peer.config.averaging.settings
-    manifest = StateManifest(request.transfer, 1, SCHEMA.size, 8192, 9, 1, SCHEMA.digest, settings, 0.0)
+    manifest = StateManifest(request.transfer, 1, SCHEMA.size, 8192, 9, 1, SCHEMA.digest, settings)
     buffers = [SCHEMA.to_bytes(), b"h" * 32, signed(manifest, SCHEMA.to_bytes(), b"h" * 32)]
     peer.receive(wire.encode(manifest, buffers), source.id, now)
     assert take(peer.next_job) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,3 +95,31 @@ def test_a_full_disk_is_an_outcome_and_the_next_checkpoint_is_tried(tmp_path: Pa
     save(keeper, ledger, copies, outcomes)
     assert isinstance(outcomes[0], Path)
     keeper.close()
+
+
+class Watched(Files):
+    """Knows which threads have removed something."""
+
+    def __init__(self) -> None:
+        self.removed_by: list[str] = []
+
+    def remove(self, path: Path) -> None:
+        self.removed_by.append(threading.current_thread().name)
+        super().remove(path)
+
+
+def test_closing_in_the_middle_of_a_save_leaves_nothing_and_removes_it_in_the_thread_that_writes(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    copies: list[Callable[[], Vector]] = []
+    files = Watched()
+    keeper = Keeper(Store(tmp_path / "checkpoints", files=files), copies.append, lambda outcome: None)
+    keeper.save(ledger, META, SCHEMA.to_bytes())
+    poll = select.poll()
+    poll.register(keeper, select.POLLIN)
+    while not copies:
+        assert poll.poll(5000)
+        keeper.collect()
+    keeper.copied(copies.pop()())
+    keeper.close()
+    assert list((tmp_path / "checkpoints").iterdir()) == [] and files.removed_by == ["storage"]

@@ -1,10 +1,12 @@
-"""A checkpoint once reported as saved loads after any crash (safety I5, campaign T15); a damaged one is never used."""
+"""Checkpoints come back bit for bit, a damaged one is never used, a disk that fails costs one save. Crashes at every
+point are `test_store_torn`'s."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,19 +20,10 @@ from safetensors.numpy import load_file
 
 from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema
-from gossipdp.runtime import files as runtime_files
+from gossipdp.runtime import checkpoint as runtime_checkpoint
 from gossipdp.runtime import store as runtime_store
-from gossipdp.runtime.files import (
-    Files,
-    Remembered,
-    load_members,
-    load_run,
-    load_state,
-    save_members,
-    save_run,
-    save_state,
-)
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.files import Files
+from gossipdp.runtime.store import PINS, CheckpointMeta, Store
 
 
 def meta(round: int = 1) -> CheckpointMeta:
@@ -93,6 +86,7 @@ def test_vectors_larger_than_a_piece_are_written_and_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    monkeypatch.setattr(runtime_checkpoint, "PIECE", 4096)
     largest = 0
 
     class Watched(Files):
@@ -190,7 +184,7 @@ def test_a_hash_that_fits_a_hostile_header_is_still_refused(tmp_path: Path) -> N
     for hostile in ((1 << 40).to_bytes(8, "little") + b"{}", (5).to_bytes(8, "little") + b"{{{{{", b""):
         state.write_bytes(hostile)
         manifest = json.loads((path / "manifest.json").read_text())
-        digest = runtime_store.hashlib.blake2b(hostile, digest_size=32).hexdigest()
+        digest = hashlib.blake2b(hostile, digest_size=32).hexdigest()
         manifest["files"]["state.safetensors"] = {"bytes": len(hostile), "blake2b": digest}
         (path / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(DataError, match="GD-601"):
@@ -206,128 +200,7 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
         Store.verify(path)
 
 
-# -- crashes -----------------------------------------------------------------------------------------------------
-
-
-class Crash(BaseException):
-    """The machine stops here; not an Exception, so that no handler cleans up after it."""
-
-
-class ForgetfulFiles(Files):
-    """A file system that stops at one operation and then shows what a disk may show after a power cut.
-
-    A file's contents are sure after `sync` only: what was not synced may be cut, or be zeros from some point on. A new
-    name and a rename are sure once the directory is synced; before, it may have happened or not (Pillai et al., OSDI
-    2014).
-    """
-
-    def __init__(self, stop_at: int, chance: random.Random) -> None:
-        self.left, self.chance, self.stopped = stop_at, chance, False
-        self.unsynced: set[Path] = set()
-        self.unlisted: set[Path] = set()
-        self.moves: list[tuple[Path, Path, bytes | None]] = []
-
-    def _operation(self) -> None:
-        if self.stopped or self.left == 0:
-            self.stopped = True
-            raise Crash
-        self.left -= 1
-
-    def create(self, path: Path) -> IO[bytes]:
-        self._operation()
-        file = super().create(path)
-        self.unsynced.add(path)
-        self.unlisted.add(path)
-        return file
-
-    def write(self, file: IO[bytes], piece: memoryview) -> None:
-        try:
-            self._operation()
-        except Crash:
-            file.write(piece[: self.chance.randrange(len(piece) + 1)])
-            raise
-        super().write(file, piece)
-
-    def sync(self, file: IO[bytes]) -> None:
-        self._operation()
-        self.unsynced.discard(Path(file.name))
-
-    def make_directory(self, path: Path) -> None:
-        self._operation()
-        super().make_directory(path)
-
-    def rename(self, before: Path, after: Path) -> None:
-        self._operation()
-        replaced = after.read_bytes() if after.is_file() else None
-        super().rename(before, after)
-        self.unsynced, self.unlisted = (
-            {after / path.name if path.parent == before else path for path in paths} - {before}
-            for paths in (self.unsynced, self.unlisted)
-        )
-        self.moves.append((before, after, replaced))
-
-    def sync_directory(self, path: Path) -> None:
-        self._operation()
-        self.unlisted = {file for file in self.unlisted if file.parent != path}
-        self.moves = [move for move in self.moves if move[1].parent != path]
-
-    def remove(self, path: Path) -> None:
-        try:
-            self._operation()
-        except Crash:
-            for file in path.iterdir():
-                if self.chance.random() < 0.5:
-                    file.unlink()
-            raise
-        super().remove(path)
-
-    def power_cut(self) -> None:
-        for path in self.unsynced:
-            if path.exists():
-                size = path.stat().st_size
-                kept = self.chance.randrange(size + 1)
-                os.truncate(path, kept)
-                if self.chance.random() < 0.5:
-                    os.truncate(path, size)  # the length arrived, the data did not: zeros
-        for path in self.unlisted:
-            if self.chance.random() < 0.5:
-                path.unlink(missing_ok=True)
-        for before, after, replaced in reversed(self.moves):
-            if self.chance.random() < 0.5 and after.exists() and not before.exists():
-                os.replace(after, before)
-                if replaced is not None:
-                    after.write_bytes(replaced)
-
-
-def test_a_crash_at_any_point_leaves_the_newest_reported_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtime_store, "PIECE", 512)
-    for point in range(210):
-        chance = random.Random(point)
-        directory = tmp_path / str(point)
-        directory.mkdir()
-        files = ForgetfulFiles(point % 105, chance)
-        reported = 0
-        try:
-            for round in range(1, 6):
-                Store(directory, keep=2, files=files).save(vectors(round, 400), meta(round), b"schema")
-                reported = round
-        except Crash:
-            files.power_cut()
-        else:
-            pytest.fail(f"point {point} lies past the last save")
-        checkpoint, notices = Store(directory).latest()
-        assert not notices, f"point {point}: a torn checkpoint had the final name"
-        assert (checkpoint.meta.round if checkpoint else 0) in (reported, reported + 1), f"point {point}"
-        if checkpoint:
-            assert np.array_equal(checkpoint.read("v"), vectors(checkpoint.meta.round, 400)["v"])
-        for path in Store(directory).list():
-            Store.verify(path)
-        restarted = Store(directory, keep=2, files=ForgetfulFiles(1000, chance))
-        restarted.save(vectors(9, 400), meta(9), b"schema")
-        assert restarted.latest()[0].meta.round == 9  # type: ignore[union-attr]
-        assert not list(directory.glob(".unfinished-checkpoint-*[0-9]")), "what a crash left is cleared away"
+# -- disks that fail, and crashes ---------------------------------------------------------------------------------
 
 
 def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
@@ -350,6 +223,99 @@ def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
         "  do:   make room, or let the peer write there"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001"]
+
+
+class Refusing(Files):
+    """Refuses to do what `refused` names."""
+
+    refused: tuple[str, ...] = ()
+
+    def _ask(self, what: str) -> None:
+        if what in self.refused:
+            raise OSError(5, "Input/output error")
+
+    def names(self, directory: Path) -> list[str]:
+        self._ask("names")
+        return super().names(directory)
+
+    def remove(self, path: Path) -> None:
+        self._ask("remove")
+        super().remove(path)
+
+
+def test_litter_that_cannot_be_removed_stops_no_save(tmp_path: Path) -> None:
+    files = Refusing()
+    store = Store(tmp_path, keep=1, files=files)
+    files.refused = ("remove",)
+    paths = [store.save(vectors(round), meta(round), b"s") for round in (1, 2, 3)]
+    assert [path.name[-1] for path in paths] == ["1", "2", "3"] and store.list() == paths[2:]
+    (tmp_path / ".unfinished-checkpoint-00000007").mkdir()
+    assert store.save(vectors(4), meta(4), b"s").name == "checkpoint-00000008"
+    files.refused = ()
+    store.save(vectors(5), meta(5), b"s")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000009"]
+
+
+def test_directory_that_cannot_be_listed_is_an_error_with_a_code_and_no_checkpoint_to_restore(tmp_path: Path) -> None:
+    files = Refusing()
+    store = Store(tmp_path, files=files)
+    store.save(vectors(1), meta(1), b"s")
+    files.refused = ("names",)
+    for ask in (store.list, store.newest, lambda: store.save(vectors(2), meta(2), b"s")):
+        with pytest.raises(DataError, match=f"GD-601 {tmp_path} cannot be read"):
+            ask()
+    store.prune()
+    checkpoint, [notice] = store.latest()
+    assert checkpoint is None and "Input/output error" in notice
+    assert Store(tmp_path / "file" / "checkpoints").list() == []
+
+
+def test_file_whose_closing_fails_too_is_the_same_error(tmp_path: Path) -> None:
+    class Sour(io.FileIO):
+        def close(self) -> None:
+            open_before = not self.closed
+            super().close()
+            if open_before:
+                raise OSError(122, "Disk quota exceeded")
+
+    class Full(Files):
+        def create(self, path: Path) -> IO[bytes]:
+            return Sour(path, "xb") if path.name == "state.safetensors" else super().create(path)  # type: ignore
+
+        def sync(self, file: IO[bytes]) -> None:
+            if isinstance(file, Sour):
+                raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match=r"GD-602 .*\n.*No space left"):
+        Store(tmp_path, files=Full()).save(vectors(1), meta(1), b"s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(1), b"s")
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match=r"GD-601 checkpoint .* cannot be read"):
+        Store.verify(path)
+
+
+def test_checkpoint_that_is_dropped_while_it_is_looked_at_is_no_damaged_one(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    for round in (1, 2):
+        store.save(vectors(round), meta(round), b"s")
+    looked_at = store.each()
+    assert next(looked_at)[0].name == "checkpoint-00000001"
+    for round in (3, 4):
+        store.save(vectors(round), meta(round), b"s")
+    assert list(looked_at) == []
+
+
+def test_numbers_of_more_than_eight_digits_are_later(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    store.save(vectors(1), meta(1), b"s").rename(tmp_path / "checkpoint-99999999")
+    newest = store.save(vectors(2), meta(2), b"s")
+    assert newest.name == "checkpoint-100000000" and store.list()[-1] == newest
+    assert store.newest() == (newest, meta(2))
 
 
 SAVER = """
@@ -402,6 +368,7 @@ def test_export_gives_named_tensors_in_the_models_dtypes(tmp_path: Path) -> None
     store.save({"anchor": values, "momentum": np.zeros_like(values)}, meta(), schema.to_bytes())
     checkpoint, _ = store.latest()
     assert checkpoint is not None
+    (tmp_path / f".unfinished-model.safetensors-{os.getpid()}").write_bytes(b"of a process of this number, killed")
     assert checkpoint.export(tmp_path / "model.safetensors") == 4
     tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
     assert {name: (tensor["dtype"], tensor["shape"]) for name, tensor in tensors.items()} == {
@@ -453,56 +420,35 @@ def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> Non
     later = [store.save(vectors(round), meta(round), b"s") for round in (2, 3, 4)]
     assert store.list() == [first, *later[1:]] and not store.pinned(later[2])
     assert Store.verify(first).meta == meta(1)
+    assert store.why_pinned(first) == "GD-605 it is later" and store.why_pinned(later[2]) is None
     (first / "pinned").unlink()
     store.save(vectors(5), meta(5), b"s")
     assert first not in store.list()
+
+
+def test_only_the_newest_pins_are_kept_and_whose_pin_goes_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=1)
+    pinned, told = [], []
+    for round in range(1, PINS + 3):
+        pinned.append(store.save(vectors(round), meta(round), b"s"))
+        told += store.pin(pinned[-1], "it is later")
+    assert told == pinned[:2] and not any(map(store.pinned, told))
+    last = store.save(vectors(9), meta(9), b"s")
+    assert store.list() == [*pinned[2:], last]
+    assert store.pin(pinned[3], "again") == []
+
+
+def test_pin_whose_reason_was_torn_is_a_pin(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=1)
+    first = store.save(vectors(1), meta(1), b"s")
+    for torn in (b"", b"x" * 5000):
+        (first / "pinned").write_bytes(torn)
+        assert store.pinned(first) and store.why_pinned(first) == ""
+    store.save(vectors(2), meta(2), b"s")
+    assert first in store.list()
 
 
 def test_checkpoint_that_cannot_be_pinned_is_an_error_with_a_code(tmp_path: Path) -> None:
     store = Store(tmp_path / "c")
     with pytest.raises(DataError, match="GD-602"):
         store.pin(store.dir / "checkpoint-00000001", "there is none")
-
-
-# -- state files -------------------------------------------------------------------------------------------------
-
-
-def test_members_and_run_are_remembered(tmp_path: Path) -> None:
-    members = [
-        Remembered(id="ab" * 32, name="host1", address="1.2.3.4:4710"),
-        Remembered(id="cd" * 32, name="", address=""),
-    ]
-    assert load_members(tmp_path / "members.json") == []
-    assert load_run(tmp_path / "run") is None
-    save_members(tmp_path / "members.json", members)
-    save_run(tmp_path / "run", b"0123456789abcdef")
-    assert load_members(tmp_path / "members.json") == members
-    assert load_run(tmp_path / "run") == b"0123456789abcdef"
-
-
-@pytest.mark.parametrize("contents", [b"", b"{", b'[{"id": "zz"}]', b"\xff\xfe", b'"deadbeef"', b"[" * 100_000])
-def test_a_damaged_member_list_is_an_error_with_a_way_out(tmp_path: Path, contents: bytes) -> None:
-    (tmp_path / "members.json").write_bytes(contents)
-    with pytest.raises(DataError, match=r"GD-603 .*members\.json cannot be read"):
-        load_members(tmp_path / "members.json")
-
-
-def test_a_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_files, "MAX_STATE", 10)
-    save_state(tmp_path / "x", "0123456789")
-    with pytest.raises(DataError, match="more than 10 bytes"):
-        load_state(tmp_path / "x", str)
-
-
-def test_a_crash_while_saving_state_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    for point in range(40):
-        path = tmp_path / f"state{point}"
-        save_state(path, "old")
-        files = ForgetfulFiles(point % 6, random.Random(point))
-        try:
-            save_state(path, "new" * 50, files)
-            expected = {"new" * 50}
-        except Crash:
-            expected = {"old", "new" * 50}
-        files.power_cut()
-        assert load_state(path, str) in expected

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,11 @@ class LedgerDaemon:
         mu: float = 0.0,
         anchor: NDArray[np.float32] | None = None,
         clock: int = 0,
+        mode: Literal["async", "overlap", "sync"] = "async",
+        settles: Callable[[LedgerDaemon], None] | None = None,
+        deadline: float = 20.0,
     ) -> None:
+        self.mode, self.settles, self.deadline = mode, settles, deadline
         self.server = links.LinkServer(home)
         self.every, self.alpha, self.mu, self.clock = every, alpha, mu, clock
         self.a = anchor
@@ -119,7 +124,7 @@ class LedgerDaemon:
         self.session += 1
         self.open, self.out, self.dirty = 1, 0, set()
         self.pending = {1: self.region.slots[1]}
-        self.server.send(links.Session(self.session, self.every, self.clock, WIDTH))
+        self.server.send(links.Session(self.session, self.every, self.clock, WIDTH, self.mode, self.deadline))
 
     def submitted(self, event: links.Submitted) -> None:
         """The outer step, word for word:
@@ -146,6 +151,9 @@ class LedgerDaemon:
             self.correct(np.float32(1 - self.alpha) * d - np.float32(self.alpha * self.mu) * self.v)
             self.a = self.a - np.float32(self.alpha) * (d + np.float32(self.mu) * self.v)
         self.server.send(links.Taken(event.snapshot))
+        if self.settles is not None:
+            self.settles(self)
+            self.server.send(links.Settled(event.snapshot))
 
     def outstanding(self, applied: int) -> NDArray[np.float32]:
         """Sum of the slots past `applied`."""

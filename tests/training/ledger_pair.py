@@ -105,7 +105,7 @@ class Pair:
         """Runs `script` to its end on both; they exchange if `together`."""
         children = [child for peer in self.peers for child in peer.children(script, steps)]
         first = self.directory / "first.json"
-        first.write_text(json.dumps({"imports": ["gossipdp.training.attach", *imports], "children": children}))
+        first.write_text(json.dumps({"imports": list(imports), "children": children}))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GOSSIPDP_")}
         kept |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         # No framework asks its maker for anything, or leaves files outside of the test's folder.

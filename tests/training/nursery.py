@@ -1,8 +1,8 @@
 """Runs training scripts as processes that share one start: `nursery.py FIRST.json`, where imports are most of the time.
 
 FIRST.json is {"imports": [module, ...], "children": [{"script", "argv", "environment", "log"}, ...]}. What is imported
-here, once, every child finds imported: it is a fork, with a standard output and a standard error of its own. Exits with
-the number of children that failed.
+and read here, once, every child finds done: it is a fork, with a standard output and a standard error of its own. Exits
+with the number of children that failed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
+
+import torch
+import torch._dynamo  # the first optimizer of a process imports it, and it takes half a second
+
+import gossipdp.training.attach  # noqa: F401
+from peers.jobs.byte_gpt import load_corpus
 
 _ALIVE: list[object] = []
 
@@ -40,9 +46,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     for name in first["imports"]:
         importlib.import_module(name)
-    import torch
-
     torch.set_num_threads(1)
+    load_corpus()
     begun = []
     for each in first["children"]:
         sys.stdout.flush()

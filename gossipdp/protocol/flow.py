@@ -1,0 +1,96 @@
+"""When to ask a source for which chunk, and when to ask again, on a link of any speed.
+
+Over a link that takes longer for a chunk than one had patience for, asking again only lengthens the queue. So patience
+is learnt from answers, as TCP learns its own (Jacobson, "Congestion avoidance and control", SIGCOMM 1988), but counted
+from the first time a chunk was asked for, which errs on the patient side. The number asked for at once starts at one,
+and what was asked for later and has come earlier says that the rest was lost. No message and no clock is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["Flow"]
+
+MARGIN: Final = 2.0
+"""patience relative to the last answer's time"""
+MOST: Final = 16.0
+"""patience grows up to so many times by silence alone"""
+
+
+class Flow:
+    """Args:
+
+    window: chunks asked for at once, at the most.
+    again: seconds without an answer, until one has come, after which the oldest chunk is asked for again.
+    silence: seconds without any answer after which the source is given up.
+    """
+
+    def __init__(self, window: int, again: float, silence: float) -> None:
+        self._most, self._again, self._silence = window, again, silence
+        self._window = 1
+        self._usual = 0.0
+        """time of an answer, when last measured"""
+        self._repeats = self._given_up = 0
+        self._asked: dict[int, float] = {}
+        """when each chunk was asked for last, in the order of asking"""
+        self._first: dict[int, float] = {}
+        """when each was asked for first"""
+        self._heard = 0.0
+
+    def begin(self, now: float) -> None:
+        """There is a new source."""
+        self._asked.clear()
+        self._first.clear()
+        self._window, self._repeats, self._heard = 1, 0, now
+
+    def ask(self, missing: Iterable[int], working: int, now: float) -> tuple[int, ...]:
+        """Which of `missing` to ask for now, while `working` that have come are not taken in yet."""
+        room = max(0, self._window - len(self._asked) - working)
+        chosen = tuple(sorted(chunk for chunk in missing if chunk not in self._asked)[:room])
+        for chunk in chosen:
+            self._asked[chunk] = now
+            self._first.setdefault(chunk, now)
+        return chosen
+
+    def came(self, chunk: int, now: float) -> None:
+        """`chunk` has come."""
+        self._heard, self._given_up, self._repeats = now, 0, 0
+        if chunk not in self._asked:
+            return
+        for earlier in [*self._asked]:
+            if earlier == chunk:
+                break
+            # A connection keeps the order: what it overtook was lost with an earlier one.
+            del self._asked[earlier]
+        del self._asked[chunk]
+        self._usual = now - self._first.pop(chunk)
+        self._window = min(self._most, self._window + 1)
+
+    def repeat(self, now: float) -> int | None:
+        """The chunk to be asked for once more now, if it is time for that."""
+        if not self._asked or now < self._repeat_at():
+            return None
+        oldest = next(iter(self._asked))
+        del self._asked[oldest]
+        self._asked[oldest] = now
+        self._repeats += 1
+        return oldest
+
+    def silent(self, now: float) -> bool:
+        """Is it time to give the source up?"""
+        if now < self._silent_at():
+            return False
+        self._given_up += 1
+        return True
+
+    def timer(self) -> float:
+        return min(self._silent_at(), self._repeat_at()) if self._asked else self._silent_at()
+
+    def _repeat_at(self) -> float:
+        patience = max(self._again, MARGIN * self._usual) * min(MOST, 2.0**self._repeats)
+        return max(self._heard, *self._asked.values()) + patience
+
+    def _silent_at(self) -> float:
+        return self._heard + max(self._silence, 2.0 * MARGIN * self._usual) * min(MOST, 2.0**self._given_up)

@@ -1,0 +1,144 @@
+"""One peer gives up its model for another's while its training goes on: it saves what it has, ends the exchange under
+way, and fetches.
+
+Until that is done it exchanges nothing and hands nothing on, for it holds half of one model and half of another.
+Training never waits: the anchor's movement reaches x as one correction at the end. Whom to follow, and why, is not
+decided here; the fetching itself is `transfer`'s, the saving the driver's. No vector is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import ResyncBegan, ResyncEnded
+from gossipdp.protocol.messages import StateChunk, StateManifest, StateRefuse, StateSample
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.transfer import Joiner
+from gossipdp.protocol.wire import Buffer
+
+__all__ = ["Follower"]
+
+DRY: Final = {"apart": 32, "lag": 4}
+"""periods without anybody to fetch from after which it is given up. Half of what the others had a few rounds later is a
+valid state, half of another side's model is not: that is waited for longer"""
+STALLED: Final = 128
+"""periods, to twice as many by chance, after which it is given up though there is somebody, who refuses: two may have
+begun to follow each other, and one of them must be the first to stop"""
+
+
+class Follower:
+    """Args:
+
+    joiner: fetches the model with `Resync`.
+    hold: offer and accept no exchange (True), or do so again; true once none is under way.
+    period: seconds.
+    """
+
+    def __init__(
+        self,
+        joiner: Callable[[], Joiner],
+        outputs: Outputs,
+        hold: Callable[[bool, float], bool],
+        period: float,
+        random: Random,
+    ) -> None:
+        self._new_joiner, self._outputs, self._hold = joiner, outputs, hold
+        self._period, self._random = period, random
+        self.reason = ""
+        """why this peer follows others right now, apart or lag; or "" """
+        self.source = b""
+        """whom it has fetched from last"""
+        self.began = 0.0
+        self._joiner: Joiner | None = None
+        self._kept = False
+        self._dry_at = self._stalled_at = math.inf
+
+    def begin(self, reason: str, members: int, others: int, now: float) -> None:
+        """Give up this peer's model; the driver saves it first."""
+        self.reason, self.began, self._kept = reason, now, False
+        self._dry_at = self._stalled_at = math.inf
+        self._joiner = self._new_joiner()
+        self._hold(True, now)
+        self._outputs.emit(ResyncBegan(reason, members, others))
+        self._outputs.ask(jobs.Keep(reason))
+
+    def kept(self) -> None:
+        """What this peer gives up is on its disk, or cannot be."""
+        self._kept = True
+
+    def fetch(self, candidates: Sequence[bytes], now: float) -> None:
+        """Go on, from whoever of `candidates` will do; they are there and hold the model wanted."""
+        joiner = self._joiner
+        if joiner is None or not self._kept or not self._hold(True, now):
+            return
+        joiner.seek(candidates, now)
+        self.source = joiner.source or self.source
+        if joiner.busy:
+            self._dry_at = self._stalled_at = math.inf
+            return
+        if candidates:
+            self._dry_at = math.inf
+        elif math.isinf(self._dry_at):
+            self._dry_at = now + DRY[self.reason] * self._period
+        if math.isinf(self._stalled_at):
+            self._stalled_at = now + STALLED * self._period * (1.0 + self._random.random())
+
+    @property
+    def manifest(self) -> StateManifest | None:
+        """Of what has been fetched, once all of it is here."""
+        return self._joiner.manifest if self._joiner is not None and self._joiner.done else None
+
+    def over(self, now: float) -> bool:
+        """All is here, or there was nobody to fetch it from for long; `end` is then to be called."""
+        if self._joiner is None or self._joiner.done:
+            return self._joiner is not None
+        return not self._joiner.busy and now >= min(self._dry_at, self._stalled_at)
+
+    def end(self, now: float) -> None:
+        """Exchange again."""
+        complete, reason = self.manifest is not None, self.reason
+        self._joiner, self.reason = None, ""
+        self._outputs.emit(ResyncEnded(reason, self.source, complete, now - self.began))
+        self._hold(False, now)
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        buffers: list[Buffer],
+        source: bytes,
+        now: float,
+    ) -> None:
+        """A word of the source that this peer fetches from, or of a witness."""
+        if self._joiner is not None:
+            self._joiner.receive(message, buffers, source, now)
+
+    def resynced(self, job: jobs.Resync, result: jobs.Checked, now: float) -> None:
+        """The result of a Resync."""
+        if self._joiner is not None:
+            self._joiner.adopted(job, result, now)
+
+    def compared(self, result: jobs.Compared | None, now: float) -> None:
+        """The result of a Compare."""
+        if self._joiner is not None:
+            self._joiner.compared(result, now)
+
+    def gone(self, peer: bytes, now: float) -> None:
+        """`peer` has left or failed."""
+        if self._joiner is not None:
+            self._joiner.gone(peer, now)
+
+    def timer(self) -> float | None:
+        if self._joiner is None:
+            return None
+        fetching, over = self._joiner.timer(), min(self._dry_at, self._stalled_at)
+        return min(over if fetching is None else fetching, over)
+
+    def handle_timer(self, now: float) -> None:
+        if self._joiner is not None:
+            self._joiner.handle_timer(now)

@@ -1,0 +1,445 @@
+"""Two halves of a network that meet again after long: one keeps its model, the other fetches it anew.
+
+Replicas that were cut from each other for a few rounds are averaged. After many rounds they stand in different basins
+and their mean is worse than either, so who comes back after `apart_rounds` of this peer's own rounds is held *apart*:
+no exchange with it until one side has re-synced. Progress reports serve as the version vectors by which such a
+partition is seen (Parker et al. 1983, "Detection of mutual inconsistency in distributed systems").
+
+A side is known by its `Line`: what the first of its members to notice said of it, once and for all. Lines are ordered,
+more members first; within a side the greatest line said becomes everybody's, as in an election by flooding (Lynch 1996,
+section 4.1), and whoever hears of a greater line across the gap fetches the model from one who holds it, and takes the
+line over with it. So each step of each peer goes up one finite order: whatever is lost, or noticed late, all end at one
+line, and no vote is needed. Two members who lie alike can make a network follow them, one cannot. A restarted founder
+is a peer like any other: nobody founds twice.
+
+Whoever has fallen behind (`lag`) follows the network in the same way (`following`). What decides is here, and what is
+said for it; no vector, and nothing of the fetching.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from gossipdp.protocol.events import Notice
+from gossipdp.protocol.following import Follower
+from gossipdp.protocol.lag import BEHIND, VOUCHERS, Lag, Own
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.messages import (
+    Line,
+    Lineage,
+    Member,
+    State,
+    StateAsk,
+    StateProbe,
+    StateRequest,
+)
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.transfer import Joiner
+
+__all__ = ["NO_LINE", "Reunion", "strength"]
+
+HEARING: Final = 8
+"""periods from the first meeting to the verdict: a side's greatest line has reached its members by then"""
+FREEZE: Final = 16
+"""periods for which a line said or heard is still this reunion's, though nobody is known to be apart"""
+TELLS: Final = 4
+"""members of each side told per period"""
+VOICES: Final = 2
+"""peers that must hold a line of several members before it is followed: one may lie"""
+ALONE: Final = 24
+"""periods after the verdict in which others of this side may come back"""
+GREETED: Final = 32
+"""members told at once who has come over"""
+MAX_LIVES: Final = 8192
+"""members remembered, twice what membership holds"""
+LIVE: Final = (State.ALIVE, State.SUSPECT)
+NO_LINE: Final = Line(0, 0, 0, 0, b"")
+
+
+@dataclass(slots=True)
+class _Lost:
+    """A member that failed, and the clocks then: this peer's (None if it came later itself), and the member's."""
+
+    incarnation: int
+    own: int | None
+    theirs: int | None
+
+
+_Strength: TypeAlias = tuple[int, int, int, bytes, int]
+
+
+def strength(line: Line) -> _Strength:
+    """The order of lines: members, clock, rounds, then the lower id; the last makes it strict."""
+    return (line.members, line.clock, line.rounds, bytes(255 - byte for byte in line.maker), line.generation)
+
+
+class Reunion:
+    """Args:
+
+    joiner: fetches the model with `Resync`.
+    every: steps a round.
+    me: this peer's progress.
+    hold: offer and accept no exchange (True), or do so again; true once none is under way.
+    done: called with clock and rounds of what was fetched, and the seconds that took.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        progress: ProgressBoard,
+        joiner: Callable[[], Joiner],
+        *,
+        random: Random,
+        outputs: Outputs,
+        apart_rounds: int,
+        every: int,
+        me: Callable[[], Own],
+        hold: Callable[[bool, float], bool],
+        done: Callable[[int, int, float], None],
+    ) -> None:
+        self._membership, self._progress, self._random, self._outputs = membership, progress, random, outputs
+        self._me, self._hold, self._done = me, hold, done
+        self._rounds, self._steps = apart_rounds, apart_rounds * every
+        self._period = membership.config.join_interval
+        self.follower = Follower(joiner, outputs, hold, self._period, random)
+        self._lag = Lag(progress, every=every, period=self._period, me=me, side=self._own_side)
+        self.apart: dict[bytes, int] = {}
+        """whom this peer exchanges nothing with, and the incarnation it knows of each"""
+        self.line = NO_LINE
+        self._ready = False
+        self._lost: dict[bytes, _Lost] = {}
+        self._lives: dict[bytes, int] = {}
+        self._arrived: dict[bytes, float] = {}
+        self._number = 0
+        self._numbers: dict[bytes, tuple[int, int]] = {}
+        self._said: dict[bytes, Line] = {}
+        self._followers: set[bytes] = set()
+        """of those held apart, who are giving their model up"""
+        self._theirs: dict[bytes, Line] = {}
+        """lines of those held apart who know of it: what they said before may be of an earlier reunion"""
+        self._noticed = self._measured = self._weak = self._open = False
+        self._line_at = -math.inf
+        self._judged_at = -math.inf
+        self._wanted = NO_LINE
+        """the line that is being followed, though its holders become few"""
+        self._verdict_at = self._tick_at = math.inf
+        self._buried = 0
+
+    @property
+    def reason(self) -> str:
+        """Why this peer follows others right now: apart or lag; or ""."""
+        return self.follower.reason
+
+    # -- what the peer tells ----------------------------------------------------------------------------------
+
+    def ready(self, source: bytes, missing: list[Member], now: float) -> None:
+        """The model is here: fetched from `source`, or, at b"", this peer's own. `missing`: members remembered from an
+        earlier life who were not there when this peer went on from its checkpoint."""
+        self._ready = True
+        self.line, self._line_at = self._said.get(source, NO_LINE), now
+        for member in missing:
+            if member.id not in self._membership.members:
+                self._lost[member.id] = _Lost(0, self._me().clock, None)
+        self._lag.fetched(now)
+
+    def mixed(self, now: float) -> None:
+        """An exchange has mixed something: this peer is in step."""
+        asking = self._lag.asking_until is not None
+        self._lag.mixed(now)
+        if asking:
+            self._hold(False, now)
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news of `member`."""
+        if len(self._lives) > MAX_LIVES:
+            self._forget()
+        peer, before = member.id, self._lives.get(member.id)
+        self._lives[peer] = member.incarnation
+        if member.state in (State.FAILED, State.LEFT):
+            self._said.pop(peer, None)
+            self._theirs.pop(peer, None)
+            self._followers.discard(peer)
+            self._lag.vouchers.discard(peer)
+            self.follower.gone(peer, now)
+        if member.state == State.LEFT:
+            self._lost.pop(peer, None)
+            self.apart.pop(peer, None)
+        elif member.state == State.FAILED:
+            known = self._lost.get(peer)
+            if peer not in self.apart and (known is None or known.incarnation < member.incarnation):
+                report = self._progress.of(peer)
+                own = self._me().clock if before is not None else None
+                self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.clock)
+        elif self._ready:
+            self._back(member, before, now)
+
+    def _forget(self) -> None:
+        """Keep nothing of whom membership has forgotten."""
+        tables: list[dict[bytes, Any]] = [self._lives, self._arrived, self._numbers, self._said, self._lost]
+        for table in [*tables, self._theirs, self.apart]:
+            for peer in table.keys() - self._membership.members.keys():
+                del table[peer]
+
+    def _back(self, member: Member, before: int | None, now: float) -> None:
+        """`member` is alive, again or for the first time."""
+        peer, lost = member.id, self._lost.pop(member.id, None)
+        if lost is not None or before is None or before < member.incarnation:
+            self._arrived[peer] = now
+        if lost is not None:
+            self._lag.cut_off()
+        if lost is not None and lost.incarnation in (0, member.incarnation) and self._long(peer, lost):
+            self._part(peer, measured=True)
+        elif before is None or before < member.incarnation:
+            # A new life has its model from one side or the other, and says so; while there are two, that is awaited.
+            self.apart.pop(peer, None)
+            self._theirs.pop(peer, None)
+            self._followers.discard(peer)
+            self._lag.vouchers.discard(peer)
+            if self._measured and self.present():
+                self.apart[peer] = member.incarnation
+        if peer in self.apart:
+            # It may have changed sides, and its word been lost.
+            self._tick_at = min(self._tick_at, now)
+
+    def _long(self, peer: bytes, lost: _Lost) -> bool:
+        if lost.own is not None:
+            return self._me().clock - lost.own >= self._steps
+        report = self._progress.of(peer)
+        return report is not None and lost.theirs is not None and report.clock - lost.theirs >= self._steps
+
+    def _part(self, peer: bytes, *, measured: bool) -> None:
+        self.apart[peer] = self._lives.get(peer, 0)
+        self._measured = self._measured or measured
+        self._noticed = True
+
+    def present(self) -> list[bytes]:
+        """Whoever is held apart, and there; but two outbound-only peers never exchange, and cannot tell each other."""
+        members, reachable = self._membership.members, self._membership.me.address
+        there = [peer for peer in self.apart if peer in members and members[peer].state in LIVE]
+        return [peer for peer in there if reachable or members[peer].address]
+
+    def _own_side(self) -> list[bytes]:
+        return [member.id for member in self._membership.alive() if member.id not in self.apart]
+
+    def gives(self, message: StateRequest | StateAsk | StateProbe, peer: bytes) -> bool:
+        """May `peer` have of this peer's state? Not while it is half another's; and while there are two sides, whoever
+        fetches the model of one is not to judge it by the other's."""
+        foreign = isinstance(message, StateProbe) and peer not in self._theirs and self.present()
+        return not self.reason and not foreign
+
+    # -- lines ------------------------------------------------------------------------------------------------
+
+    def receive(self, word: Lineage, source: bytes, now: float) -> None:
+        """`source` says which line it holds."""
+        member = self._membership.members.get(source)
+        if member is None or word.incarnation < member.incarnation:
+            return
+        if (word.incarnation, word.number) <= self._numbers.get(source, (0, 0)):
+            return  # older than what it has said since
+        self._numbers[source] = word.incarnation, word.number
+        self._said[source] = line = word.line
+        if not self._ready:
+            return
+        if line == self.line:
+            if line != NO_LINE:
+                self.apart.pop(source, None)
+                self._theirs.pop(source, None)
+            elif word.apart:
+                self._told_apart(source)
+        elif source in self.apart or word.apart or self._foreign(line):
+            if source not in self.apart:
+                self._told_apart(source)
+            if word.apart:
+                self._theirs[source] = line
+        elif line.members and self._newer(line, now) and not self._recent(source, now, line.maker):
+            self.line, self._line_at, self._weak = line, now, False
+        if source in self.apart and word.lag == BEHIND:
+            self._followers.add(source)
+        else:
+            self._followers.discard(source)
+        if source not in self.apart:
+            self._lag.heard(source, word.lag)
+        if word.reply:
+            self.tell(source)
+
+    def _recent(self, peer: bytes, now: float, maker: bytes = b"") -> bool:
+        """Has `peer`, or the maker of its line, been here too shortly to be known as one of this peer's side?"""
+        latest = max(self._arrived.get(peer, -math.inf), self._arrived.get(maker, -math.inf))
+        return now < latest + FREEZE * self._period
+
+    def _newer(self, line: Line, now: float) -> bool:
+        """Is `line`, said within this peer's side, to take the place of the one held?"""
+        if self._current(now):
+            return strength(line) > strength(self.line)
+        return line.generation > self.line.generation
+
+    def _told_apart(self, peer: bytes) -> None:
+        """By another's word; perhaps this peer's own view says so too."""
+        lost = self._lost.get(peer)
+        self._part(peer, measured=lost is not None and self._long(peer, lost))
+
+    def _foreign(self, line: Line) -> bool:
+        """Was `line` said by somebody of another side?"""
+        lost = self._lost.get(line.maker)
+        far = line.maker in self.apart or (lost is not None and self._long(line.maker, lost))
+        return line != NO_LINE and (far or line in self._theirs.values())
+
+    def _declare(self, now: float) -> None:
+        """Somebody is apart: this peer's side needs a line, if nobody of it has just said one."""
+        stale = not self._current(now)
+        stronger = self._weak and self._measured
+        if self.line == NO_LINE or stale or stronger:
+            # Whoever only hears that it is apart, for it was stopped itself, knows nothing of a side.
+            self._weak = not self._measured
+            settled = [peer for peer in self._own_side() if not self._recent(peer, now)]
+            members = 0 if self._weak else 1 + len(settled)
+            generation = self.line.generation + (0 if stronger and not stale else 1)
+            own = self._me()
+            self.line = Line(generation, members, own.clock, own.rounds, self._membership.me.id)
+            self._line_at = now
+        self._open = True
+        self._verdict_at = now + HEARING * self._period
+        self._tick_at = now
+
+    def _current(self, now: float) -> bool:
+        """Is the line of the reunion that is under way, and not of an earlier one?"""
+        return self._open or now < self._line_at + FREEZE * self._period
+
+    def tell(self, peer: bytes, *, reply: bool = False) -> None:
+        """Say which line this peer holds; with `reply`, ask for that of `peer`."""
+        lag = BEHIND if self.reason else self._lag.told()
+        incarnation = self._membership.me.incarnation
+        self._number += 1
+        self._outputs.send(peer, Lineage(incarnation, self._number, peer in self.apart, reply, lag, self.line))
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def timer(self) -> float | None:
+        verdict = None if self.reason or not self.apart else self._verdict_at
+        times = [self._tick_at, verdict, self.follower.timer()]
+        least = min(time for time in times if time is not None)
+        return None if math.isinf(least) else least
+
+    def handle_timer(self, now: float) -> None:
+        self.follower.handle_timer(now)
+        if now < self._tick_at:
+            return
+        present, asking = self.present(), self._lag.asking_until is not None
+        self._tick_at = now + self._period if present or asking or self.reason else math.inf
+        if present:
+            self._tell_some(present)
+        if present or asking or self.reason == "lag":
+            self._tell_some(self._own_side())
+
+    def _tell_some(self, peers: list[bytes]) -> None:
+        reached = [peer for peer in peers if self._membership.reaches(peer)]
+        for peer in self._random.sample(reached, min(TELLS, len(reached))):
+            self.tell(peer, reply=True)
+
+    def step(self, now: float) -> None:
+        """Whatever has changed: is somebody apart, and which side gives way? Does this peer lag?"""
+        if not self._ready:
+            return
+        if self._noticed:
+            self._noticed = False
+            self._declare(now)
+        if self.reason:
+            self._fetch(now)
+        elif self.apart or self._open:
+            self._judge(now)
+        if not self.reason:
+            self._watch_lag(now)
+
+    def _judge(self, now: float) -> None:
+        present = self.present()
+        if not present:
+            self._measured = self._open = False
+            self._verdict_at = math.inf
+        elif now >= self._verdict_at:
+            self._verdict_at = math.inf
+            text = f"{len(present)} members are back after more than {self._rounds} rounds: "
+            verdict = "this peer's side follows theirs" if self._greater() else "their side is to follow this one's"
+            self._outputs.emit(Notice("GD-607", text + verdict))
+            self._judged_at = now
+        if self._verdict_at < math.inf or not present:
+            return
+        if self._greater():
+            self._follow("apart", now)
+        elif self._left_alone(now):
+            self.line = replace(self.line, generation=self.line.generation + 1, members=1, maker=self._membership.me.id)
+            self._line_at = now
+
+    def _greater(self) -> list[bytes]:
+        """Who holds the greatest line of those across the gap that are greater than this peer's. One alone is no proof
+        of a side of several, and who gives its own model up right now is not to be followed."""
+        voices: dict[Line, list[bytes]] = {}
+        for peer, line in self._theirs.items():
+            if peer in self.apart and peer not in self._followers and strength(line) > strength(self.line):
+                voices.setdefault(line, []).append(peer)
+        proven = [line for line, holders in voices.items() if len(holders) >= min(line.members, VOICES)]
+        return voices[max(proven, key=strength)] if proven else []
+
+    def _left_alone(self, now: float) -> bool:
+        """Is this peer all that is left of a side of several? Nobody follows one voice: it has to speak for itself."""
+        alone = self.line.members > 1 and not self._own_side() and not self._followers
+        return alone and now >= self._judged_at + ALONE * self._period
+
+    def _watch_lag(self, now: float) -> None:
+        if self._membership.buried != self._buried:
+            self._buried = self._membership.buried
+            self._lag.cut_off()
+        if len(self._membership.members) > VOUCHERS and self._lag.suspected(now):
+            self._hold(True, now)
+            self._tick_at = now
+        elif self._lag.proven():
+            self._follow("lag", now)
+        elif self._lag.disproven(now):
+            self._lag.fetched(now)
+            self._hold(False, now)
+
+    # -- following --------------------------------------------------------------------------------------------
+
+    def _follow(self, reason: str, now: float) -> None:
+        self._lag.asking_until = None
+        self._tick_at = now + self._period
+        self._wanted = self._theirs[self._greater()[0]] if reason == "apart" else NO_LINE
+        self.follower.begin(reason, 1 + len(self._own_side()), len(self.present()), now)
+
+    def _fetch(self, now: float) -> None:
+        if self.follower.over(now):
+            self._followed(now)
+            return
+        if self.reason == "lag":
+            wanted = sorted(self._lag.vouchers)
+        else:
+            wanted = [peer for peer, line in self._theirs.items() if line == self._wanted] or self._greater()
+        alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
+        self.follower.fetch([peer for peer in wanted if peer in alive], now)
+
+    def _followed(self, now: float) -> None:
+        manifest = self.follower.manifest
+        if manifest is not None:
+            if self.reason == "apart":
+                self._change_sides(self._said.get(self.follower.source, NO_LINE), now)
+            self._done(manifest.clock, manifest.rounds, now - self.follower.began)
+        self._lag.fetched(now)
+        self.follower.end(now)
+        for peer in self._own_side()[:GREETED]:
+            self.tell(peer)
+
+    def _change_sides(self, line: Line, now: float) -> None:
+        """Those who were apart are this peer's side now, and its former side is apart, until it says otherwise."""
+        former = {peer: self._lives.get(peer, 0) for peer in self._own_side() if self._said.get(peer) != line}
+        others = {peer: life for peer, life in self.apart.items() if self._theirs.get(peer, line) != line}
+        self._theirs = {peer: self._theirs[peer] for peer in others}
+        self.apart.clear()
+        self.apart.update(former | others)
+        self.line, self._line_at, self._weak, self._measured, self._open = line, now, False, True, True
+        self._verdict_at, self._tick_at = now + HEARING * self._period, now

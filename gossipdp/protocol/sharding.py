@@ -1,0 +1,396 @@
+"""Which samples are whose, without a coordinator: leases on the blocks of a data set, epoch after epoch.
+
+An epoch is cut into numbered blocks. What is finished is a grow-only set (Shapiro et al. 2011, "Conflict-free
+replicated data types"), merged by union; what is open is told by each peer of itself, the later word overriding. Both
+are gossiped. A peer takes the blocks it owns by highest random weight (`rendezvous`) among the live members that read,
+heaviest first, so that ownership follows who comes and goes. Once none of its own is free it helps: of every other's
+free blocks all but the next go to that member, of those that have nothing left of their own, that is heaviest for it.
+So two take one block only while news is on its way. When there is nothing to help with either, the next epoch begins
+for this peer: nobody waits. Two epochs are open at most; the first ends when all its blocks are finished, those of a
+dead member taken over by others. A member that lies about what it has finished is believed.
+
+What a block holds is not known here, nor how the ranks of a host share it. No clock, socket or message's bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from gossipdp.protocol.blocks import DataSet, Lease, Ledger, pack, unpack
+from gossipdp.protocol.events import DataCovered, DataKnown, Notice
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.messages import MAX_BLOCKS, MAX_LEASES, MAX_READERS, Coverage, Reader
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.wire import Buffer
+
+__all__ = ["MAX_DATA", "DataSet", "Lease", "Sharding"]
+
+MAX_DATA: Final = 8
+"""data sets known; past it those that this peer does not read make room"""
+RATE: Final = 750.0
+"""bytes a second that a peer sends of this, at most"""
+SOONEST, LATEST = 0.25, 5.0
+"""seconds between two messages while there is news, and while there is none"""
+ROUND: Final = 0.4
+"""seconds in which one who has heard news tells it to one more, about"""
+KEPT: Final = 2
+"""free blocks left to each owner by those who help, at the least"""
+ASKED: Final = 3
+"""members asked what they know, before the first lease"""
+ASK_WITHIN: Final = 2.0
+"""seconds for their answers; halfway the question is repeated"""
+LEASE_LASTS: Final = 600.0
+"""seconds after which a block that is not finished is given up, or ten times as long as they usually take"""
+_READERS_BYTES: Final = 200
+"""of one message, about"""
+_LARGEST_EPOCH: Final = 1 << 30
+
+
+class Sharding:
+    """Args:
+
+    incarnation: this peer's.
+    """
+
+    def __init__(
+        self, membership: Membership, *, incarnation: int, random: Random, outputs: Outputs, now: float
+    ) -> None:
+        self._membership, self._random, self._outputs = membership, random, outputs
+        self._me, self._incarnation = membership.me.id[:8], incarnation
+        self._sequence = 0
+        self._data: dict[bytes, Ledger] = {}
+        self._gossip_at = self._free_at = now
+        """when something is to be sent, and when it may be"""
+        self._ring: list[bytes] = []
+        self._behind: dict[bytes, bytes] = {}
+        """who knows of an earlier epoch only, and of which data"""
+        self._warned: set[bytes] = set()
+        self.dropped = 0
+        """words of others that were none"""
+
+    # -- commands ---------------------------------------------------------------------------------------------
+
+    def open(self, data: DataSet, now: float) -> bool:
+        """This peer trains on `data` from now on; False if that cannot be."""
+        kept = self._data.get(data.digest)
+        if kept is None:
+            kept = self._admit(data)
+        if kept is None or kept.data.blocks != data.blocks:
+            return False
+        if not kept.reads:
+            kept.reads = True
+            self._say(kept)
+            self._follow(kept)
+            self._ask(kept, now)
+        return True
+
+    def close(self, digest: bytes, now: float) -> None:
+        """It does no more: what it has open is free for others."""
+        data = self._data.get(digest)
+        if data is not None and data.reads:
+            data.reads = data.known = False
+            data.mine.clear()
+            self._say(data)
+            self._follow(data)
+            self._soon(now)
+
+    def known(self, digest: bytes) -> bool:
+        """Leases are given."""
+        return digest in self._data and self._data[digest].known
+
+    def epoch(self, digest: bytes) -> int:
+        """The first that is not covered."""
+        return self._data[digest].epoch
+
+    def readers(self, digest: bytes) -> int:
+        """Members that train on it, this one included."""
+        return len(self._data[digest].owners)
+
+    def ledger(self, digest: bytes) -> Ledger | None:
+        """What is known of a data set; to be read alone."""
+        return self._data.get(digest)
+
+    def lease(
+        self, digest: bytes, now: float, *, latest: int | None = None, first: int = -1, must: bool = False
+    ) -> Lease | None:
+        """The next block to train on, of the earliest epoch that has one for this peer; None if none has.
+
+        Args:
+            latest: epoch; None: whichever it takes.
+            first: take the block next after this one in numbers, or from the start; -1: the heaviest.
+            must: rather take one that somebody else has open than none.
+        """
+        data = self._data[digest]
+        epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
+        found = self._find(data, epochs, first)
+        if found is None and must:
+            found = next((Lease(e, b) for e in epochs if (b := data.take_over(self._me, e)) is not None), None)
+        if found is not None:
+            data.mine[found] = now
+            self._say(data)
+            self._soon(now)
+        return found
+
+    def _find(self, data: Ledger, epochs: Iterable[int], first: int) -> Lease | None:
+        # An owner that is as fast comes to so many before it can hear that they are taken.
+        kept = max(KEPT, math.ceil(self._rounds() * ROUND / data.usual)) if data.usual else KEPT
+        for epoch in epochs:
+            block = data.choose(self._me, epoch, first, kept)
+            if block is not None:
+                return Lease(epoch, block)
+        return None
+
+    def finish(self, digest: bytes, lease: Lease, now: float) -> None:
+        """Every sample of the block has been used."""
+        data = self._data[digest]
+        since = data.mine.pop(lease, None)
+        if since is not None:
+            data.usual = now - since if not data.usual else 0.8 * data.usual + 0.2 * (now - since)
+        if data.is_finished(lease):
+            data.duplicates += 1
+        elif lease.epoch <= data.epoch + 1 and lease.block < data.data.blocks:
+            blocks = [0, 0]
+            blocks[lease.epoch - data.epoch] = 1 << lease.block
+            data.merge(data.epoch, blocks)
+        self._say(data)
+        self._soon(now)
+
+    def release(self, digest: bytes, lease: Lease, now: float) -> None:
+        """The block will not be finished by this peer."""
+        data = self._data[digest]
+        if data.mine.pop(lease, None) is not None:
+            self._say(data)
+            self._soon(now)
+
+    def state(self) -> bytes:
+        """What is finished, for the disk."""
+        sets = [
+            (d.data.digest, d.data.name, d.data.blocks, d.epoch, *(pack(part, d.data.blocks) for part in d.finished))
+            for d in self._data.values()
+        ]
+        return msgspec.msgpack.encode(sets)
+
+    def restore(self, state: bytes) -> None:
+        """Go on from what `state` gave; what cannot be read is nothing."""
+        try:
+            sets = msgspec.msgpack.decode(state, type=list[tuple[bytes, str, int, int, bytes, bytes]])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        for digest, name, blocks, epoch, *parts in sets[:MAX_DATA]:
+            if len(digest) == 16 and 1 <= blocks <= MAX_BLOCKS and 0 <= epoch <= _LARGEST_EPOCH:
+                data = self._data.get(digest) or self._admit(DataSet(digest, name[:48], blocks))
+                finished = [unpack(part, blocks) for part in parts]
+                if data is not None and data.data.blocks == blocks and None not in finished:
+                    data.merge(epoch, [part or 0 for part in finished])
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def receive(self, message: Coverage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
+        finished = [unpack(buffer, message.blocks) for buffer in buffers]
+        data = self._data.get(message.data)
+        if None in finished or message.epoch > _LARGEST_EPOCH:
+            self.dropped += 1
+            return
+        if data is None:
+            data = self._admit(DataSet(message.data, message.name, message.blocks))
+        if data is None or data.data.blocks != message.blocks:
+            self.dropped += 1
+            return
+        news = data.merge(message.epoch, [part or 0 for part in finished])
+        changed = [self._learn(data, reader) for reader in message.readers]
+        if any(changed):
+            self._follow(data)
+        if news or any(changed):
+            self._soon(now, data)
+        self._warn(message)
+        if message.reply:
+            self._send(source, data, now, reply=False, whole=True)
+        elif message.epoch < data.epoch:
+            self._behind[source] = message.data
+            self._soon(now)
+        if source in data.asked and not message.reply:
+            data.asked.discard(source)
+            if not data.asked:
+                self._answered(data)
+
+    def member_changed(self, now: float) -> None:
+        """Somebody came, went, or is back."""
+        for data in self._data.values():
+            if self._follow(data):
+                self._soon(now, data)
+
+    def timer(self) -> float | None:
+        times = [d.asked_at + ASK_WITHIN / (1 if d.repeated else 2) for d in self._data.values() if d.asked]
+        if self._data:
+            times.append(self._gossip_at)
+        return min(times, default=None)
+
+    def handle_timer(self, now: float) -> None:
+        for data in self._data.values():
+            if data.asked and now >= data.asked_at + ASK_WITHIN:
+                self._answered(data)
+            elif data.asked and not data.repeated and now >= data.asked_at + ASK_WITHIN / 2:
+                data.repeated = True
+                for peer in sorted(data.asked):
+                    self._send(peer, data, now, reply=True)
+        if self._data and now >= self._gossip_at:
+            self._gossip(now)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _admit(self, data: DataSet) -> Ledger | None:
+        """Room for one more data set, if there is."""
+        if not 1 <= data.blocks <= MAX_BLOCKS:
+            return None
+        if len(self._data) >= MAX_DATA:
+            unread = next((digest for digest, other in self._data.items() if not other.reads), None)
+            if unread is None:
+                return None
+            del self._data[unread]
+        kept = self._data[data.digest] = Ledger(data)
+        return kept
+
+    def _warn(self, message: Coverage) -> None:
+        """Two that read data of one name should read the same."""
+        known = self._data.get(message.data)
+        if message.data in self._warned or (known is not None and known.reads):
+            return
+        others = any(reader.reads for reader in message.readers)
+        for data in self._data.values():
+            if others and data.reads and data.data.name == message.name and data.data.digest != message.data:
+                if len(self._warned) < MAX_DATA:
+                    self._warned.add(message.data)
+                    text = (
+                        f"another peer reads data named {message.name!r} of {message.blocks} blocks that is not this "
+                        f"peer's, of {data.data.blocks}: each goes through its own; use one data set, block and seed"
+                    )
+                    self._outputs.emit(Notice("GD-309", text))
+                return
+
+    def _learn(self, data: Ledger, reader: Reader) -> bool:
+        known = data.readers.get(reader.peer)
+        if reader.peer == self._me or (
+            known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence)
+        ):
+            return False
+        if known is None and reader.peer not in self._incarnations():
+            return False
+        data.readers[reader.peer] = reader
+        data.readers.move_to_end(reader.peer, last=False)
+        return True
+
+    def _incarnations(self) -> dict[bytes, int]:
+        """Of the live members, by the first bytes of their ids."""
+        return {member.id[:8]: member.incarnation for member in self._membership.alive()}
+
+    def _follow(self, data: Ledger) -> bool:
+        """Who reads, as far as is known; False if that has not changed."""
+        live = self._incarnations()
+        for peer in [peer for peer in data.readers if peer not in live and peer != self._me]:
+            del data.readers[peer]
+        readers = {
+            peer
+            for peer, reader in data.readers.items()
+            if reader.reads and (peer == self._me or reader.incarnation >= live[peer])
+        }
+        return data.owners.become(readers)
+
+    def _say(self, data: Ledger) -> None:
+        """The own record anew."""
+        self._sequence += 1
+        codes = tuple(lease.code for lease in list(data.mine)[-MAX_LEASES:])
+        data.readers[self._me] = Reader(self._me, self._incarnation, self._sequence, data.reads, codes)
+        data.readers.move_to_end(self._me, last=False)
+        data.news = self._rounds()
+
+    def _rounds(self) -> int:
+        """Messages until news has reached everybody, very likely (Pittel 1987: log2 N + ln N rounds of a push)."""
+        members = 1 + len(self._membership.alive())
+        return 2 + math.ceil(math.log2(members) + math.log(members))
+
+    def _soon(self, now: float, data: Ledger | None = None) -> None:
+        if data is not None:
+            data.news = self._rounds()
+        self._gossip_at = min(self._gossip_at, max(now, self._free_at))
+
+    def _ask(self, data: Ledger, now: float) -> None:
+        live = sorted(self._reached())
+        data.asked = set(self._random.sample(live, min(ASKED, len(live))))
+        data.asked_at, data.repeated = now, False
+        for peer in sorted(data.asked):
+            self._send(peer, data, now, reply=True)
+        if not data.asked:
+            self._answered(data)
+
+    def _answered(self, data: Ledger) -> None:
+        data.asked.clear()
+        if data.reads and not data.known:
+            data.known = True
+            self._outputs.emit(DataKnown(data.data.digest))
+
+    def _gossip(self, now: float) -> None:
+        for data in self._data.values():
+            patience = max(LEASE_LASTS, 10.0 * data.usual)
+            for lease in [lease for lease, since in data.mine.items() if now > since + patience]:
+                self.release(data.data.digest, lease, now)
+            self._tell(data)
+        live = self._reached()
+        self._behind = {peer: digest for peer, digest in self._behind.items() if peer in live and digest in self._data}
+        if self._behind:
+            peer, digest = self._behind.popitem()
+            self._send(peer, self._data[digest], now, reply=False, whole=True)
+        elif live:
+            data = max(self._data.values(), key=lambda each: (each.news, -each.sent_at))
+            data.news = max(0, data.news - 1)
+            self._send(self._next_in_ring(live), data, now, reply=False)
+        busy = live and (self._behind or any(each.news for each in self._data.values()))
+        self._gossip_at = self._free_at if busy else now + LATEST
+
+    def _reached(self) -> set[bytes]:
+        return {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
+
+    def _next_in_ring(self, live: set[bytes]) -> bytes:
+        """Live members in turn, in an order that changes."""
+        while True:
+            if not self._ring:
+                self._ring = sorted(live)
+                self._random.shuffle(self._ring)
+            peer = self._ring.pop()
+            if peer in live:
+                return peer
+
+    def _send(self, to: bytes, data: Ledger, now: float, *, reply: bool, whole: bool = False) -> None:
+        head: list[Reader] = []
+        room = _READERS_BYTES
+        mine = data.readers.get(self._me)
+        for reader in [*([mine] if mine else []), *data.readers.values()]:
+            size = 20 + 5 * len(reader.leases)
+            if (reader is mine and head) or size > room:
+                continue
+            head.append(reader)
+            room -= size
+            if len(head) == MAX_READERS:
+                break
+        for reader in head:
+            data.readers.move_to_end(reader.peer)
+        digest, name, blocks = data.data
+        message = Coverage(digest, name, blocks, data.epoch, reply, tuple(head))
+        buffers = [pack(part, blocks) for part in (data.finished if reply or whole else data.lately())]
+        size = self._outputs.send(to, message, buffers, address=self._membership.address_of(to))
+        self._free_at = max(self._free_at, now) + max(SOONEST, size / RATE)
+        data.sent_at = now
+
+    def _tell(self, data: Ledger) -> None:
+        """The application, if anything has changed."""
+        finished = data.finished[0].bit_count()
+        told = (data.epoch, finished, len(data.owners), len(data.mine), data.duplicates)
+        if told != data.told:
+            data.told = told
+            name, blocks = data.data.name, data.data.blocks
+            epoch, finished, readers, open_, duplicates = told
+            self._outputs.emit(DataCovered(name, epoch, finished, blocks, readers, open_, duplicates))

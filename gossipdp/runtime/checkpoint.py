@@ -1,0 +1,258 @@
+"""One checkpoint: what is in its directory, how it is checked, and what can be had from it.
+
+    checkpoint-00000012/
+      state.safetensors    flat vectors by name (anchor, momentum)
+      schema.bin           the model's layout in canonical bytes
+      manifest.json        what it is of, and length and BLAKE2b of the other two
+      pinned               only in one that outlives the next ones saved: why
+
+Reading trusts nothing: the manifest's types and limits are checked, then both hashes, and only then does the
+safetensors library parse. Nothing here may unpickle, know a peer's protocol state, or write into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from gossipdp.errors import DataError, RemoteProtocolError
+from gossipdp.protocol.schema import Dtype, Schema
+from gossipdp.runtime.files import Files, Hex, read_bounded, replace_file
+
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "MAX_SCHEMA",
+    "NAMES",
+    "PIECE",
+    "SCHEMA",
+    "STATE",
+    "Checkpoint",
+    "CheckpointMeta",
+    "FileRecord",
+    "Manifest",
+    "Shape",
+    "header",
+    "read_manifest",
+    "unreadable",
+    "verify",
+]
+
+FORMAT: Final = 1
+PIECE: Final = 4 << 20
+"""bytes read, hashed or written at a time"""
+ANCHOR: Final = "anchor"
+"""the array that holds the outer parameters, in schema order"""
+MAX_MANIFEST: Final = 64 << 10
+MAX_HEADER: Final = 1 << 20
+"""bytes of the safetensors header of a checkpoint"""
+MAX_SCHEMA: Final = 64 << 20
+
+STATE, SCHEMA, MANIFEST = "state.safetensors", "schema.bin", "manifest.json"
+NAMES: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "uint16": "U16", "uint8": "U8"}
+"""numpy's name of a dtype -> the format's"""
+TENSORS: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16"}
+"""the schema's name of a dtype -> the format's"""
+SIZES: Final = {"F64": 8, "I64": 8, "F32": 4, "F16": 2, "BF16": 2, "U16": 2, "U8": 1}
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Shape = tuple[int, ...]
+
+
+class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint is of. Ids and digests are hexadecimal."""
+
+    network: Annotated[str, Meta(max_length=64)]
+    run: Hex
+    peer: Hex
+    incarnation: Count
+    round: Count
+    clock: Count
+    """the network's clock, in steps"""
+    steps: Count
+    samples: Count
+    schema: Hex
+    """the schema's digest"""
+    extra: dict[str, str | int | float | bool] = {}
+    """whatever else the caller wants back"""
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    bytes: Count
+    blake2b: Hex
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[int, Meta(ge=1)]
+    saved_at: float
+    """Unix time"""
+    meta: CheckpointMeta
+    files: dict[str, FileRecord]
+
+
+class Checkpoint:
+    """A checkpoint whose manifest and hashes have been verified."""
+
+    def __init__(self, path: Path, manifest: Manifest, schema: bytes) -> None:
+        self.path, self.manifest, self.schema = path, manifest, schema
+
+    @property
+    def meta(self) -> CheckpointMeta:
+        return self.manifest.meta
+
+    def shapes(self) -> dict[str, Shape]:
+        """Shape of every array in it."""
+        with self._open() as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def read(self, name: str) -> NDArray[Any]:
+        """A new array with the contents of `name`. Raises KeyError."""
+        with self._open() as file:
+            if name not in file.keys():  # noqa: SIM118
+                raise KeyError(name)
+            values: NDArray[Any] = file.get_tensor(name)
+            return values
+
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """The elements start to stop of a flat array, at most 4 MiB at a time."""
+        with self._open() as file:
+            flat = file.get_slice(name)
+            for begin in range(start, stop, PIECE // 4):
+                yield flat[begin : min(begin + PIECE // 4, stop)]
+
+    def read_into(self, name: str, out: NDArray[Any]) -> None:
+        """Fill the flat array `out` with `name`, in pieces. Raises ValueError if shape or dtype differ."""
+        shape = self.shapes().get(name)
+        if shape != out.shape:
+            raise ValueError(f"{name} has shape {shape}, asked for {out.shape}")
+        at = 0
+        for piece in self.pieces(name, 0, out.shape[0]):
+            if piece.dtype != out.dtype:
+                raise ValueError(f"{name} has dtype {piece.dtype}, asked for {out.dtype}")
+            out[at : at + len(piece)] = piece
+            at += len(piece)
+
+    def export(self, out: Path, files: Files | None = None) -> int:
+        """Write the anchor as one safetensors file of named tensors, in the schema's dtypes; returns their number.
+
+        Tensors that are not exchanged (integer buffers) are not in it.
+
+        Raises:
+            DataError: GD-602; GD-601 if schema and vector do not fit together.
+        """
+        (size,) = self.shapes()[ANCHOR]
+        try:
+            schema = Schema.from_bytes(self.schema)
+        except RemoteProtocolError as error:
+            raise _damaged(self.path, str(error)) from None
+        if schema.size != size:
+            raise _damaged(self.path, f"the schema is of {schema.size} parameters, the vector has {size}")
+        start, _ = header({e.name: (TENSORS[e.dtype], e.shape) for e in schema.entries}, {"format": "pt"})
+
+        def contents() -> Iterator[bytes | NDArray[Any]]:
+            yield start
+            for entry in schema.entries:
+                for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
+                    yield _cast(piece, entry.dtype)
+
+        replace_file(files or Files(), out, contents())
+        return len(schema.entries)
+
+    def _open(self) -> Any:
+        return safe_open(self.path / STATE, framework="numpy")
+
+
+def verify(path: Path) -> Checkpoint:
+    """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601."""
+    try:
+        manifest = read_manifest(path)
+        for name, record in manifest.files.items():
+            _check_file(path / name, record)
+        schema = read_bounded(path / SCHEMA, MAX_SCHEMA)
+        with open(path / STATE, "rb") as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
+                raise ValueError(f"{STATE}: header past {MAX_HEADER} bytes")
+        checkpoint = Checkpoint(path, manifest, schema)
+        checkpoint.shapes()
+    except (FileNotFoundError, ValueError, SafetensorError) as error:
+        raise _damaged(path, str(error)) from None
+    except OSError as error:
+        raise unreadable(f"checkpoint {path}", error) from None
+    return checkpoint
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------
+
+
+def header(layout: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> tuple[bytes, int]:
+    """The safetensors header for tensors laid end to end, and the bytes that must follow it.
+
+    The format: length (u64, little endian), JSON {name: {dtype, shape, data_offsets}}, padded by spaces so that
+    the data is aligned to 8 bytes.
+    """
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in layout.items():
+        begin, end = end, end + SIZES[dtype] * int(np.prod(shape, dtype=np.int64))
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, end
+
+
+def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
+    match dtype:
+        case "float32":
+            return values
+        case "bfloat16":  # round to nearest even; anchors are finite
+            bits = values.view(np.uint32)
+            return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(
+                "<u2"
+            )
+        case "float16":
+            limit = np.finfo(np.float16).max
+            return np.clip(values, -limit, limit).astype(np.float16)
+        case "float64":
+            return values.astype(np.float64)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises OSError or ValueError."""
+    manifest = msgspec.json.decode(read_bounded(path / MANIFEST, MAX_MANIFEST), type=Manifest)
+    if manifest.format != FORMAT:
+        raise ValueError(f"format {manifest.format}, this version reads {FORMAT}")
+    if set(manifest.files) != {STATE, SCHEMA}:
+        raise ValueError(f"the manifest names {sorted(manifest.files)}")
+    return manifest
+
+
+def _check_file(path: Path, record: FileRecord) -> None:
+    length = path.stat().st_size
+    if length != record.bytes:
+        raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
+    digest, room = hashlib.blake2b(digest_size=32), memoryview(bytearray(min(PIECE, length)))
+    with open(path, "rb", buffering=0) as file:
+        while room and (count := file.readinto(room)):
+            digest.update(room[:count])
+    if digest.hexdigest() != record.blake2b:
+        raise ValueError(f"{path.name}: the contents do not match their hash")
+
+
+def _damaged(path: Path, seen: str) -> DataError:
+    return DataError(
+        "GD-601", f"checkpoint {path} is damaged", seen=seen, do="check this disk; delete the damaged directory"
+    )
+
+
+def unreadable(what: str, error: OSError) -> DataError:
+    do = "check this disk, and that the peer may read there"
+    return DataError("GD-601", f"{what} cannot be read", seen=str(error), do=do)

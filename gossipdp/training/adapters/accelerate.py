@@ -1,0 +1,90 @@
+"""A loop written for Accelerate as a peer: `attach` after `prepare`, with the prepared objects.
+
+    from gossipdp.training.adapters import accelerate as gossip
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    peer = gossip.attach(accelerator, model, optimizer, loader)
+
+Importing this file imports accelerate.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from gossipdp.training import attach as training
+from gossipdp.training.adapters import bare, missing
+from gossipdp.training.attach import Attachment
+
+try:
+    from accelerate.tracking import GeneralTracker
+except ImportError as error:
+    raise missing("accelerate", "accelerate", error) from None
+
+__all__ = ["attach"]
+
+LOSSES: Final = ("loss", "train_loss", "train/loss")
+"""what the examples of Accelerate, Transformers and Diffusers call it when they log it"""
+
+
+class _Tracker(GeneralTracker):  # type: ignore[misc]
+    """How Accelerate says that a loss is logged, and that training ends."""
+
+    name = "gossipdp"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, peer: Attachment) -> None:
+        self._peer = peer
+        super().__init__()
+
+    @property
+    def tracker(self) -> Attachment:
+        return self._peer
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
+        loss = next((values[name] for name in LOSSES if name in values), None)
+        if isinstance(loss, int | float | torch.Tensor):
+            self._peer.report(loss=loss)
+
+    def finish(self) -> None:
+        self._peer.detach()
+
+
+def attach(
+    accelerator: Any,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: Any = None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    every: int | None = None,
+    samples_per_step: int | None = None,
+    timeout: float | None = None,
+) -> Attachment:
+    """Train `model` together with the network whose daemon runs on this host; call it on every rank.
+
+    A step is one that the optimizer takes: not the ones that `accumulate` holds back, nor those that the scaler of
+    fp16 skips. The loss of `accelerator.log` is reported, and `accelerator.end_training` detaches; what this returns is
+    a context manager too. In releases of Accelerate whose `init_trackers` forgets trackers, call that before.
+
+    Args:
+        accelerator, model, optimizer, loader: as `accelerator.prepare` returned them; of `loader` its batch size is
+            taken, for the samples of a step.
+        samples_per_step: samples one process takes a step, instead of that; 1 if neither is known.
+        home, every, timeout: as `gossipdp.attach` takes them.
+
+    Raises:
+        GossipdpError: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed or Megatron steps.
+    """
+    whole = getattr(loader, "total_batch_size", None)
+    if samples_per_step is None and isinstance(whole, int):
+        samples_per_step = whole * accelerator.gradient_accumulation_steps // accelerator.num_processes
+    peer = training.attach(
+        model, bare(optimizer), home=home, every=every, samples_per_step=samples_per_step, timeout=timeout
+    )
+    accelerator.trackers.append(_Tracker(peer))
+    return peer

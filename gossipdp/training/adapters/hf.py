@@ -1,0 +1,79 @@
+"""Transformers' `Trainer` as a peer: a callback that attaches when training begins and leaves when it ends.
+
+    from gossipdp.training.adapters.hf import GossipCallback
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[GossipCallback()])
+
+The Trainer's loss is what is reported, whenever it logs. Importing this file imports transformers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gossipdp.training.adapters import bare, missing
+from gossipdp.training.attach import Attachment, attach
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise missing("transformers", "hf", error) from None
+
+__all__ = ["GossipCallback"]
+
+
+class GossipCallback(TrainerCallback):  # type: ignore[misc]
+    """Trains together with the network whose daemon runs on this host.
+
+    A step is an optimizer step, whatever is accumulated for it; of the last one of an epoch, which may be given fewer
+    samples, as many are counted as of the others. Samples are rows of the data set, of all ranks.
+
+    The Trainer tells a callback nothing of an exception. A process that it ends is noticed by the daemon. Who catches
+    it and goes on without training calls `detach`; another `train()` attaches anew by itself.
+
+    Args:
+        home, every, timeout: as `gossipdp.attach` takes them.
+
+    Raises:
+        GossipdpError: from `train()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps.
+    """
+
+    def __init__(
+        self, *, home: str | os.PathLike[str] | None = None, every: int | None = None, timeout: float | None = None
+    ) -> None:
+        self._home, self._every, self._timeout = home, every, timeout
+        self.peer: Attachment | None = None
+        """while training runs, and after it"""
+
+    def detach(self) -> None:
+        if self.peer is not None:
+            self.peer.detach()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, **_: Any) -> None:
+        # One that ended by an exception is still there; `auto_find_batch_size` catches those of too little memory.
+        self.detach()
+        self.peer = attach(
+            model,
+            bare(optimizer),
+            home=self._home,
+            every=self._every,
+            samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,
+            timeout=self._timeout,
+        )
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if self.peer is not None and "loss" in (logs or {}):
+            self.peer.report(loss=logs["loss"])
+
+    # Before `on_train_end` the best checkpoint may be loaded, which must not be taken for progress: the last step is
+    # over here, or here if an evaluation at the end of an epoch has stopped training.
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_training_stop:
+            self.detach()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_training_stop:
+            self.detach()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.detach()

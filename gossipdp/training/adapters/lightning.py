@@ -1,0 +1,107 @@
+"""Lightning's `Trainer` as a peer: a callback that attaches when training starts and leaves when it ends.
+
+    from gossipdp.training.adapters.lightning import GossipCallback
+    trainer = Trainer(max_steps=1000, callbacks=[GossipCallback()])
+
+Importing this file imports lightning, or pytorch_lightning where that is all there is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gossipdp.errors import ConfigError
+from gossipdp.training.adapters import bare, missing
+from gossipdp.training.attach import Attachment, attach
+
+try:
+    from lightning.pytorch import Callback
+except ModuleNotFoundError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError as error:
+        raise missing("lightning", "lightning", error) from None
+
+__all__ = ["GossipCallback"]
+
+
+class GossipCallback(Callback):  # type: ignore[misc]
+    """Trains together with the network whose daemon runs on this host.
+
+    A step is an optimizer step, whatever is accumulated for it. The loss that is reported is the one that
+    `training_step` returns, every `log_every_n_steps` of the Trainer.
+
+    Args:
+        batch_size: samples one process reads a batch; what the data loader says by default.
+        home, every, timeout: as `gossipdp.attach` takes them.
+
+    Raises:
+        GossipdpError: from `fit()`: what `gossipdp.attach` raises; ConfigError GD-317, there are several optimizers,
+            or DeepSpeed steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int | None = None,
+        home: str | os.PathLike[str] | None = None,
+        every: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
+        self._reported = 0
+        """step of the last loss that was reported"""
+        self.peer: Attachment | None = None
+        """while training runs, and after it"""
+
+    def detach(self) -> None:
+        if self.peer is not None:
+            self.peer.detach()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        optimizers = trainer.optimizers
+        if len(optimizers) != 1 or "DeepSpeed" in type(trainer.strategy).__name__:
+            seen = f"{len(optimizers)} optimizers" if len(optimizers) != 1 else type(trainer.strategy).__name__
+            raise ConfigError(
+                "GD-317",
+                "what one torch optimizer steps on can be followed, and nothing else",
+                seen=seen,
+                do="return one optimizer with several parameter groups from configure_optimizers; use DDP or FSDP2",
+            )
+        batch = self._batch_size or _batch_size(trainer.train_dataloader)
+        self._reported = trainer.global_step
+        # The wrapped model: what it is wrapped in decides whether it can be exchanged.
+        self.peer = attach(
+            trainer.model,
+            bare(optimizers[0]),
+            home=self._home,
+            every=self._every,
+            samples_per_step=None if batch is None else batch * trainer.accumulate_grad_batches,
+            timeout=self._timeout,
+        )
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        # To read the loss waits for the device: no more often than the Trainer does it.
+        if self.peer is None or loss is None or step - self._reported < trainer.log_every_n_steps:
+            return
+        self._reported = step
+        # Automatic optimization hands over the loss divided by the batches it is accumulated from.
+        share = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self.peer.report(loss=loss * share)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.detach()
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Samples of a batch; None if it is not one plain DataLoader, for its steps count then."""
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) else None

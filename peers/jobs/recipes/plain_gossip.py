@@ -1,0 +1,22 @@
+"""One process and a loop of one's own: `python plain.py`."""
+
+import torch
+from torch.utils.data import DataLoader
+
+import gossipdp
+from peers.jobs.byte_gpt import build_model, window_loss
+from peers.jobs.recipes.text import Windows, options, save
+
+BATCH = 8
+steps, out = options()
+model = build_model("0.25M")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
+
+for windows in DataLoader(Windows(steps * BATCH), BATCH):
+    loss = window_loss(model, windows)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+save(model, out)

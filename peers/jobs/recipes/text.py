@@ -1,0 +1,48 @@
+"""What the recipes read and where they write: bytes of the standard library's own sources, and two arguments.
+
+A recipe takes `[STEPS] [OUT.safetensors]`. Nothing here may know of gossip.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from peers.jobs.byte_gpt import data_generator, load_corpus, windows_at
+
+__all__ = ["Options", "Windows", "options", "save"]
+
+
+class Options(NamedTuple):
+    steps: int
+    out: Path | None
+
+
+def options() -> Options:
+    words = sys.argv[1:3]
+    return Options(int(words[0]) if words else 300, Path(words[1]) if len(words) > 1 else None)
+
+
+class Windows(Dataset[Tensor]):
+    """`count` windows of `context` bytes and the next one: others on every host, the same on all ranks of one."""
+
+    def __init__(self, count: int, context: int = 32) -> None:
+        self._text, self._context = load_corpus().train, context
+        self._starts = torch.randint(len(self._text) - context, (count,), generator=data_generator(None, 0))
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return windows_at(self._text, self._starts[index : index + 1], self._context)[0]
+
+
+def save(model: nn.Module, out: Path | None) -> None:
+    if out is not None:
+        save_model(model, str(out))

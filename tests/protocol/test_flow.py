@@ -1,0 +1,100 @@
+"""How a joiner paces what it asks a source for: patience learnt from answers, as on a link of unknown speed it must."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossipdp.protocol.flow import Flow
+
+
+def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozenset(), slower=None):
+    """Fetch over a link that carries one chunk in `seconds`. Returns time, chunks asked for, sources given up.
+
+    `lost`: numbers of the asks that are lost; `slower`: from this number on a chunk takes so many times as long.
+    """
+    flow, now, free, asks, under_way, missing = Flow(window, again, silence), 0.0, 0.0, 0, [], set(range(chunks))
+    flow.begin(now)
+    given_up = 0
+
+    def send(wanted):
+        nonlocal free, asks
+        for chunk in wanted:
+            asks += 1
+            free = max(free, now) + seconds * (slower[1] if slower and asks > slower[0] else 1.0)
+            if asks not in lost:
+                under_way.append((free, chunk))
+
+    send(flow.ask(missing, 0, now))
+    while missing:
+        at = min([flow.timer(), *(when for when, _ in under_way)])
+        now = max(now, at)
+        arrived = [event for event in under_way if event[0] <= now]
+        for event in arrived:
+            under_way.remove(event)
+            flow.came(event[1], now)
+            missing.discard(event[1])
+        if not arrived:
+            if flow.silent(now):
+                given_up += 1
+                flow.begin(now)
+            elif (chunk := flow.repeat(now)) is not None:
+                send([chunk])
+        send(flow.ask(missing, 0, now))
+        assert now < 1e5
+    return now, asks, given_up
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 4.0])
+def test_link_that_keeps_up_carries_every_chunk_once(seconds):
+    assert fetch(seconds) == (pytest.approx(20 * seconds), 20, 0)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 15.0])
+def test_link_slower_than_patience_carries_hardly_anything_twice(seconds):
+    """Before, every chunk was asked for again every five seconds, and the queue grew without end."""
+    time, asks, given_up = fetch(seconds)
+    assert asks <= 23 and given_up == 0 and time <= 23 * seconds
+
+
+def test_link_slower_than_silence_carries_all_in_the_end():
+    time, asks, given_up = fetch(50.0)
+    assert given_up <= 2 and asks <= 25 and time <= 25 * 50.0
+
+
+def test_link_that_becomes_ten_times_slower_half_way():
+    _, asks, given_up = fetch(1.0, slower=(10, 10.0))
+    assert asks <= 32 and given_up == 0
+
+
+def test_lost_answers_are_asked_for_again_at_once_when_overtaken():
+    time, asks, _ = fetch(0.1, lost={5, 6, 7})
+    assert asks == 23 and time < 3.0, "no patience had to run out"
+
+
+def test_last_answer_lost_is_asked_for_again_after_patience():
+    time, asks, _ = fetch(0.1, chunks=3, lost={3})
+    assert asks == 4 and 5.0 < time < 6.0
+
+
+def test_window_opens_by_one_with_every_answer():
+    flow, sizes = Flow(4, 5.0, 20.0), []
+    flow.begin(0.0)
+    missing = set(range(30))
+    wanted = flow.ask(missing, 0, 0.0)
+    for _ in range(5):
+        sizes.append(len(wanted))
+        for chunk in wanted:
+            flow.came(chunk, 0.0)
+            missing.discard(chunk)
+        wanted = flow.ask(missing, 0, 0.0)
+    assert sizes == [1, 2, 4, 4, 4]
+
+
+def test_chunks_not_taken_in_yet_count():
+    flow = Flow(4, 5.0, 20.0)
+    flow.begin(0.0)
+    for chunk in range(4):
+        assert chunk in flow.ask(range(chunk, 4), 0, 0.0) or chunk
+        flow.came(chunk, 0.0)
+    assert len(flow.ask(range(4, 20), 3, 0.0)) == 1
+    assert flow.ask(range(4, 20), 4, 0.0) == ()

@@ -1,0 +1,500 @@
+"""Leases without a coordinator: owners by highest random weight, finished blocks by union, and help."""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.protocol import sharding as module
+from gossipdp.protocol import wire
+from gossipdp.protocol.blocks import DataSet, Lease, Ledger, pack, unpack
+from gossipdp.protocol.events import DataCovered, DataKnown, Notice
+from gossipdp.protocol.membership import LAN, Membership
+from gossipdp.protocol.messages import MAX_BLOCKS, MAX_LEASES, Coverage, Member, Ping, Reader, State
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.rendezvous import Owners, elements, weights
+from gossipdp.protocol.sharding import Sharding
+
+
+def peer(number: int) -> bytes:
+    return hashlib.blake2b(bytes([number]), digest_size=32).digest()
+
+
+names = st.sets(st.integers(0, 40).map(lambda number: peer(number)[:8]), max_size=8)
+
+
+# -- highest random weight (Thaler and Ravishankar 1998) --------------------------------------------------------------
+
+
+@given(st.lists(names, min_size=1, max_size=5), st.integers(1, 200))
+def test_owners_follow_from_the_members_whatever_came_before(steps, blocks):
+    owners, fresh = Owners(blocks), Owners(blocks)
+    for members in steps:
+        owners.become(members)
+    fresh.become(steps[-1])
+    assert [owners.owner(block) for block in range(blocks)] == [fresh.owner(block) for block in range(blocks)]
+    assert {member: owners.of(member) for member in owners} == {member: fresh.of(member) for member in fresh}
+
+
+@given(names, st.integers(1, 200))
+def test_every_block_has_one_owner_while_there_are_members(members, blocks):
+    owners = Owners(blocks)
+    owners.become(members)
+    sets = [owners.of(member) for member in owners]
+    assert sum(each.bit_count() for each in sets) == (blocks if members else 0)
+    assert all(owners.of(owners.owner(block)) >> block & 1 for block in range(blocks) if members)
+
+
+@given(names, st.integers(0, 40), st.integers(1, 200))
+def test_a_member_that_joins_moves_only_what_it_takes_and_one_that_leaves_only_what_it_had(members, number, blocks):
+    other = peer(number)[:8]
+    one, two = Owners(blocks), Owners(blocks)
+    one.become(members - {other})
+    two.become(members | {other})
+    for block in range(blocks):
+        assert two.owner(block) in (other, one.owner(block)) or not members - {other}
+
+
+def test_blocks_are_shared_out_evenly():
+    owners = Owners(4096)
+    owners.become(peer(number)[:8] for number in range(16))
+    assert all(200 < owners.of(member).bit_count() < 320 for member in owners)
+
+
+def test_weights_are_the_same_everywhere():
+    assert list(weights(b"somebody", 9))[::8] == [2375290420682219422, 10808529070586639084]
+
+
+# -- sets on the wire -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, (1 << count) - 1))))
+def test_a_set_survives_the_wire(drawn):
+    count, blocks = drawn
+    data = pack(blocks, count)
+    assert unpack(memoryview(data), count) == blocks and len(data) <= 1 + (count + 7) // 8
+
+
+@pytest.mark.parametrize("left", [0, 1, 5])
+def test_a_set_nearly_empty_or_nearly_full_is_short(left):
+    few = sum(1 << 700 * place for place in range(left))
+    everything = (1 << 4096) - 1
+    assert len(pack(few, 4096)) == len(pack(everything ^ few, 4096)) == 1 + 2 * left
+
+
+@given(st.binary(max_size=40), st.integers(1, 300))
+def test_whatever_the_bytes_a_set_is_within_its_bounds_or_nothing(data, count):
+    found = unpack(data, count)
+    assert found is None or 0 <= found < 1 << count
+
+
+# -- a ledger ---------------------------------------------------------------------------------------------------------
+
+BLOCKS = 60
+facts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 8) - 1), st.integers(0, (1 << 8) - 1)), max_size=12)
+
+
+@given(facts, st.randoms())
+def test_any_order_and_duplication_of_what_is_finished_gives_the_same(facts, random):
+    shuffled = facts + facts[::2]
+    random.shuffle(shuffled)
+    one, two = (Ledger(DataSet(bytes(16), "data", 8)) for _ in range(2))
+    for ledger, words in ((one, facts), (two, shuffled)):
+        for epoch, *finished in words:
+            ledger.merge(epoch, finished)
+        # What came before its epoch was known of is told again.
+        for epoch, *finished in words:
+            ledger.merge(epoch, finished)
+    assert (one.epoch, one.finished) == (two.epoch, two.finished)
+
+
+@given(facts)
+def test_nothing_finished_is_ever_unfinished(facts):
+    ledger = Ledger(DataSet(bytes(16), "data", 8))
+    done = set()
+    for epoch, *finished in facts:
+        ledger.merge(epoch, finished)
+        assert all(ledger.is_finished(lease) for lease in done)
+        done |= {Lease(e, b) for e in range(5) for b in range(8) if ledger.is_finished(Lease(e, b))}
+
+
+# -- machines ---------------------------------------------------------------------------------------------------------
+
+DATA = DataSet(b"what is read now"[:16], "data", BLOCKS)
+
+
+class Host:
+    def __init__(self, number: int, incarnation: int = 1) -> None:
+        self.id, self.outputs, self.news = peer(number), Outputs(), Outputs()
+        self.me = Member(self.id, f"p{number}", f"10.0.0.{number}:1", incarnation, 0, State.ALIVE)
+        random = Random(number)
+        self.membership = Membership(
+            LAN, self.me, random=random, outputs=self.news, now=0.0, progress=ProgressBoard(self.id)
+        )
+        self.sharding = Sharding(self.membership, incarnation=incarnation, random=random, outputs=self.outputs, now=0.0)
+        self.used: list[Lease] = []
+
+    def sees(self, member: Member) -> None:
+        self.membership.receive(Ping(1, (member,)), member.id, 0.0)
+        self.sharding.member_changed(0.0)
+
+    def take(self, now: float, **options) -> Lease | None:
+        return self.sharding.lease(DATA.digest, now, **options)
+
+    def finish(self, lease: Lease, now: float) -> None:
+        self.used.append(lease)
+        self.sharding.finish(DATA.digest, lease, now)
+
+    @property
+    def ledger(self) -> Ledger:
+        ledger = self.sharding.ledger(DATA.digest)
+        assert ledger is not None
+        return ledger
+
+    def events(self, kind):
+        return [event for event in self.outputs.events if isinstance(event, kind)]
+
+
+class World:
+    """Hosts whose messages arrive at once, and whose time the test passes."""
+
+    def __init__(self, hosts: int) -> None:
+        self.now = 0.0
+        self.hosts = {peer(number): Host(number) for number in range(hosts)}
+        self.cut: set[bytes] = set()
+        self.bytes = 0
+        for one in self.hosts.values():
+            for other in self.hosts.values():
+                if one is not other:
+                    one.sees(other.me)
+        for host in self.hosts.values():
+            assert host.sharding.open(DATA, 0.0)
+        self.deliver()
+
+    def __getitem__(self, number: int) -> Host:
+        return self.hosts[peer(number)]
+
+    def deliver(self) -> None:
+        while any(host.outputs.messages for host in self.hosts.values()):
+            for host in self.hosts.values():
+                while host.outputs.messages:
+                    envelope = host.outputs.messages.popleft()
+                    message, buffers = wire.decode([bytes(frame) for frame in envelope.frames])
+                    self.bytes += sum(len(bytes(frame)) for frame in envelope.frames)
+                    target = self.hosts.get(envelope.to)
+                    if target is not None and not self.cut & {host.id, envelope.to}:
+                        target.sharding.receive(message, buffers, host.id, self.now)
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            due = min(timer for host in self.hosts.values() if (timer := host.sharding.timer()) is not None)
+            if due >= until:
+                break
+            self.now = max(self.now, due)
+            for host in self.hosts.values():
+                timer = host.sharding.timer()
+                if timer is not None and timer <= self.now:
+                    host.sharding.handle_timer(self.now)
+            self.deliver()
+        self.now = until
+
+    def kill(self, number: int) -> None:
+        lost = self.hosts.pop(peer(number)).me
+        for host in self.hosts.values():
+            failed = Member(lost.id, lost.name, lost.address, lost.incarnation, 0, State.FAILED)
+            host.membership.receive(Ping(1, (host.me, failed)), next(iter(self.hosts)), self.now)
+            host.membership.receive(Ping(1, (failed,)), bytes(32), self.now)
+            host.sharding.member_changed(self.now)
+
+
+def test_alone_leases_are_given_at_once_and_epochs_follow_each_other():
+    world = World(1)
+    host = world[0]
+    assert host.events(DataKnown) == [DataKnown(DATA.digest)]
+    for turn in range(3 * BLOCKS):
+        lease = host.take(float(turn))
+        assert lease is not None and lease.epoch == turn // BLOCKS
+        host.finish(lease, turn + 0.5)
+    assert len(set(host.used)) == 3 * BLOCKS and (host.ledger.epoch, host.ledger.duplicates) == (3, 0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(2, 6), st.randoms(use_true_random=False), st.lists(st.integers(1, 8), min_size=6, max_size=6))
+def test_peers_of_agreeing_views_share_an_epoch_without_a_duplicate(hosts, random, speeds):
+    world = World(hosts)
+    world.run(10.0)
+    busy: dict[bytes, tuple[float, Lease]] = {}
+    while any(host.ledger.epoch == 0 for host in world.hosts.values()):
+        for place, (name, host) in enumerate(world.hosts.items()):
+            if name in busy and busy[name][0] <= world.now:
+                host.finish(busy.pop(name)[1], world.now)
+            if name not in busy and host.ledger.epoch == 0 and (lease := host.take(world.now, latest=0)) is not None:
+                busy[name] = world.now + 10.0 * speeds[place], lease
+        world.run(10.0)
+    used = [lease for host in world.hosts.values() for lease in host.used]
+    assert sorted(used) == [Lease(0, block) for block in range(BLOCKS)]
+    shares = [len(host.used) for host in world.hosts.values()]
+    assert all(share > 0 for share in shares) or 8 * sum(speeds[:hosts]) > BLOCKS
+
+
+def test_two_peers_that_know_of_each_other_never_choose_the_same():
+    world = World(4)
+    world.run(10.0)
+    taken = [world[number].take(world.now) for number in range(4) for _ in range(BLOCKS // 8)]
+    assert None not in taken and len(set(taken)) == len(taken)
+
+
+def test_of_others_blocks_those_they_come_to_next_are_left_to_them():
+    world = World(2)
+    world.run(10.0)
+    one, two = world[0], world[1]
+    theirs = one.ledger.owners.of(two.id[:8])
+    helped = set()
+    while (lease := one.take(world.now, latest=0)) is not None:
+        helped.add(lease.block)
+    kept = [two.take(world.now, latest=0) for _ in range(module.KEPT)]
+    assert helped & set(elements(theirs)) and not {lease.block for lease in kept if lease} & helped
+
+
+def test_open_blocks_of_one_that_died_fall_to_others_and_its_own_too():
+    world = World(3)
+    world.run(10.0)
+    lease = world[2].take(world.now)
+    assert lease is not None
+    world.run(10.0)
+    code = lease.code
+    assert all(code in world[number].ledger.readers[peer(2)[:8]].leases for number in (0, 1))
+    world.kill(2)
+    found = {world[number].take(world.now, latest=0) for number in (0, 1) for _ in range(BLOCKS)}
+    assert {Lease(0, block) for block in range(BLOCKS)} - found == set() and lease in found
+
+
+def test_one_that_reads_no_more_leaves_its_blocks_to_others():
+    world = World(2)
+    world.run(10.0)
+    lease = world[1].take(world.now)
+    world[1].sharding.close(DATA.digest, world.now)
+    world.run(10.0)
+    assert list(world[0].ledger.owners) == [peer(0)[:8]]
+    assert lease in {world[0].take(world.now, latest=0) for _ in range(BLOCKS)}
+
+
+def test_a_late_peer_begins_where_the_network_is():
+    world = World(2)
+    world.run(5.0)
+    for _ in range(5 * BLOCKS + 7):
+        lease = world[0].take(world.now, must=True)
+        assert lease is not None
+        world[0].finish(lease, world.now)
+    world.run(20.0)
+    late = Host(9)
+    for host in list(world.hosts.values()):
+        late.sees(host.me)
+        host.sees(late.me)
+    world.hosts[late.id] = late
+    late.sharding.open(DATA, world.now)
+    assert not late.sharding.known(DATA.digest)
+    world.deliver()
+    assert late.sharding.known(DATA.digest) and late.ledger.epoch == world[0].ledger.epoch >= 4
+    assert late.take(world.now).epoch in (late.ledger.epoch, late.ledger.epoch + 1)
+
+
+def test_if_nobody_answers_leases_are_given_all_the_same_after_the_question_was_repeated():
+    world = World(2)
+    third = Host(7)
+    third.sees(world[0].me)
+    third.sharding.open(DATA, 100.0)
+    asked = [envelope.message for envelope in third.outputs.messages]
+    assert [message.reply for message in asked] == [True] and third.events(DataKnown) == []
+    third.sharding.handle_timer(100.0 + module.ASK_WITHIN / 2)
+    assert [envelope.message.reply for envelope in third.outputs.messages].count(True) == 2
+    third.sharding.handle_timer(100.0 + module.ASK_WITHIN)
+    assert third.events(DataKnown) == [DataKnown(DATA.digest)]
+
+
+def test_when_all_of_two_epochs_is_open_one_must_or_must_not():
+    world = World(1)
+    host = world[0]
+    taken = {host.take(0.0) for _ in range(2 * BLOCKS)}
+    assert len(taken) == 2 * BLOCKS and host.take(0.0) is None and host.take(0.0, must=True) is None
+    world = World(2)
+    world.run(5.0)
+    others = world[1]
+    while world[1].take(world.now) is not None:
+        pass
+    while world[0].take(world.now) is not None:
+        pass
+    world.run(20.0)
+    stolen = world[0].take(world.now, must=True)
+    assert (stolen is not None and stolen in others.ledger.mine) or stolen in [Lease(0, b) for b in range(BLOCKS)]
+
+
+def test_in_order_the_next_number_is_taken():
+    host = World(1)[0]
+    first = host.take(0.0, first=BLOCKS - 2)
+    assert [first, *(host.take(0.0, first=lease + 1) for lease in (BLOCKS - 2, BLOCKS - 1))] == [
+        Lease(0, BLOCKS - 2),
+        Lease(0, BLOCKS - 1),
+        Lease(0, 0),
+    ]
+
+
+def test_a_block_that_another_finished_first_counts_as_a_duplicate():
+    world = World(2)
+    lease = world[0].take(0.0)
+    world[1].sharding.finish(DATA.digest, lease, 0.0)
+    world.run(10.0)
+    world[0].finish(lease, world.now)
+    world.run(5.0)
+    assert (world[0].ledger.duplicates, world[1].ledger.duplicates) == (1, 0)
+    assert world[0].events(DataCovered)[-1].duplicates == 1
+
+
+def test_a_lease_not_finished_for_long_is_given_up():
+    world = World(1)
+    lease = world[0].take(0.0)
+    world.run(module.LEASE_LASTS + 2 * module.LATEST)
+    assert world[0].ledger.mine == {} and world[0].events(DataCovered)[-1].open == 0
+    assert world[0].take(world.now) == lease
+
+
+def test_state_survives_a_restart_but_for_what_was_open():
+    world = World(1)
+    host = world[0]
+    for _ in range(BLOCKS + 5):
+        host.finish(host.take(0.0), 0.0)
+    open_ = host.take(0.0)
+    again = Host(0, 2)
+    again.sharding.restore(host.sharding.state())
+    again.sharding.open(DATA, 1.0)
+    assert (again.ledger.epoch, again.ledger.finished) == (host.ledger.epoch, host.ledger.finished)
+    assert again.take(1.0) == open_
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_for_a_state_do_harm(state):
+    host = Host(0)
+    host.sharding.restore(state)
+    assert host.sharding.open(DATA, 0.0)
+
+
+def test_a_restarted_peers_word_overrides_its_earlier_lifes():
+    one, two = Host(0), Host(1)
+    one.sees(two.me)
+    one.sharding.open(DATA, 0.0)
+
+    def say(*, incarnation, sequence, leases):
+        reader = Reader(two.id[:8], incarnation, sequence, True, leases)
+        message = Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,))
+        one.sharding.receive(message, [pack(0, BLOCKS)] * 2, two.id, 0.0)
+        return one.ledger.readers[two.id[:8]].leases
+
+    assert say(incarnation=1, sequence=5, leases=(1,)) == (1,)
+    assert say(incarnation=1, sequence=4, leases=(2,)) == (1,)
+    assert say(incarnation=2, sequence=1, leases=(3,)) == (3,)
+
+
+def test_an_earlier_lifes_word_does_not_make_a_reader():
+    one, two = Host(0), Host(1, incarnation=2)
+    one.sees(two.me)
+    one.sharding.open(DATA, 0.0)
+    reader = Reader(two.id[:8], 1, 5, True, ())
+    one.sharding.receive(Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,)), [pack(0, BLOCKS)] * 2, two.id, 0.0)
+    assert list(one.ledger.owners) == [one.id[:8]]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "epoch", "buffers"),
+    [
+        (BLOCKS + 1, 0, None),
+        (BLOCKS, (1 << 30) + 1, None),
+        (BLOCKS, 0, [b"", b"\0"]),
+        (BLOCKS, 0, [b"\0" + b"\xff" * 8, b"\1"]),
+        (BLOCKS, 0, [b"\1\xff\xff", b"\1"]),
+        (BLOCKS, 0, [b"\7\0\0", b"\1"]),
+    ],
+)
+def test_words_that_are_none_are_dropped_and_counted(blocks, epoch, buffers):
+    host = World(1)[0]
+    message = Coverage(DATA.digest, "data", blocks, epoch, False, ())
+    host.sharding.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
+    assert host.sharding.dropped == 1 and host.ledger.finished == [0, 0] and host.ledger.epoch == 0
+
+
+def test_data_sets_are_bounded_and_those_read_stay():
+    host = World(1)[0]
+    for number in range(3 * module.MAX_DATA):
+        digest = number.to_bytes(16, "big")
+        host.sharding.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
+    assert host.sharding.ledger(DATA.digest) is not None and host.sharding.timer() is not None
+    known = [number for number in range(99) if host.sharding.ledger(number.to_bytes(16, "big")) is not None]
+    assert len(known) == module.MAX_DATA - 1
+    own = [DataSet(bytes([1, number]) + bytes(14), "mine", 8) for number in range(module.MAX_DATA)]
+    assert [host.sharding.open(data, 0.0) for data in own].count(False) == 1
+    assert not host.sharding.open(DATA._replace(blocks=9), 0.0)
+
+
+def test_two_that_read_other_data_of_one_name_are_told_once():
+    host = World(1)[0]
+    reader = Reader(peer(1)[:8], 1, 1, True, ())
+    for _ in range(3):
+        message = Coverage(bytes(16), "data", 8, 0, False, (reader,))
+        host.sharding.receive(message, [pack(1, 8)] * 2, peer(1), 0.0)
+    notices = host.events(Notice)
+    assert [notice.code for notice in notices] == ["GD-309"] and "60" in notices[0].text and "8" in notices[0].text
+
+
+def test_the_largest_word_of_one_peer_fits_a_message():
+    host = World(1)[0]
+    big = DataSet(b"b" * 16, "n" * 48, MAX_BLOCKS)
+    host.sharding.open(big, 0.0)
+    for _ in range(2 * MAX_LEASES):
+        host.sharding.lease(big.digest, 0.0)
+    host.sees(Host(1).me)
+    for turn in range(4):
+        host.sharding.handle_timer(10.0 + 10.0 * turn)
+    # Its leases alone are past what a message may hold of others': the own record goes all the same.
+    envelope = next(envelope for envelope in host.outputs.messages if envelope.message.data == big.digest)
+    assert len(envelope.message.readers[0].leases) == MAX_LEASES and len(envelope.frames[0]) <= 4096
+
+
+def test_traffic_stays_below_a_kilobyte_a_second_and_falls_when_nothing_is_new():
+    world = World(64)
+    world.run(5.0)
+    for host in world.hosts.values():
+        host.take(world.now)
+    world.bytes, began = 0, world.now
+    for _ in range(5):
+        for host in world.hosts.values():
+            for lease in list(host.ledger.mine):
+                host.finish(lease, world.now)
+            host.take(world.now)
+        world.run(1.0)
+    assert world.bytes / 64 / (world.now - began) < 1000.0
+    for host in world.hosts.values():
+        for lease in list(host.ledger.mine):
+            host.finish(lease, world.now)
+    world.run(30.0)
+    world.bytes, began = 0, world.now
+    world.run(30.0)
+    assert world.bytes / 64 / (world.now - began) < 100.0
+
+
+def test_same_seed_and_inputs_give_the_same_bytes():
+    def play():
+        world = World(3)
+        for _ in range(20):
+            for host in world.hosts.values():
+                lease = host.take(world.now)
+                if lease is not None:
+                    host.finish(lease, world.now)
+            world.run(0.7)
+        return world.bytes, [host.used for host in world.hosts.values()]
+
+    assert play() == play()

@@ -1,0 +1,61 @@
+"""The small state files of a home: written whole or not at all, never believed when read. Crashes at every point are
+`test_store_torn`'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gossipdp.errors import DataError
+from gossipdp.runtime import files as runtime_files
+from gossipdp.runtime.files import (
+    Files,
+    Remembered,
+    load_members,
+    load_run,
+    load_state,
+    save_members,
+    save_run,
+    save_state,
+)
+
+
+def test_members_and_run_are_remembered(tmp_path: Path) -> None:
+    members = [
+        Remembered(id="ab" * 32, name="host1", address="1.2.3.4:4710"),
+        Remembered(id="cd" * 32, name="", address=""),
+    ]
+    assert load_members(tmp_path / "members.json") == []
+    assert load_run(tmp_path / "run") is None
+    save_members(tmp_path / "members.json", members)
+    save_run(tmp_path / "run", b"0123456789abcdef")
+    assert load_members(tmp_path / "members.json") == members
+    assert load_run(tmp_path / "run") == b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("contents", [b"", b"{", b'[{"id": "zz"}]', b"\xff\xfe", b'"deadbeef"', b"[" * 100_000])
+def test_a_damaged_member_list_is_an_error_with_a_way_out(tmp_path: Path, contents: bytes) -> None:
+    (tmp_path / "members.json").write_bytes(contents)
+    with pytest.raises(DataError, match=r"GD-603 .*members\.json cannot be read"):
+        load_members(tmp_path / "members.json")
+
+
+def test_state_file_that_cannot_be_written_leaves_the_old_one_and_no_litter(tmp_path: Path) -> None:
+    class Full(Files):
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            super().write(file, piece[:1])
+            raise OSError(28, "No space left on device")
+
+    save_state(tmp_path / "x", "old")
+    with pytest.raises(DataError, match="GD-602"):
+        save_state(tmp_path / "x", "new", Full())
+    assert load_state(tmp_path / "x", str) == "old" and [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_files, "MAX_STATE", 10)
+    save_state(tmp_path / "x", "0123456789")
+    with pytest.raises(DataError, match="more than 10 bytes"):
+        load_state(tmp_path / "x", str)

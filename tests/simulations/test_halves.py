@@ -1,0 +1,265 @@
+"""Two halves that meet again: after long the smaller side follows the larger, and what it gives up is kept; after a
+short time they average. A peer that has fallen behind follows the network (algorithms section 8, safety I15)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossipdp.protocol.events import ResyncBegan, ResyncEnded, StateReady
+from simulations.cluster import Cluster, Plan
+from simulations.network import Conditions
+
+EVERY, STEP = 4, 0.2
+ROUND = EVERY * STEP
+"""seconds"""
+FAR = 10.0
+"""how far from the larger side's optimum the smaller side's is: no average of the two is like either"""
+
+
+class Divided(Cluster):
+    """A calm network whose sides train towards different optima while they are cut from each other."""
+
+    def __init__(self, peers: int, *, seed: int = 1, every: int = EVERY, conditions: Conditions | None = None) -> None:
+        weather = conditions or Conditions()
+        super().__init__(seed, Plan(peers=peers, size=8192 + 300, conditions=weather, every=every, window=2))
+        self.heard = []
+        self.listeners.append(lambda host, event: self.heard.append((self.network.now, host.index, event)))
+        for host in self.network.hosts:
+            self.network.at(0.1 * host.index, "start", None, lambda host=host: self.restart(host))
+        self.network.run(12.0)
+        assert all(host.running.ready for host in self.network.hosts)
+        self.network.conditions = weather
+
+    def side(self, numbers):
+        return [self.network.hosts[number] for number in numbers]
+
+    def cut(self, *sides):
+        """Side k trains towards an optimum of its own."""
+        for place, one in enumerate(sides):
+            for other in sides[:place]:
+                self.network.cut(self.side(one), self.side(other))
+            for number in one:
+                self.aim(number, place)
+
+    def aim(self, number, place):
+        trainer = self.trainers[number]
+        trainer.optimum = trainer.optimum + np.float32(FAR * place)
+
+    def go_on(self, seconds):
+        self.network.run(self.network.now + seconds)
+
+    def mean(self, numbers):
+        return np.mean([host.algorithm.ledger.a for host in self.side(numbers) if host.peer is not None], axis=0)
+
+    def heal(self, *, still=True):
+        """From now on nobody trains, so that what becomes of the models is the protocol's doing alone."""
+        self.network.heal()
+        for trainer in self.trainers.values():
+            if still:
+                trainer.stand_still()
+
+    def of(self, kind):
+        return [(host, event) for _, host, event in self.heard if isinstance(event, kind)]
+
+    @property
+    def resynced(self):
+        return self.followed("apart")
+
+    def followed(self, reason):
+        return sorted(host for host, event in self.of(ResyncEnded) if event.complete and event.reason == reason)
+
+    def distances(self, model):
+        return [float(np.abs(host.algorithm.ledger.a - model).max()) for host in self.network.hosts]
+
+    def ends_at(self, model, *, within=0.5):
+        """Everybody alive, at rest, and near `model`; nothing of the ledger is lost; one founder."""
+        self.check_rest()
+        assert max(self.distances(model)) < within, self.distances(model)
+        assert [event.origin for _, event in self.of(StateReady)].count("founded") == 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("smaller", [(5, 6, 7), (0, 1, 2), (4,)])
+def test_smaller_side_of_a_long_cut_follows_the_larger(seed, smaller):
+    cluster = Divided(8, seed=seed)
+    larger = [number for number in range(8) if number not in smaller]
+    cluster.cut(larger, smaller)
+    cluster.go_on(22 * ROUND)
+    theirs, ours = cluster.mean(larger), cluster.mean(smaller)
+    assert np.abs(theirs - ours).min() > 0.3 * FAR
+    cluster.heal()
+    cluster.go_on(25.0)
+    assert cluster.resynced == sorted(smaller)
+    cluster.ends_at(theirs)
+    for host in cluster.side(smaller):
+        (kept,) = host.pinned
+        assert np.abs(kept.a - ours).max() < 0.5
+    assert not any(host.pinned for host in cluster.side(larger))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_equal_sides_exactly_one_follows_the_other(seed):
+    cluster = Divided(8, seed=seed)
+    sides = (0, 2, 4, 6), (1, 3, 5, 7)
+    cluster.cut(*sides)
+    cluster.go_on(22 * ROUND)
+    models = [cluster.mean(side) for side in sides]
+    cluster.heal()
+    cluster.go_on(25.0)
+    losers = [side for side in sides if set(side) & set(cluster.resynced)]
+    assert len(losers) == 1 and cluster.resynced == sorted(losers[0])
+    cluster.ends_at(models[sides.index(losers[0]) - 1])
+
+
+@pytest.mark.parametrize("where", ["alone", "among others"])
+@pytest.mark.parametrize("seed", range(2))
+def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(seed, where):
+    cluster = Divided(8, seed=seed)
+    smaller = (0,) if where == "alone" else (0, 1, 2)
+    larger = [number for number in range(8) if number not in smaller]
+    founder = cluster.network.hosts[0]
+    cluster.save(founder)
+    cluster.cut(larger, smaller)
+    cluster.go_on(5 * ROUND)
+    cluster.crash(founder, trainer=True, disk=True, torn=False)
+    cluster.go_on(2.0)
+    cluster.restart(founder)
+    cluster.go_on(1.0)
+    cluster.aim(0, 1)
+    cluster.go_on(25 * ROUND)
+    assert founder.running.ready
+    theirs = cluster.mean(larger)
+    cluster.heal()
+    cluster.go_on(25.0)
+    assert cluster.resynced == sorted(smaller)
+    cluster.ends_at(theirs)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_sides_end_at_the_largest(seed):
+    cluster = Divided(9, seed=seed)
+    sides = (0, 1, 2, 3), (4, 5, 6), (7, 8)
+    cluster.cut(*sides)
+    cluster.go_on(22 * ROUND)
+    theirs = cluster.mean(sides[0])
+    cluster.heal()
+    cluster.go_on(30.0)
+    assert set(cluster.resynced) == {4, 5, 6, 7, 8}
+    cluster.ends_at(theirs)
+
+
+def test_peer_that_joined_or_restarted_in_a_half_belongs_to_it():
+    cluster = Divided(8, seed=1)
+    larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
+    cluster.crash(cluster.network.hosts[4], trainer=True, disk=False, torn=False)
+    cluster.crash(cluster.network.hosts[7], trainer=True, disk=False, torn=False)
+    cluster.go_on(0.5)
+    cluster.cut(larger, smaller)
+    cluster.go_on(5 * ROUND)
+    for number in (4, 7):
+        host = cluster.network.hosts[number]
+        cluster.network.start(host, seeds=cluster.side((0, 5)))
+        cluster.books.started(host)
+        cluster.train(host)
+    cluster.go_on(2.0)
+    cluster.aim(7, 1)
+    cluster.go_on(22 * ROUND)
+    theirs = cluster.mean(larger)
+    cluster.heal()
+    cluster.go_on(25.0)
+    assert cluster.resynced == sorted(smaller)
+    cluster.ends_at(theirs)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_losing_and_winning_peers_that_crash_in_the_middle_change_nothing(seed):
+    cluster = Divided(8, seed=seed, conditions=Conditions(loss=0.1, bandwidth=2e4))
+    larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
+    cluster.cut(larger, smaller)
+    cluster.go_on(22 * ROUND)
+    theirs = cluster.mean(larger)
+    cluster.heal()
+    began = len(cluster.heard)
+    while not any(isinstance(event, ResyncBegan) for _, _, event in cluster.heard[began:]):
+        cluster.go_on(0.1)
+    cluster.go_on(1.0)
+    for number in (0, 6):
+        cluster.crash(cluster.network.hosts[number], trainer=True, disk=True, torn=False)
+    cluster.go_on(1.0)
+    for number in (0, 6):
+        cluster.restart(cluster.network.hosts[number])
+        cluster.go_on(0.1)
+        cluster.trainers[number].stand_still()
+    cluster.go_on(60.0)
+    assert {5, 7} <= set(cluster.resynced) <= {5, 6, 7}
+    cluster.ends_at(theirs)
+
+
+@pytest.mark.parametrize(("smaller", "rounds"), [((4, 5, 6, 7), 5), ((5, 6, 7), 5), ((7,), 2)])
+def test_short_cut_resyncs_nobody(smaller, rounds):
+    every = 20
+    cluster = Divided(8, every=every)
+    larger = [number for number in range(8) if number not in smaller]
+    cluster.network.cut(cluster.side(larger), cluster.side(smaller))
+    cluster.go_on(rounds * every * STEP)
+    cluster.heal(still=False)
+    cluster.go_on(25.0)
+    assert not cluster.of(ResyncBegan)
+    cluster.check_rest()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_one_cut_off_for_five_rounds_from_four_others_follows_them(seed):
+    cluster = Divided(5, seed=seed)
+    cluster.cut((0, 1, 2, 3), (4,))
+    cluster.go_on(7 * ROUND)
+    theirs = cluster.mean((0, 1, 2, 3))
+    cluster.heal()
+    cluster.go_on(15.0)
+    assert [(host, event.reason) for host, event in cluster.of(ResyncBegan)] == [(4, "lag")]
+    assert cluster.followed("lag") == [4] and not cluster.network.hosts[4].pinned
+    cluster.ends_at(theirs)
+
+
+def test_two_peers_cut_from_each_other_for_five_rounds_average():
+    cluster = Divided(2)
+    cluster.cut((0,), (1,))
+    cluster.go_on(7 * ROUND)
+    cluster.heal(still=False)
+    cluster.go_on(15.0)
+    assert not cluster.of(ResyncBegan)
+    cluster.check_rest()
+
+
+def test_peer_stopped_for_a_minute_follows_those_who_went_on():
+    cluster = Divided(5)
+    cluster.network.pause(cluster.network.hosts[2], 60.0)
+    for number in (0, 1, 3, 4):
+        cluster.aim(number, 1)
+    cluster.go_on(61.0)
+    theirs = cluster.mean((0, 1, 3, 4))
+    cluster.heal()
+    cluster.go_on(20.0)
+    assert cluster.resynced == [2]
+    cluster.ends_at(theirs)
+
+
+def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():
+    cluster = Divided(5)
+    cluster.network.hosts[3].step_slowness = 10.0
+    cluster.go_on(60 * ROUND)
+    assert not cluster.of(ResyncBegan)
+
+
+def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow():
+    every = 20
+    cluster = Divided(4, every=every)
+    hosts = cluster.network.hosts
+    for host in hosts:
+        cluster.network.cut([host], [other for other in hosts if other is not host])
+    cluster.go_on(5 * every * STEP)
+    cluster.heal(still=False)
+    cluster.go_on(20.0)
+    assert not cluster.of(ResyncBegan)
+    cluster.check_rest()

@@ -1,0 +1,65 @@
+"""A joiner on a slow link: the state it fetches is many rounds old when it has come, and it still ends up in step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossipdp.protocol.events import StateJudged, StateReady
+from simulations.cluster import Cluster, Plan
+from simulations.nemesis import FOREVER, Fault
+from simulations.network import Conditions
+
+COMES, RELIEVED = 10.0, 75.0
+PLAN = Plan(
+    peers=5,
+    size=8192 * 16,
+    conditions=Conditions(),
+    every=4,
+    window=4,
+    forming=4.0,
+    chaos=80.0,
+    calm=0.0,
+    script=(Fault(at=COMES, kind="join", hosts=(4,), lasts=FOREVER),),
+)
+STATE = 2 * PLAN.size
+"""bytes of the state, bfloat16"""
+
+
+class Late(Cluster):
+    """The last host comes late, behind a link that takes `seconds` for the state, until shortly before the end."""
+
+    def __init__(self, seed, seconds):
+        super().__init__(seed, PLAN)
+        self.joiner = self.network.hosts[-1]
+        self.joiner.downlink = STATE / seconds
+        self.network.at(RELIEVED, "relief", None, lambda: setattr(self.joiner, "downlink", None))
+        self.ready, self.judged, self.off = [], [], {}
+
+    def _heard(self, host, event):
+        super()._heard(host, event)
+        if host is self.joiner and isinstance(event, StateReady):
+            others = [other.peer.rounds.rounds for other in self.network.hosts[:-1]]
+            self.ready.append((self.network.now, max(others) - host.peer.rounds.rounds))
+            for after in (0.0, 40.0):
+                self.network.at(self.network.now + after, "look", None, lambda after=after: self._look(after))
+        if host is self.joiner and isinstance(event, StateJudged):
+            self.judged.append(event)
+
+    def _look(self, after):
+        """RMS distance of each anchor to the mean of the others'."""
+        anchors = np.array([host.algorithm.ledger.a for host in self.network.hosts], np.float64)
+        rest = (anchors.sum(axis=0) - anchors) / (len(anchors) - 1)
+        self.off[after] = [float(np.sqrt(np.mean((a - b) ** 2))) for a, b in zip(anchors, rest, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
+    cluster = Late(seed, seconds=10.0)
+    cluster.run()
+    [(at, behind)] = cluster.ready
+    assert 10.0 < at - COMES < 16.0 and behind > 8, "once, many rounds late, and without fetching twice"
+    assert [judged.plausible for judged in cluster.judged] == [True] and cluster.judged[0].witness
+    before, after = cluster.off[0.0], cluster.off[40.0]
+    assert before[-1] > 1.6 * max(before[:-1]), "behind when the model has come"
+    assert after[-1] < 1.8 * max(after[:-1]), "and among the others soon after"
