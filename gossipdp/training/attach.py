@@ -116,7 +116,7 @@ class Attachment:
         """Go on with these moments, saved by `state_dict` in a group of any size. Collective; the first rank's count.
 
         Raises:
-            DataError: GD-607, they are of another model or optimizer.
+            DataError: GD-608, they are of another model or optimizer.
         """
         # To make room torch takes an empty step, which is none of training.
         self._quiet = True

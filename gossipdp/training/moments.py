@@ -40,7 +40,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     Learning rates and other settings stay as they are.
 
     Raises:
-        DataError: GD-607, the tensors are of another model or optimizer.
+        DataError: GD-608, the tensors are of another model or optimizer.
     """
     model = unwrap(model)
     several = dist.is_initialized() and dist.get_world_size() > 1
@@ -62,7 +62,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         problem = said[0]
     if problem:
         raise DataError(
-            "GD-607",
+            "GD-608",
             "the optimizer's state is of another model or optimizer",
             seen=problem,
             do="load what this model's own training saved, or start with fresh moments",

@@ -712,7 +712,7 @@ def test_moments_of_another_model_are_gd_607(daemon: LedgerDaemon, change: str) 
         case "nothing":
             tensors = {}
     before = [value.clone() for value in moments(optimizer)]
-    with pytest.raises(DataError, match="GD-607"):
+    with pytest.raises(DataError, match="GD-608"):
         peer.load_state_dict(tensors)
     assert all(torch.equal(a, b) for a, b in zip(moments(optimizer), before, strict=True))
     peer.detach()
