@@ -33,6 +33,8 @@ TIMES: Final = 5.0
 """the distance of two anchors at their last exchange, so many times, is still plausible"""
 ROUNDING: Final = 2.0**-8
 """of bfloat16, relative"""
+AGE: Final = 3.0
+"""rounds that a state may be old by the source's own count when it is given"""
 MOST_ROUNDS: Final = 32.0
 """of movement that a state may be older than the sample; a source could claim any age"""
 QUEUE: Final = 64
@@ -168,7 +170,7 @@ class Judge:
             return
         rounds = abs(sample.clock - part.manifest.clock) * sample.rounds / max(1, sample.clock)
         spread = max(sample.distance, math.sqrt(2.0) * sample.step)
-        bound = TIMES * spread + min(rounds, MOST_ROUNDS) * sample.step + ROUNDING * result.scale
+        bound = TIMES * spread + min(AGE + rounds, MOST_ROUNDS) * sample.step + ROUNDING * result.scale
         plausible = result.distance <= bound
         self._outputs.emit(StateJudged(part.source, witness, plausible, result.distance, bound))
         part.denied |= not plausible
