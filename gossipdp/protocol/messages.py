@@ -152,16 +152,13 @@ class Nack(Message, frozen=True):
 
 
 class PushPull(Message, frozen=True):
-    """A page of the sender's view. `reply` asks for the receiver's in return: for all of it, for the marks of what
-    differs from `digest`, or for the records with `marks`."""
+    """A page of the sender's view. `reply` asks for the receiver's view in return, with `digest` for what differs."""
 
     reply: bool
     members: Members = ()
     progress: ProgressReports = ()
     digest: Annotated[tuple[Bucket, ...], Meta(max_length=8)] = ()
     """four bytes for each bucket of the sender's view, in its order; empty for no digest"""
-    marks: Annotated[tuple[Bucket, ...], Meta(max_length=8)] = ()
-    """of records of the sender, bucket by bucket, or of records asked for; see `buckets` for how they are written"""
 
 
 # -- exchange (pairwise averaging) ----------------------------------------------------------------------------
