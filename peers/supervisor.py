@@ -344,6 +344,9 @@ def run(
     # An invite holds the network's secret: who is already in has no use for it.
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
     environment["GOSSIPDP_HOME"] = str(home.absolute())
+    # torchrun's agent keeps one store over its restarts, old keys and all: the ranks that start again would dial the
+    # addresses (with NCCL, the unique id) of dead ones, and may wait for them until the group's own timeout.
+    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
     guard = Guard(policy.grace)
     try:

@@ -264,6 +264,19 @@ def test_children_inherit_the_home_and_no_invite(supervise: type[Running], tmp_p
     assert running.rest() == [f"none {tmp_path}", "daemon leaves"]
 
 
+@pytest.mark.parametrize(("said", "found"), [(None, "1"), ("0", "0")])
+def test_torchrun_keeps_no_store_of_dead_ranks_over_a_restart__unless_the_user_says_so(
+    supervise: type[Running], monkeypatch: pytest.MonkeyPatch, said: str | None, found: str
+) -> None:
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    monkeypatch.delenv(name, raising=False)
+    if said is not None:
+        monkeypatch.setenv(name, said)
+    running = supervise(DAEMON + WAIT, f"say('store', os.environ['{name}'])\n")
+    running.number("daemon")
+    assert running.rest() == [f"store {found}", "daemon leaves"]
+
+
 def test_daemon_command_line_carries_home_format_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
 
