@@ -88,6 +88,9 @@ PARTNERS = "gossipdp/protocol/partners.py"
 TRANSFER = "gossipdp/protocol/transfer.py"
 FLOW = "gossipdp/protocol/flow.py"
 PLAUSIBILITY = "gossipdp/protocol/plausibility.py"
+BLOCKS = "gossipdp/protocol/blocks.py"
+OWNERS = "gossipdp/protocol/rendezvous.py"
+SHARDING = "gossipdp/protocol/sharding.py"
 
 MUTATIONS = (
     # -- exactly once in effect
@@ -474,6 +477,49 @@ MUTATIONS = (
         "        elif self._flow.silent(now):\n",
         "        elif False:\n",
     ),
+    # -- data: every sample once
+    Mutation(
+        "finished-forgotten",
+        "what others have finished takes the place of what is known, instead of joining it",
+        BLOCKS,
+        "                self.finished[place] |= blocks\n",
+        "                self.finished[place] = blocks\n",
+    ),
+    Mutation(
+        "own-block-again",
+        "a peer takes a block that it has open already",
+        BLOCKS,
+        "taken = self.finished[epoch - self.epoch] | self._held(epoch)",
+        "taken = self.finished[epoch - self.epoch]",
+    ),
+    Mutation(
+        "heir-unaware",
+        "the blocks of a member that leaves pass to nobody's set",
+        OWNERS,
+        "            self._sets[heir] |= 1 << block\n",
+        "            self._sets[heir] |= 0\n",
+    ),
+    Mutation(
+        "old-life-speaks",
+        "a reader's words are ordered by their number alone, whatever life they are of",
+        SHARDING,
+        "(reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence)",
+        "reader.sequence <= known.sequence",
+    ),
+    Mutation(
+        "lease-for-ever",
+        "a block that is never finished is never given up",
+        SHARDING,
+        "if now > since + patience]",
+        "if now < since]",
+    ),
+    Mutation(
+        "finish-untold",
+        "a block is finished, and nobody is told",
+        SHARDING,
+        "            blocks[lease.epoch - data.epoch] = 1 << lease.block\n",
+        "            blocks[lease.epoch - data.epoch] = 0\n",
+    ),
 )
 
 
@@ -548,11 +594,20 @@ def _evidence(output: str) -> str:
 
 
 def campaign(mutations: Sequence[Mutation], stages: Sequence[Stage], jobs: int) -> list[Caught]:
-    """Judge all, `jobs` at a time, each in a tree of its own; the unbroken tree has to pass first."""
+    """Judge all, `jobs` at a time, each in a tree of its own.
+
+    Raises:
+        SystemExit: the unbroken tree fails already, and would seem to catch everything.
+    """
     with tempfile.TemporaryDirectory(prefix="mutations-") as place:
         trees: SimpleQueue[Path] = SimpleQueue()
-        for number in range(jobs):
-            trees.put(copy_of_tree(Path(place) / str(number)))
+        copies = [copy_of_tree(Path(place) / str(number)) for number in range(jobs)]
+        with ThreadPoolExecutor(jobs) as pool:
+            for stage, evidence in zip(stages, pool.map(lambda stage: _run(stage, copies[0]), stages), strict=True):
+                if evidence is not None:
+                    raise SystemExit(f"the unbroken tree fails in {stage.name}: {evidence}")
+        for copy in copies:
+            trees.put(copy)
 
         def one(mutation: Mutation) -> Caught:
             tree = trees.get()
