@@ -18,6 +18,20 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
 
+from gossipdp.config_rules import (
+    BYTES,
+    RATES,
+    SECONDS,
+    Choice,
+    Endpoint,
+    Integer,
+    Many,
+    Measure,
+    Number,
+    Rule,
+    Switch,
+    Text,
+)
 from gossipdp.errors import ConfigError
 
 __all__ = [
@@ -43,156 +57,6 @@ AUTO_CLIP: Final = 2.0
 EARLY_SHARE: Final = 0.4
 """of a run whose length is known, the part whose rounds make more than one exchange"""
 
-
-# -- rules: how one key is read, shown and explained -------------------------------------------------------------
-
-
-class Rule:
-    """Reads one key. `read` takes what TOML gives and raises ValueError; `allowed` completes "must be ..."."""
-
-    allowed: str
-
-    def read(self, value: object) -> Any:
-        raise NotImplementedError
-
-    def from_text(self, text: str) -> object:
-        """A flag's or environment variable's text as the TOML value it stands for."""
-        return text
-
-    def show(self, value: Any) -> str:
-        """The value as a TOML literal that `read` takes again."""
-        return json.dumps(value, ensure_ascii=False)
-
-
-class Integer(Rule):
-    def __init__(self, low: int, high: int) -> None:
-        self.low, self.high = low, high
-        self.allowed = f"a whole number from {low} to {high}"
-
-    def read(self, value: object) -> int:
-        if type(value) is not int or not self.low <= value <= self.high:
-            raise ValueError
-        return value
-
-    def from_text(self, text: str) -> object:
-        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text.strip()) else text
-
-
-class Number(Rule):
-    """A number, or one of `words`."""
-
-    def __init__(self, low: float, high: float, *words: str) -> None:
-        self.low, self.high, self.words = low, high, words
-        self.allowed = " or ".join([f"a number from {low:g} to {high:g}", *(f'"{word}"' for word in words)])
-
-    def read(self, value: object) -> float | str:
-        if isinstance(value, str) and value in self.words:
-            return value
-        if type(value) not in (int, float) or not self.low <= value <= self.high:  # type: ignore[operator]
-            raise ValueError
-        return float(value)  # type: ignore[arg-type]
-
-    def from_text(self, text: str) -> object:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-
-
-class Choice(Rule):
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.allowed = "one of " + ", ".join(f'"{word}"' for word in words)
-
-    def read(self, value: object) -> str:
-        if not isinstance(value, str) or value not in self.words:
-            raise ValueError
-        return value
-
-
-class Text(Rule):
-    def __init__(self, pattern: str, allowed: str) -> None:
-        self.pattern, self.allowed = re.compile(pattern), allowed
-
-    def read(self, value: object) -> str:
-        if not isinstance(value, str) or not self.pattern.fullmatch(value):
-            raise ValueError
-        return value
-
-
-class Endpoint(Text):
-    """``host:port``; an IPv6 address stands in brackets."""
-
-    def __init__(
-        self, allowed: str, *words: str, prefix: str = "", portless: bool = False, any_port: bool = True
-    ) -> None:
-        self.words, self.any_port = words, any_port
-        port = r"(?::(?P<port>\d{1,5}))" + ("?" if portless else "")
-        super().__init__(rf"{prefix}(?P<host>\*|[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%a-z]+\]){port}", allowed)
-
-    def read(self, value: object) -> str:
-        if isinstance(value, str) and value in self.words:
-            return value
-        text = super().read(value)
-        port = self.pattern.fullmatch(text)["port"]  # type: ignore[index]
-        if port is not None and not (0 if self.any_port else 1) <= int(port) <= 65535:
-            raise ValueError
-        return text
-
-
-class Many(Rule):
-    """A list of what `each` reads; commas separate its text form."""
-
-    def __init__(self, each: Rule, most: int) -> None:
-        self.each, self.most = each, most
-        self.allowed = f"a list of at most {most}, each {each.allowed}"
-
-    def read(self, value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) > self.most:
-            raise ValueError
-        return tuple(self.each.read(item) for item in value)
-
-    def from_text(self, text: str) -> object:
-        return [item.strip() for item in text.split(",") if item.strip()]
-
-    def show(self, value: Any) -> str:
-        return "[" + ", ".join(self.each.show(item) for item in value) + "]"
-
-
-class Measure(Rule):
-    """A number with a unit, such as "10m"; held in the base unit (the one worth 1)."""
-
-    def __init__(self, units: Mapping[str, float], low: float, high: float, noun: str, words: Mapping[str, float] = {}):
-        self.units, self.words, self.low, self.high = dict(units), dict(words), low, high
-        spelled = [f"{noun} from {self._spell(low)} to {self._spell(high)}", *(f'"{word}"' for word in words)]
-        self.allowed = " or ".join(spelled)
-
-    def _spell(self, value: float) -> str:
-        fitting = [
-            unit for unit, worth in self.units.items() if value >= worth and value / worth == round(value / worth)
-        ]
-        unit = max(fitting or self.units, key=lambda unit: self.units[unit] if fitting else -self.units[unit])
-        return f"{value / self.units[unit]:.12g}{unit}"
-
-    def read(self, value: object) -> float:
-        if isinstance(value, str) and value in self.words:
-            return self.words[value]
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", value) if isinstance(value, str) else None
-        worth = self.units.get(found[2]) if found else None
-        if found is None or worth is None or not self.low <= float(found[1]) * worth <= self.high:
-            raise ValueError
-        return float(found[1]) * worth
-
-    def show(self, value: Any) -> str:
-        for word, meaning in self.words.items():
-            if value == meaning:
-                return f'"{word}"'
-        return f'"{self._spell(value)}"'
-
-
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES: Final = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
-_RATES: Final = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
 _NAME: Final = Text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", "1 to 48 letters, digits, '.', '_' or '-', the first no sign")
 _PATH: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,1024}", "a path without control characters")
 _SEED: Final = Endpoint('"host:port"', any_port=False)
@@ -224,7 +88,7 @@ class Exchange(Section, frozen=True, kw_only=True):
     algorithm: Annotated[str, Choice(AUTO, "pairwise")] = AUTO
     mode: Annotated[Literal["async", "overlap", "sync"], Choice("async", "overlap", "sync")] = "async"
     """when corrections reach the live parameters: as they come, at the next round's end, or before training goes on"""
-    deadline: Annotated[float, Measure(_SECONDS, 0.1, 3600, "a time")] = 30.0
+    deadline: Annotated[float, Measure(SECONDS, 0.1, 3600, "a time")] = 30.0
     """with mode "sync": how long training waits for a round's exchanges at most"""
     every: Annotated[int, Integer(1, 100_000)] = 50
     """H: inner steps a round"""
@@ -240,7 +104,7 @@ class Exchange(Section, frozen=True, kw_only=True):
     """whom early rounds meet: along the hypercube if N is a power of two and the view full and fresh, or at random"""
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
     """length of the run by the network's clock, 0 if unknown; early rounds are then its first 40 %"""
-    bandwidth: Annotated[float, Measure(_RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
+    bandwidth: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
     """bytes per second this peer may send in exchanges; infinity: no limit"""
     kappa: Annotated[float, Number(0, 1)] = 0.3
     """share of the mixing displacement that enters the outer momentum"""
@@ -248,6 +112,11 @@ class Exchange(Section, frozen=True, kw_only=True):
     """gamma: how far both anchors move towards each other; 0.5 is their average"""
     window: Annotated[int, Integer(1, 256)] = 8
     """chunks of one exchange in the air at once (credit)"""
+    apart_rounds: Annotated[int, Integer(1, 10**6)] = 10
+    """rounds of this peer after which a side that trained on without it, and is back, is no more averaged with: the
+    smaller side saves its model and fetches the larger's"""
+    moments: Annotated[bool, Switch()] = False
+    """keep Adam's moments (2 bytes a parameter), for a training process that is started again and for joiners"""
 
     @property
     def strategy(self) -> Literal["pairwise"]:
@@ -270,7 +139,7 @@ class Outer(Section, frozen=True, kw_only=True):
 class Safety(Section, frozen=True, kw_only=True):
     clip: Annotated[float | str, Number(1, 1000, AUTO, "off")] = AUTO
     """factor on the bound of what one chunk of one exchange may move; "auto" is 2"""
-    memory: Annotated[float, Measure(_BYTES, 2.0**24, 2.0**44, "a size", {AUTO: 0.0})] = 0.0
+    memory: Annotated[float, Measure(BYTES, 2.0**24, 2.0**44, "a size", {AUTO: 0.0})] = 0.0
     """bytes that may wait to be sent, to all peers together; 0 ("auto"): a quarter of the memory, at most 1 GiB"""
 
     @property
@@ -286,7 +155,7 @@ class Safety(Section, frozen=True, kw_only=True):
 class Checkpoint(Section, frozen=True, kw_only=True):
     dir: Annotated[str, _PATH] = "checkpoints"
     """relative to the peer's home"""
-    every: Annotated[float, Measure(_SECONDS, 1, 7 * 86400, "a time", {"off": math.inf})] = 600.0
+    every: Annotated[float, Measure(SECONDS, 1, 7 * 86400, "a time", {"off": math.inf})] = 600.0
     """seconds; infinity: only when leaving or when told to"""
     keep: Annotated[int, Integer(1, 1000)] = 3
 

@@ -86,13 +86,25 @@ def checkpoint_verify(ctx: click.Context, path: str | None) -> int:
 
 
 @checkpoint.command("export")
-@click.argument("out", metavar="OUT.safetensors")
+@click.argument("out", metavar="OUT")
 @click.option("--checkpoint", "path", metavar="CHECKPOINT", help="Which one; the newest by default.")
+@click.option("--base", metavar="DIR", help="What save_pretrained wrote of this model: the rest is taken from there.")
+@click.option("--strip-prefix", "prefixes", metavar="P", multiple=True,
+              help="Take P, `module.` say, off the names that begin with it; may be said again.")  # fmt: skip
+@click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
+              help="With --base: 10^9 bytes of weights a file, at most.")  # fmt: skip
 @home_option
 @click.pass_context
-def checkpoint_export(ctx: click.Context, out: str, path: str | None) -> None:
-    """Write the model as named tensors, for from_pretrained and the like."""
+def checkpoint_export(
+    ctx: click.Context, out: str, path: str | None, base: str | None, prefixes: tuple[str, ...], shard: float
+) -> None:
+    """Write the model as named tensors.
+
+    With --base OUT is a new directory, whole: from_pretrained loads it, and what serves its models does. Without, OUT
+    is one safetensors file of what peers exchange: no frozen parameters, no config.json.
+    """
     from gossipdp.errors import DataError
+    from peers import export
 
     store = _store(ctx)
     if path is not None:
@@ -104,8 +116,19 @@ def checkpoint_export(ctx: click.Context, out: str, path: str | None) -> None:
         if newest is None:
             raise DataError("GD-604", "there is no checkpoint to export", seen=str(store.dir))
         chosen = newest
-    count = chosen.export(Path(out).absolute())
-    click.echo(f"wrote {out}: {count} tensors of round {chosen.meta.round}")
+    where = Path(out).absolute()
+    if base is None:
+        tensors = export.trained(chosen, prefixes)
+        export.export_file(tensors, where)
+        click.echo(f"wrote {out}: {len(tensors)} tensors of round {chosen.meta.round}")
+        return
+    made = export.export_model(chosen, where, Path(base), prefixes=prefixes, shard=int(shard * 1e9))
+    click.echo(
+        f"wrote {out}: {made.trained} tensors of round {chosen.meta.round}, {made.kept} of {base}; "
+        f"files of weights: {made.files}"
+    )
+    for name in made.dropped:
+        click.echo(f"left out {name}: it is tied, and from_pretrained ties it again")
 
 
 def _store(ctx: click.Context) -> Store:

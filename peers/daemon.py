@@ -159,6 +159,7 @@ def peer_config(config: Config) -> PeerConfig:
         every=exchange.every,
         codec=exchange.codec,
         bits=exchange.bits,
+        moments=exchange.moments,
         sync=exchange.mode == "sync",
         lr=outer.lr,
         momentum=outer.momentum,
@@ -166,6 +167,7 @@ def peer_config(config: Config) -> PeerConfig:
         warmup_steps=exchange.warmup_steps,
         early_steps=exchange.early_until,
         resume_after=timing["resume_after"],
+        apart_rounds=exchange.apart_rounds,
     )
 
 

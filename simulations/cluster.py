@@ -11,6 +11,7 @@ with the command that replays it. Nothing here may know how a peer works inside.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import sys
 import time
@@ -30,9 +31,10 @@ from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
+from simulations.host import Checkpoint, Host
 from simulations.invariants import Books
 from simulations.nemesis import Fault, Nemesis, draw
-from simulations.network import Checkpoint, Conditions, Host, Network, Record
+from simulations.network import Conditions, Network, Record
 from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
@@ -355,6 +357,9 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         AssertionError: an invariant is broken; the message ends with the command that replays it.
     """
     plan = plan or Plan.draw(seed)
+    # A run makes no garbage that counts before its end; then the run before this one is what there is.
+    gc.collect(1)
+    gc.disable()
     cluster = Cluster(seed, plan, trace)
     started = time.perf_counter()
     try:
@@ -363,6 +368,8 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         when = f"seed {seed}, {plan.peers} peers, at {cluster.network.now:.3f} s"
         replay = f"python -m simulations.cluster --seed {seed} --trace"
         raise AssertionError(f"{type(error).__name__}: {error}\n  {when}\n  replay: {replay}") from error
+    finally:
+        gc.enable()
     books = cluster.books
     return Outcome(
         seed,

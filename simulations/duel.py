@@ -26,9 +26,10 @@ from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
+from simulations.host import Host
 from simulations.invariants import Books
 from simulations.knowledge import Knowledge, Named, named
-from simulations.network import Conditions, Host, Network, Record
+from simulations.network import Conditions, Network, Record
 from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["DEADLINES", "Duel", "Fault", "Label", "Setting", "Step"]

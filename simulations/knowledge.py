@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeStarted, MemberChanged
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Message, Miss, Offer, Ranges, Refuse, Void
+from simulations.host import Host
 from simulations.invariants import Life
-from simulations.network import Host, Record
+from simulations.network import Record
 
 __all__ = ["Knowledge", "Named", "named"]
 

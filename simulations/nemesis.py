@@ -13,7 +13,8 @@ from random import Random
 from typing import Protocol
 
 from gossipdp.protocol.messages import Message
-from simulations.network import Conditions, Host, Network
+from simulations.host import Host
+from simulations.network import Conditions, Network
 
 __all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw"]
 

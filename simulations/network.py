@@ -14,26 +14,22 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.messages import Lane, Member, Message, State
 from gossipdp.protocol.origin import Held
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.protocol.schema import Schema, chunk_parameters
+from simulations.host import Checkpoint, Host, Region, perform, sign, verify
 
-__all__ = ["Checkpoint", "Conditions", "Host", "Network", "Record", "Region", "perform"]
+__all__ = ["Conditions", "Network", "Record"]
 
 JOB_TIME = {
     jobs.Seal: 0.01,
@@ -51,6 +47,9 @@ IDLE = 60.0
 """seconds after which an unused link of an outbound-only host is closed"""
 HEARTBEAT = 6.0
 """seconds until the ends of a link that was cut notice it"""
+
+_STAMP = struct.Struct("<dH").pack
+_CHECKSUM = struct.Struct("<I").pack
 
 
 @dataclass(kw_only=True)
@@ -99,75 +98,6 @@ class Record(NamedTuple):
         return (
             f"{self.at:10.4f} {who:>4} {other:>4} {self.kind} {'' if self.what is None else _line(self.what)}".rstrip()
         )
-
-
-class Region(NamedTuple):
-    """The memory a training process shares with its daemon."""
-
-    x: Vector
-    slots: tuple[Vector, Vector]
-
-    @classmethod
-    def of(cls, size: int) -> Region:
-        x, first, second = (np.zeros(size, np.float32) for _ in range(3))
-        return cls(x, (first, second))
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A host's disk: what a restarted peer may go on from."""
-
-    schema: bytes
-    clock: int
-    rounds: int
-    a: Vector
-    v: Vector
-
-
-@dataclass(eq=False)
-class Host:
-    """One machine. `life` counts its starts and stops, and voids what was scheduled for an earlier one."""
-
-    index: int
-    config: PeerConfig
-    id: bytes
-    address: str
-    outbound: bool = False
-    """nobody can dial it; to be set before it starts"""
-    downlink: float | None = None
-    """bytes per second that reach it on all data lanes together; None: no limit"""
-    incarnation: int = 0
-    life: int = 0
-    peer: Peer | None = None
-    algorithm: Pairwise = field(default_factory=Pairwise)
-    checkpoint: Checkpoint | None = None
-    remembered: tuple[Member, ...] = ()
-    pinned: list[Checkpoint] = field(default_factory=list)
-    """checkpoints of what this host has given up for another side's model"""
-    region: Region | None = None
-    bound: Region | None = None
-    """the region the ledger works on: `region`, once the Bind job has run"""
-    slowness: float = 1.0
-    """its jobs take so many times as long"""
-    step_slowness: float = 1.0
-    """its training steps take so many times as long"""
-    paused_until: float = 0.0
-    put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
-    """what was due during a pause, in order"""
-    waiting: deque[tuple[jobs.Job, Region | None]] = field(default_factory=deque)
-    """jobs, and the region there was when each was asked for"""
-    working: bool = False
-    picked_up: float = 0.0
-    wakes_at: float = float("inf")
-
-    @property
-    def name(self) -> str:
-        return f"p{self.index}"
-
-    @property
-    def running(self) -> Peer:
-        assert self.peer is not None, f"{self.name} is down"
-        return self.peer
 
 
 class Network:
@@ -225,14 +155,16 @@ class Network:
         heappush(self._heap, (max(when, self.now), self._scheduled, kind, host, life, action))
 
     def run(self, until: float) -> None:
-        while self._heap and self._heap[0][0] <= until:
-            when, _, kind, host, life, action = heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            when, _, kind, host, life, action = heappop(heap)
             self.now = when
-            if host is not None and life != host.life:
-                continue
-            if host is not None and when < host.paused_until:
-                host.put_off.append((kind, action))
-                continue
+            if host is not None:
+                if life != host.life:
+                    continue
+                if when < host.paused_until:
+                    host.put_off.append((kind, action))
+                    continue
             self.events += 1
             self._note(kind, host)
             action()
@@ -240,7 +172,7 @@ class Network:
 
     def _note(self, kind: str, host: Host | None, data: bytes = b"") -> None:
         index = 0xFFFF if host is None else host.index
-        self._log.update(struct.pack("<dH", self.now, index) + kind.encode() + data)
+        self._log.update(_STAMP(self.now, index) + kind.encode() + data)
         # Messages and jobs are told with all they are.
         if self.trace is not None and not kind.startswith(("from", "message ", "run ")):
             self.tell(kind, host)
@@ -277,10 +209,9 @@ class Network:
         random = self.random(f"peer/{host.index}/{host.incarnation}")
         self.tell("starts", host)
 
-        def sign(data: bytes) -> bytes:
-            return _signature(host.id, data)
-
-        host.peer = Peer(host.config, me, random=random, sign=sign, verify=_verify, now=self.now)
+        host.peer = Peer(
+            host.config, me, random=random, sign=lambda data: sign(host.id, data), verify=verify, now=self.now
+        )
         if found:
             host.peer.found()
         addresses = [seed.address for seed in seeds if seed is not host]
@@ -336,8 +267,9 @@ class Network:
         while (event := peer.next_event()) is not None:
             self.tell("said", host, None, event)
             self._listen(host, event)
-        self._work(host)
-        timer = peer.timer()
+        if host.waiting and not host.working:
+            self._work(host)
+        host.timer = timer = peer.timer()
         if timer is not None and timer < host.wakes_at:
             host.wakes_at = max(timer, self.now)
             self.at(host.wakes_at, "timer", host, lambda: self._wake(host))
@@ -345,16 +277,15 @@ class Network:
     def _wake(self, host: Host) -> None:
         if self.now >= host.wakes_at:
             host.wakes_at = float("inf")
-            timer = host.running.timer()
-            if timer is not None and timer <= self.now:
+            # It has had no input since it was asked: each is followed by a `drain`.
+            if host.timer is not None and host.timer <= self.now:
                 host.running.handle_timer(self.now)
             self.drain(host)
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
     def _work(self, host: Host) -> None:
-        if host.working or not host.waiting:
-            return
+        """The host has nothing to do, and a job waits."""
         host.working = True
         job, region = host.waiting.popleft()
         takes = host.slowness * self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
@@ -370,7 +301,8 @@ class Network:
         # Results come in order, and the next job does not wait for this one's to be picked up.
         host.picked_up = max(host.picked_up, self.now + self.conditions.pickup * self._compute.random())
         self.at(host.picked_up, f"done {type(job).__name__}", host, lambda: self._done(host, job, result))
-        self._work(host)
+        if host.waiting:
+            self._work(host)
 
     def _done(self, host: Host, job: jobs.Job, result: jobs.Result) -> None:
         host.running.job_done(job, result, self.now)
@@ -424,85 +356,41 @@ class Network:
         if target is None or target is sender or not self._carries(sender, target):
             return
         link = (sender.index, target.index)
-        lane = (*link, envelope.lane)
-        conditions, random = self.conditions, self._links
-        size = sum(memoryview(frame).nbytes for frame in envelope.frames)
+        lane = (sender.index, target.index, envelope.lane)
+        conditions, random, message = self.conditions, self._links, envelope.message
+        # What a process has handed over may be reused by it; what is under way may not change.
+        frames = [bytes(frame) for frame in envelope.frames]
+        size = sum(map(len, frames))
         sent = max(self.now, self._lane_free.get(lane, 0.0)) + size / conditions.bandwidth
-        for gate, rate in ((sender.index, conditions.uplink), (~target.index, target.downlink)):
-            if envelope.lane == Lane.DATA and rate is not None:
-                self._gates_free[gate] = max(self.now, self._gates_free.get(gate, 0.0)) + size / rate
-                sent = max(sent, self._gates_free[gate])
+        if envelope.lane == Lane.DATA:
+            for gate, rate in ((sender.index, conditions.uplink), (~target.index, target.downlink)):
+                if rate is not None:
+                    self._gates_free[gate] = max(self.now, self._gates_free.get(gate, 0.0)) + size / rate
+                    sent = max(sent, self._gates_free[gate])
         self._lane_free[lane] = sent
-        message = envelope.message
         passes = self._passes is None or self._passes(sender, target, message)
         if not passes or link in self._cuts or random.random() < conditions.loss:
             self.tell("lost", sender, target, message)
             return
-        # What a process has handed over may be reused by it; what is under way may not change.
-        frames = [bytes(frame) for frame in envelope.frames]
         copies = 2 if random.random() < conditions.duplicate else 1
         self.tell("sent" if copies == 1 else "twice", sender, target, message)
+        name = f"message {type(message).__name__}"
         for _ in range(copies):
             arrives = sent + conditions.latency * (1.0 + conditions.jitter * random.random())
             if random.random() < conditions.reorder:
                 arrives += conditions.late * random.random()
             else:
                 arrives = self._arrived[lane] = max(arrives, self._arrived.get(lane, 0.0))
-            name = type(message).__name__
-            self.at(arrives, f"message {name}", target, lambda: self._deliver(sender, target, frames, message))
+            self.at(arrives, name, target, lambda: self._deliver(sender, target, frames, message))
 
     def _deliver(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
         if (sender.index, target.index) in self._cuts or target.peer is None:
             self.tell("missed", sender, target, message)
             return
         self.tell("got", sender, target, message)
-        self._note("from", sender, frames[0] + struct.pack("<I", zlib.crc32(b"".join(frames[1:]))))
+        self._note("from", sender, frames[0] + _CHECKSUM(zlib.crc32(b"".join(frames[1:]))))
         target.peer.receive(frames, sender.id, self.now)
         self.drain(target)
-
-
-def perform(host: Host, job: jobs.Job) -> jobs.Result:
-    """Carry a job out; those that are the driver's own are done here."""
-    match job:
-        case jobs.Bind():
-            assert host.bound is not None
-            return host.algorithm.ledger.bind(host.bound.x, host.bound.slots)
-        case jobs.Unbind():
-            host.bound = None
-            return host.algorithm.ledger.unbind()
-        case jobs.Restore():
-            return _restore(host)
-        case jobs.Keep(reason):
-            return _keep(host, reason)
-    return host.algorithm.run(job)
-
-
-def _restore(host: Host) -> jobs.Restored | None:
-    saved = host.checkpoint
-    if saved is None:
-        return None
-    schema = Schema.from_bytes(saved.schema)
-    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
-    host.algorithm.ledger.a[:] = saved.a
-    host.algorithm.ledger.v[:] = saved.v
-    return jobs.Restored(saved.schema, saved.clock, saved.rounds)
-
-
-def _keep(host: Host, reason: str) -> None:
-    model, ledger, peer = host.running.model, host.algorithm.ledger, host.running
-    assert model is not None
-    host.checkpoint = Checkpoint(model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy())
-    if reason == "apart":
-        host.pinned.append(host.checkpoint)
-
-
-def _signature(peer: bytes, data: bytes) -> bytes:
-    """Stands in for Ed25519, whose strength is not the subject here."""
-    return hashlib.blake2b(data, key=peer, digest_size=64).digest()
-
-
-def _verify(peer: bytes, data: bytes, signature: bytes) -> bool:
-    return _signature(peer, data) == signature
 
 
 def _line(what: Any) -> str:

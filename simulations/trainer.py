@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
-from simulations.network import Host, Network, Region
+from simulations.host import Host, Region
+from simulations.network import Network
 
 __all__ = ["Trainer", "TrainerConfig"]
+
+_HEARD = (SessionOpened, SessionRefused, Pace, SlotSealed, SnapshotTaken)
 
 LINK_DELAY = 0.001
 """seconds a word takes between daemon and training process"""
@@ -64,6 +67,7 @@ class Trainer:
         """progress since the last snapshot the outer step has used, chunk by chunk"""
         self.submitted: NDArray[np.float64] = np.zeros(schema.size)
         """`since` at the last submit"""
+        self._gradient, self._moved = np.empty_like(self.x), np.empty_like(self.since)
         self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
         self.refused = ""
         self.drained_at = network.now
@@ -102,14 +106,15 @@ class Trainer:
 
     def hear(self, event: Event) -> None:
         """An event of the daemon that goes over the link: it arrives a little later, if the process still lives."""
+        if not isinstance(event, _HEARD):
+            return
         region = self.region
 
         def arrive() -> None:
             if self.alive and region is self.host.region:
                 self._heard(event)
 
-        if isinstance(event, SessionOpened | SessionRefused | Pace | SlotSealed | SnapshotTaken):
-            self._network.at(self._network.now + LINK_DELAY, f"hears {type(event).__name__}", self.host, arrive)
+        self._network.at(self._network.now + LINK_DELAY, f"hears {type(event).__name__}", self.host, arrive)
 
     def _heard(self, event: Event) -> None:
         match event:
@@ -151,11 +156,15 @@ class Trainer:
         while self._slots and self._slots[0][2] <= self.steps:
             self._drain(*self._slots.popleft()[:2])
         start = self._random.randrange(len(self.x))
-        before = self.x.astype(np.float64)
         if self._moving:
-            self.x -= np.float32(self.config.rate) * (self.x - self.optimum)
-            self.x += self._noise[start : start + len(self.x)]
-        self.since += self.x - before
+            x, gradient, moved = self.x, self._gradient, self._moved
+            moved[:] = x
+            np.subtract(x, self.optimum, out=gradient)
+            gradient *= np.float32(self.config.rate)
+            x -= gradient
+            x += self._noise[start : start + len(x)]
+            np.subtract(x, moved, out=moved)
+            self.since += moved
         self.steps += 1
         self._since_submit += 1
         self._done(self, "step", ())

@@ -46,6 +46,7 @@ def test_the_preset_comes_from_flag_environment_or_file() -> None:
         ("exchange.bandwidth", "100mbit", 12.5e6),
         ("exchange.bandwidth", "1.5 gbit", 187.5e6),
         ("exchange.bandwidth", "unlimited", math.inf),
+        ("exchange.apart_rounds", "3", 3),
         ("checkpoint.every", "10m", 600),
         ("checkpoint.every", "1500ms", 1.5),
         ("checkpoint.every", "off", math.inf),
@@ -70,6 +71,8 @@ def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> Non
         ("exchange.bits", "17"),
         ("exchange.bits", "4.0"),
         ("exchange.every", "0"),
+        ("exchange.apart_rounds", "0"),
+        ("exchange.apart_rounds", "1000001"),
         ("exchange.every", "9" * 400),
         ("exchange.bandwidth", "100"),
         ("exchange.bandwidth", "100Mbit"),
@@ -105,6 +108,9 @@ def test_a_number_in_quotes_is_refused_in_a_file_and_taken_from_a_flag() -> None
 GOLDEN = {
     "[exchange]\n\nevry = 50\n": (
         "GD-312 run.toml:3: unknown key exchange.evry\n  do:   did you mean exchange.every?"
+    ),
+    "[exchange]\napart_round = 3\n": (
+        "GD-312 run.toml:2: unknown key exchange.apart_round\n  do:   did you mean exchange.apart_rounds?"
     ),
     "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
     "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",

@@ -46,6 +46,8 @@ class Ledger:
             raise ValueError(f"size {size}, trainable {trainable}, chunk_parameters {chunk_parameters}")
         self.size, self.trainable, self.chunk_parameters = size, trainable, chunk_parameters
         self.chunks = -(-size // chunk_parameters)
+        starts = range(0, size, chunk_parameters)
+        self._spans = [slice(start, min(start + chunk_parameters, size)) for start in starts]
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
         self.x: Vector | None = None
@@ -53,11 +55,12 @@ class Ledger:
         self._open = 1
         self._dirty: tuple[set[int], set[int]] = (set(), set())
         self._sealed = 0
+        self._resynced: dict[int, Vector] = {}
+        """what `resync` has added to chunks, while it may be taken back"""
         self._scratch: Vector = np.zeros(min(size, chunk_parameters), np.float32)
 
     def span(self, chunk: int) -> slice:
-        start = chunk * self.chunk_parameters
-        return slice(start, min(start + self.chunk_parameters, self.size))
+        return self._spans[chunk]
 
     # -- the training process ---------------------------------------------------------------------------------
 
@@ -196,15 +199,28 @@ class Ledger:
         return values is not None
 
     def resync(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
-        """As `adopt`, while x is trained on: x + pending moves by what a moves by, so the invariant holds."""
+        """As `adopt`, while x is trained on: x + pending moves by what a moves by, so the invariant holds. It may be
+        taken back until it is concluded."""
         values = self._thawed(chunk, payload, digest)
         if values is not None:
             span = self.span(chunk)
+            moved = values - self.a[span]
             pending = self.pending(chunk)
-            pending += values - self.a[span]
+            pending += moved
             self.a[span] = values
             self.v[span] = 0.0
+            before = self._resynced.get(chunk)
+            self._resynced[chunk] = moved if before is None else before + moved
         return values is not None
+
+    def conclude(self, chunk: int, *, back: bool) -> None:
+        """What has been done to `chunk` by `resync` stays, or with `back` is taken back. Steps taken since stay in
+        either case; v begins anew."""
+        moved = self._resynced.pop(chunk, None)
+        if moved is not None and back:
+            pending = self.pending(chunk)
+            pending -= moved
+            self.a[self.span(chunk)] -= moved
 
     def _thawed(self, chunk: int, payload: Buffer, digest: bytes) -> Vector | None:
         """What `freeze` wrote, or None if it is not that, or not finite."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms.base import Ledger, block_max
-from gossipdp.codecs import CODECS
+from gossipdp.codecs import CODECS, moments
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs
 
@@ -97,10 +97,16 @@ class Pairwise:
                 return self._taken(chunk, self.ledger.adopt(chunk, payload, digest))
             case jobs.Resync(chunk, payload, digest):
                 return self._taken(chunk, self.ledger.resync(chunk, payload, digest))
+            case jobs.Conclude(chunk, back):
+                self.ledger.conclude(chunk, back=back)
+                self._taken(chunk, back)
+                return None
             case jobs.Sample(starts):
                 return self._sample(starts)
             case jobs.Compare(runs, size, payload):
                 return self.ledger.compare(runs, size, payload)
+            case jobs.CheckMoments(_, size, payload, digest):
+                return jobs.Checked(moments.digest(payload) == digest and moments.check(payload, size))
             case jobs.Allocate(size, trainable, chunk_parameters):
                 return self.allocate(size, trainable, chunk_parameters)
         raise TypeError(f"no such job: {job!r}")

@@ -1,32 +1,39 @@
 """Views made equal: with one member now and then, compare all that is believed, and exchange what differs.
 
-Push-pull of Demers et al. (1987), for what gossip missed. The asker sends a digest: every known record falls into a
-bucket by its member's id, and each bucket is summed up in four bytes. The asked sends its records of those buckets that
-differ, and its own digest; the asker, who has learnt from them, sends back what still differs. Views that agree cost
-one message, however many members there are. While exchanges teach something they follow each other quickly, and
-then become rare. What a record means is not decided here.
+Push-pull of Demers et al. (1987), for what gossip missed, and for the crowd that gossip would take too many words to
+tell of. The asker sends a digest of its view. The asked answers with a list, the marks of its records in what differs,
+as many as one message holds; the asker sends back the records that are missing there, and names those that it lacks
+itself, which the asked then sends. So views that agree cost one message, however many members there are, and of views
+that differ each record travels once. While exchanges teach something they follow each other quickly, and then become
+rare.
+
+All this is paid from a budget. Whoever has overdrawn it asks nobody, and answers with a few words, so that a thousand
+that start at once take longer, and not more bytes a second. What a record means is not decided here.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
 from random import Random
 from typing import Final
 
-from gossipdp.protocol.broadcasts import pages
+from gossipdp.protocol.broadcasts import pages, record_size
+from gossipdp.protocol.buckets import first_of, pack, unpack
 from gossipdp.protocol.dissemination import Dissemination
-from gossipdp.protocol.messages import DIGEST_BYTES, MAX_RECORDS, Member, PushPull, State
+from gossipdp.protocol.messages import Member, PushPull, State
 from gossipdp.protocol.view import View
 
 __all__ = ["AntiEntropy"]
 
-_MAX_PAGES: Final = 48
-"""messages sent at one time; of more the rest waits for another exchange, and which they are is left to chance"""
-_MOST: Final = 512
-"""buckets of the largest digest, 2 KiB; smaller ones have half as many, or a quarter ..."""
-_LEAST: Final = 8
+_LEAST: Final = 96
+"""records sent each way in one exchange though they overdraw the budget; more of them if they do not"""
+_MOST: Final = 2 * _LEAST
+_FEW: Final = 8
+"""members named to a newcomer by whoever has nothing left to tell it of all; the next exchange is with one of them"""
+_MAX_OWED: Final = 64
+"""members whose request for listed records is awaited at one time"""
+_UNLIKE: Final = 0.25
+"""share of what was compared; if more of it differs, fine digests are of no use"""
 
 
 class AntiEntropy:
@@ -34,18 +41,21 @@ class AntiEntropy:
 
     def __init__(self, view: View, dissemination: Dissemination, *, random: Random, now: float) -> None:
         self._view, self._config, self._dissemination, self._random = view, view.config, dissemination, random
-        self.buckets = Buckets()
-        self.buckets.put(view.me)
         self._asked = b""
-        """who owes the digest of its view"""
-        self._learnt = False
+        """who owes a list"""
+        self._owed: dict[bytes, int] = {}
+        """records that those who were sent a list may still ask for"""
+        self._learnt = self._unlike = False
         self._wait = self._shortest
         self._at = now + self._wait * (0.5 + random.random())
 
     @property
     def _shortest(self) -> float:
-        """Gossip is given the time it takes, or views would differ by what is under way."""
+        """Gossip is given the time it takes, or views would differ by what is under way; but unlike views differ
+        by more than that."""
         config = self._config
+        if self._unlike:
+            return config.probe_interval
         return min(config.probe_interval * max(1.0, math.log10(self._view.count + 1)), config.push_pull_interval)
 
     def learnt(self) -> None:
@@ -59,129 +69,120 @@ class AntiEntropy:
         """Whether it was time."""
         if now < self._at:
             return False
+        self._at = self._dissemination.budget.ready(now)
+        if self._at > now:
+            return False
         self._wait = self._shortest if self._learnt else min(2.0 * self._wait, self._config.push_pull_interval)
-        self._at, self._learnt = now + self._wait * (0.75 + 0.5 * self._random.random()), False
-        live = [member for member in self._view.alive() if self._view.reaches(member.id)]
-        if live:
-            self._ask(self._random.choice(live), now)
+        self._at = now + self._wait * (0.75 + 0.5 * self._random.random())
+        member = self._view.pick(self._random)
+        if member is not None:
+            self._ask(member, now)
         return True
 
     def receive(self, message: PushPull, source: bytes, now: float) -> None:
-        """A page of another's view, of which all records have been merged."""
-        seen = self._view.seen.get(source)
-        if not message.reply:
-            if message.digest and seen is not None and source == self._asked:
+        """A page of another's view, of which all records have been merged, or what it says of the rest."""
+        known = source in self._view.seen
+        if message.listed:
+            if message.reply:
+                self._give(message, source, now)
+            elif known and source == self._asked:
                 self._asked = b""
-                self._answer(message, source, now)
-        elif seen is not None and now >= seen.viewed + self._config.probe_interval / 2:
-            seen.viewed = now
+                self._compare(message, source, now)
+        elif not message.reply:
+            # No list: the asked has nothing left to spend, and another may.
+            self._learnt = self._learnt or source == self._asked
+        else:
+            # A stranger gets no more than a page, nor does whoever asks again and again.
+            last = self._view.seen[source].viewed if known else math.inf
+            if now < last + self._config.probe_interval / 2 or self._dissemination.budget.left(now) < 0.0:
+                self._welcome(source, now, few=not message.digest)
+                return
+            self._view.seen[source].viewed = now
             if message.digest:
                 self._answer(message, source, now)
             else:
                 self.send_view(source, now)
-        else:
-            # One page is enough for a stranger, and for whoever asks again and again.
-            self._dissemination.send(source, PushPull(False, self._dissemination.records(source)))
 
     def send_view(self, to: bytes, now: float) -> None:
-        """Everything, to a member that knows nothing or is back after long."""
-        self._retire(now)
-        self._send(to, list(self.buckets.marks))
+        """Everything, as far as the budget goes, to a member that knows nothing or is back after long."""
+        self._leave_out(now)
+        self._send(to, self._view.buckets.spoken_of(), max(_FEW, self._affords(now)), now)
 
-    def _answer(self, message: PushPull, source: bytes, now: float) -> None:
-        """What differs from the digest, and to one that asked, this peer's own digest after it."""
-        self._retire(now)
-        places = self.buckets.differing(message.digest)
-        peers = [peer for place in places for peer in self.buckets.members[place]]
-        receiver = self._view.members[source]
-        if peers or receiver.state != State.ALIVE:
-            self._send(source, peers)
-        if places and message.reply:
-            self._dissemination.send(source, PushPull(False, (self._view.me,), (), self._digest(now)))
+    # -- an exchange, step by step ------------------------------------------------------------------------------
 
     def _ask(self, member: Member, now: float) -> None:
+        self._leave_out(now)
+        if self._asked and not self._learnt:
+            # Silence: that view was the same.
+            self._unlike = False
+        self._learnt, self._asked = False, member.id
         records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
-        reports = self._dissemination.reports()
-        self._asked = member.id
-        self._dissemination.send(member.id, PushPull(True, records, reports, self._digest(now)))
+        digest = self._view.buckets.digest(coarse=self._unlike)
+        self._pay(member.id, PushPull(True, records, self._dissemination.reports(), digest), now)
 
-    def _send(self, to: bytes, peers: list[bytes]) -> None:
-        """Records of `peers`, in pages."""
+    def _answer(self, message: PushPull, source: bytes, now: float) -> None:
+        """The marks in what differs from the digest."""
+        self._leave_out(now)
+        if self._view.members[source].state != State.ALIVE:
+            self._send(source, [], 0, now)
+        buckets = self._view.buckets
+        runs = buckets.differing(message.digest)
+        if not runs:
+            return
+        start = self._random.randrange(sum(end - first for first, end in runs))
+        self._owed.pop(source, None)
+        if len(self._owed) >= _MAX_OWED:
+            del self._owed[next(iter(self._owed))]
+        self._owed[source] = max(_LEAST, min(self._affords(now), _MOST))
+        self._pay(source, PushPull(False, digest=pack(buckets.listed(runs, start)), listed=True), now)
+
+    def _compare(self, message: PushPull, source: bytes, now: float) -> None:
+        """What the asked has in some places: tell it what it lacks, and ask for what is lacking here."""
+        listed = unpack(message.digest)
+        gives, wants = self._view.buckets.compare(listed)
+        differ = len(gives) + sum(len(run.marks) for run in wants)
+        self._unlike = differ > _UNLIKE * (len(gives) + sum(len(run.marks) for run in listed))
+        if gives:
+            self._send(source, gives, max(_LEAST, min(self._affords(now), _MOST)), now)
+        if wants:
+            self._pay(source, PushPull(True, digest=pack(first_of(wants, _MOST)), listed=True), now)
+
+    def _give(self, message: PushPull, source: bytes, now: float) -> None:
+        """The records that one which was sent a list asks for."""
+        most = self._owed.pop(source, 0)
+        peers = self._view.buckets.named(unpack(message.digest)) if most else []
+        if peers:
+            self._send(source, peers, most, now)
+
+    def _welcome(self, source: bytes, now: float, *, few: bool) -> None:
+        """A page with hardly anything on it; a newcomer is named a few members to ask instead."""
+        picked = (self._view.pick(self._random) for _ in range(_FEW * few))
+        self._send(source, list(dict.fromkeys(member.id for member in picked if member is not None)), _FEW, now)
+
+    def _send(self, to: bytes, peers: list[bytes], most: int, now: float) -> None:
+        """Records of up to `most` of `peers`, in pages; of more the rest waits for another exchange, and which they are
+        is left to chance."""
         members = self._view.members
-        receiver = members[to]
-        first = [] if receiver.state == State.ALIVE else [receiver]
-        most = _MAX_PAGES * (MAX_RECORDS - 1)
+        receiver = members.get(to)
+        first = [] if receiver is None or receiver.state == State.ALIVE else [receiver]
         peers = [peer for peer in peers if peer != to and peer != self._view.me.id]
         if len(peers) > most:
             start = self._random.randrange(len(peers))
             peers = (peers[start:] + peers[:start])[:most]
-        reports = self._dissemination.reports()
         for page in pages(self._view.me, [*first, *(members[peer] for peer in peers)]):
-            self._dissemination.send(to, PushPull(False, page, reports))
-            reports = ()
+            self._pay(to, PushPull(False, page), now)
 
-    def _digest(self, now: float) -> tuple[bytes, ...]:
-        self._retire(now)
-        return self.buckets.digest()
+    def _pay(self, to: bytes, message: PushPull, now: float) -> None:
+        self._dissemination.budget.spend(self._dissemination.send(to, message), now)
 
-    def _retire(self, now: float) -> None:
+    def _affords(self, now: float) -> int:
+        """How many records the budget has left."""
+        return int(self._dissemination.budget.left(now) / record_size(self._view.me))
+
+    def _leave_out(self, now: float) -> None:
         """The long dead are spoken of no more, or they would be handed on for ever."""
         limit = self._config.forget_after / 2
         for peer in self._view.dead:
             if self._view.dead_for(peer, now) < limit:
                 break
-            self.buckets.drop(peer)
-
-
-class Buckets:
-    """A view summed up: each record is four bytes, a bucket the sum of its records, a digest all buckets in order.
-
-    Kept up to date with every change, so that a digest does not take longer in a large network. Two views with the same
-    records have the same digest; two with different ones agree in a bucket with probability 2^-32.
-    """
-
-    def __init__(self) -> None:
-        self.marks: dict[bytes, int] = {}
-        self.members: list[dict[bytes, None]] = [{} for _ in range(_MOST)]
-        self._sums = [0] * _MOST
-
-    def put(self, record: Member) -> None:
-        place, old = _place(record.id), self.marks.get(record.id, 0)
-        mark = self.marks[record.id] = _mark(record)
-        self.members[place][record.id] = None
-        self._sums[place] = (self._sums[place] + mark - old) & 0xFFFF_FFFF
-
-    def drop(self, peer: bytes) -> None:
-        mark = self.marks.pop(peer, None)
-        if mark is not None:
-            place = _place(peer)
-            del self.members[place][peer]
-            self._sums[place] = (self._sums[place] - mark) & 0xFFFF_FFFF
-
-    def digest(self) -> tuple[bytes, ...]:
-        """As many buckets as there are members, about."""
-        count = min(_MOST, max(_LEAST, 1 << (len(self.marks) - 1).bit_length()))
-        packed = struct.pack(f"<{count}I", *self._folded(count))
-        return tuple(packed[start : start + DIGEST_BYTES] for start in range(0, len(packed), DIGEST_BYTES))
-
-    def differing(self, digest: tuple[bytes, ...]) -> list[int]:
-        """Places in `members` that may differ from what another's `digest` stands for; none if it is no digest."""
-        packed = b"".join(digest)
-        count = len(packed) // 4
-        if len(packed) % 4 or count & (count - 1) or not 1 <= count <= _MOST:
-            return []
-        theirs, ours = struct.unpack(f"<{count}I", packed), self._folded(count)
-        return [place for place in range(_MOST) if theirs[place % count] != ours[place % count]]
-
-    def _folded(self, count: int) -> list[int]:
-        """The sums of fewer buckets, each of which is several of those kept."""
-        return [sum(self._sums[place::count]) & 0xFFFF_FFFF for place in range(count)]
-
-
-def _place(peer: bytes) -> int:
-    return int.from_bytes(peer[:4], "little") % _MOST
-
-
-def _mark(record: Member) -> int:
-    text = b"%b %d %d %d" % (record.id, record.incarnation, record.refutation, record.state)
-    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+            self._view.buckets.drop(peer)

@@ -99,8 +99,7 @@ class Averaging:
         self._stopped = self._held = False
         self._log_pace = math.nan
         self.model: Model | None = None
-        self.codec = ""
-        self.pull = 0.0
+        self.codec, self.pull, self.window = "", 0.0, config.window
         self.schedule: Schedule | None = None
         """to follow while the view is full and fresh; the owner sets it at the beginning of each round"""
         self.apart: Mapping[bytes, int] = {}
@@ -287,7 +286,7 @@ class Averaging:
             codec,
             min(offer.weight, self._config.weight),
             min(offer.pull, self.pull),
-            min(offer.window, self._config.window),
+            min(offer.window, self.window),
             self._incarnation,
             min(offer.rate, self._config.rate),
         )
@@ -451,7 +450,7 @@ class Averaging:
                 self._config.weight,
                 self.pull,
                 self._first,
-                self._config.window,
+                self.window,
                 self._config.rate,
             )
             self._send_offer(partner)

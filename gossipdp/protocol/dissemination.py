@@ -11,8 +11,8 @@ from random import Random
 from typing import Final, TypeAlias
 
 from gossipdp.protocol.broadcasts import ROOM, Broadcasts, record_size
+from gossipdp.protocol.budget import Budget
 from gossipdp.protocol.messages import (
-    MAX_RECORDS,
     Member,
     Nack,
     Ping,
@@ -27,14 +27,18 @@ from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.suspicion import MembershipConfig, transmit_limit
 from gossipdp.protocol.view import View
 
-__all__ = ["UNASKED", "Dissemination", "MembershipMessage", "tells"]
+__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "tells"]
 
 MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 
+MAX_NEWS: Final = 12
+"""member records piggybacked on one message"""
 MAX_REPORTS: Final = 8
 """progress reports piggybacked on one message"""
 START_TELLS: Final = 3
 """times that each member tells of another's start"""
+BURST: Final = 4.0
+"""seconds of the bulk rate that can be spent at once"""
 UNASKED: Final = 0
 """the sequence of a Pong that answers nothing and only carries gossip"""
 
@@ -46,6 +50,8 @@ class Dissemination:
         self._view, self._config = view, view.config
         self._random, self._outputs, self._progress = random, outputs, progress
         self.broadcasts = Broadcasts()
+        self.budget = Budget(self._config.bulk_rate, self._config.bulk_rate * BURST, now)
+        """bytes for what can wait: starts gossiped, and views compared"""
         self._ring: list[bytes] = []
         self._gossip_at = now
 
@@ -53,9 +59,13 @@ class Dissemination:
         """`record` is news.
 
         Doubts, refutations and deaths are told lambda log N times, as SWIM says. A start can wait, and is told thrice
-        less the times it is heard from others meanwhile, or everybody would tell everybody of a thousand joiners;
-        whom it did not reach hears it by anti-entropy.
+        less the times it is heard from others meanwhile; whom it did not reach hears it by anti-entropy. When many
+        start at once it is not gossiped at all: most whom one told would know already, and anti-entropy tells everybody
+        once.
         """
+        if record.id != self._view.me.id and _starts(record) and self.budget.left(now) < self.budget.most / 2:
+            self.broadcasts.discard(record.id)
+            return
         if not self.broadcasts:
             self._gossip_at = max(self._gossip_at, now)
         self.broadcasts.put(record, max(0, self._limit - START_TELLS) if _starts(record) else 0)
@@ -77,20 +87,23 @@ class Dissemination:
             return
         self._gossip_at = now + self._config.gossip_interval
         for peer in self._next_in_ring(self._config.gossip_peers):
-            self.send(peer, Pong(UNASKED, self.records(peer, spread=True), self.reports()))
-        if not self._view.live:
+            records = self.records(peer, spread=True)
+            size = self.send(peer, Pong(UNASKED, records))
+            if all(map(_starts, records)):
+                self.budget.spend(size, now)
+        if self._view.count == 1:
             self.broadcasts = Broadcasts()
 
     def _next_in_ring(self, count: int) -> list[bytes]:
         """Live members in turn: the few transmissions of an update go to different ones."""
-        live, chosen = self._view.live, dict[bytes, None]()
-        reached = len(live) - self._view.beyond_reach
+        view, chosen = self._view, dict[bytes, None]()
+        reached = view.count - 1 - view.beyond_reach
         while len(chosen) < min(count, reached):
             if not self._ring:
-                self._ring = sorted(live)
+                self._ring = [member.id for member in view.alive()]
                 self._random.shuffle(self._ring)
             peer = self._ring.pop()
-            if peer in live and self._view.reaches(peer):
+            if view.lives(peer) and view.reaches(peer):
                 chosen[peer] = None
         return list(chosen)
 
@@ -106,7 +119,7 @@ class Dissemination:
         if about in view.members:
             records[about] = view.members[about]
         room = ROOM - sum(record_size(record) for record in records.values())
-        count = MAX_RECORDS - len(records)
+        count = MAX_NEWS - len(records)
         news = self.broadcasts.take(count, room, self._limit) if spread else self.broadcasts.peek(count, room)
         for record in news:
             records[record.id] = record
@@ -116,9 +129,9 @@ class Dissemination:
         """How far peers have come, to ride along."""
         return self._progress.page(MAX_REPORTS)
 
-    def send(self, to: bytes, message: MembershipMessage, address: str = "") -> None:
-        """To `to` if that is known, by `address` if it is not where `to` is known to be."""
-        self._outputs.send(to, message, address=address or self._view.address_of(to))
+    def send(self, to: bytes, message: MembershipMessage, address: str = "") -> int:
+        """To `to` if that is known, by `address` if it is not where `to` is known to be. Returns the size in bytes."""
+        return self._outputs.send(to, message, address=address or self._view.address_of(to))
 
 
 def tells(config: MembershipConfig, member: Member) -> bool:

@@ -167,6 +167,15 @@ class TransferProgress(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MomentsProgress(Event):
+    """So many chunks of the optimizer's moments are here."""
+
+    source: bytes
+    chunks: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSettled(Event):
     """With mode "sync": the exchanges of the round that `snapshot` ended are over, and their corrections handed out."""
 
@@ -199,7 +208,8 @@ class ResyncBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResyncEnded(Event):
-    """`complete`: this peer holds what `source` has; else there was nobody left to fetch it from. seconds."""
+    """`complete`: this peer holds what `source` has; else there was nobody left to fetch it from, and it holds its own
+    again. seconds."""
 
     reason: str
     source: bytes

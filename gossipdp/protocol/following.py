@@ -2,8 +2,10 @@
 way, and fetches.
 
 Until that is done it exchanges nothing and hands nothing on, for it holds half of one model and half of another.
-Training never waits: the anchor's movement reaches x as one correction at the end. Whom to follow, and why, is not
-decided here; the fetching itself is `transfer`'s, the saving the driver's. No vector is here.
+Training never waits: the anchor's movement reaches x as one correction at the end, or not at all: if there is nobody
+left who has the rest, all of it is taken back, and the peer goes on with its own model and what it has learnt since.
+Whom to follow, and why, is not decided here; the fetching itself is `transfer`'s, the saving the driver's. No vector is
+here.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from gossipdp.protocol.wire import Buffer
 __all__ = ["Follower"]
 
 DRY: Final = {"apart": 32, "lag": 4}
-"""periods without anybody to fetch from after which it is given up. Half of what the others had a few rounds later is a
-valid state, half of another side's model is not: that is waited for longer"""
+"""periods without anybody to fetch from after which it is given up. Who has only fallen behind is averaged with as it
+is; who is apart has to follow some day: that is waited for longer"""
 STALLED: Final = 128
 """periods, to twice as many by chance, after which it is given up though there is somebody, who refuses: two may have
 begun to follow each other, and one of them must be the first to stop"""
@@ -55,6 +57,8 @@ class Follower:
         self.began = 0.0
         self._joiner: Joiner | None = None
         self._kept = False
+        self._taken: set[int] = set()
+        """chunks that are another's now"""
         self._dry_at = self._stalled_at = math.inf
 
     def begin(self, reason: str, members: int, others: int, now: float) -> None:
@@ -99,9 +103,12 @@ class Follower:
         return not self._joiner.busy and now >= min(self._dry_at, self._stalled_at)
 
     def end(self, now: float) -> None:
-        """Exchange again."""
+        """Exchange again, with a model that is whole."""
         complete, reason = self.manifest is not None, self.reason
         self._joiner, self.reason = None, ""
+        for chunk in sorted(self._taken):
+            self._outputs.ask(jobs.Conclude(chunk, not complete))
+        self._taken.clear()
         self._outputs.emit(ResyncEnded(reason, self.source, complete, now - self.began))
         self._hold(False, now)
 
@@ -120,6 +127,8 @@ class Follower:
 
     def resynced(self, job: jobs.Resync, result: jobs.Checked, now: float) -> None:
         """The result of a Resync."""
+        if result.finite:
+            self._taken.add(job.chunk)
         if self._joiner is not None:
             self._joiner.adopted(job, result, now)
 

@@ -129,7 +129,7 @@ class Initiator(Side):
 
     def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
         """The result of a Begin, Decode or Mix of this exchange."""
-        assert isinstance(job, jobs.Begin | jobs.Decode | jobs.Mix)
+        assert isinstance(job, (jobs.Begin, jobs.Decode, jobs.Mix))
         number = job.key.chunk
         chunk = self._open.get(number)
         if chunk is None:

@@ -258,6 +258,25 @@ class Resync(Job):
 
 
 @dataclass(frozen=True, slots=True)
+class Conclude(Job):
+    """What Resync has added to a_c and pending stays there; or with `back`, for nobody has the rest of it, it is taken
+    away again, and only steps taken since remain. Result: None."""
+
+    chunk: int
+    back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMoments(Job):
+    """Has `payload` this hash, and is it both moments of `size` parameters? Result: Checked (finite False: refused)."""
+
+    chunk: int
+    size: int
+    payload: Buffer
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Keep(Job):
     """Save a checkpoint, for this peer is about to follow others: reason apart (to be kept until people decide) or lag.
     The driver does it, and may finish it after later jobs. Result: None."""

@@ -112,7 +112,7 @@ class Lag:
         """Is it time to ask others? Then they are asked from now on."""
         if self.asking_until is not None:
             return False
-        alone = self._me().alone >= ALONE and now >= self._mixed_at + ALONE_FOR * self._period
+        alone = now >= self._mixed_at + ALONE_FOR * self._period and self._me().alone >= ALONE
         if not self._cut and not alone:
             return False
         clocks = self._clocks()

@@ -14,6 +14,7 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002); Dadgar, Phillips, Currey, "
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
@@ -135,7 +136,7 @@ class Membership:
         """Ids of all live members, sorted, this one among them, if the view is full and fresh: nobody suspected, nobody
         that can only dial out, and no news of anybody for three probe intervals. Empty otherwise."""
         fresh = now - 3.0 * self.config.probe_interval
-        if self._view.suspected or any(seen.since > fresh for seen in self._view.seen.values()):
+        if self._view.suspected or self._view.changed > fresh:
             return ()
         members = [self.me, *self._view.alive()]
         return tuple(sorted(member.id for member in members)) if all(member.address for member in members) else ()
@@ -147,7 +148,7 @@ class Membership:
 
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""
-        return peer in self._view.seen and self._view.seen[peer].linked
+        return self._view.linked(peer)
 
     def reaches(self, peer: bytes) -> bool:
         """Can a message get to this other member? Not to an outbound-only one without a link."""
@@ -171,7 +172,7 @@ class Membership:
         """The transport lost `peer`: a hint, no evidence. It is probed next."""
         if peer in self._view.seen:
             self._view.seen[peer].linked = False
-        if peer in self._view.live:
+        if self._view.lives(peer):
             self._prober.hurry(peer)
 
     def receive(self, message: MembershipMessage, source: bytes, now: float) -> None:
@@ -197,14 +198,17 @@ class Membership:
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next; None once everybody may know that this peer has left."""
         gossip = self._dissemination.timer()
-        times = [] if gossip is None else [gossip]
         if self.me.state == State.LEFT:
             return gossip
-        times += [self._prober.timer(), self._anti_entropy.timer(), self._reconnect_at, self._view.next_verdict()]
-        times.append(self._mooring.timer())
-        if self._dial_at is not None:
-            times.append(self._dial_at)
-        return min(times)
+        return min(
+            math.inf if gossip is None else gossip,
+            self._prober.timer(),
+            self._anti_entropy.timer(),
+            self._reconnect_at,
+            self._view.next_verdict(),
+            self._mooring.timer(),
+            math.inf if self._dial_at is None else self._dial_at,
+        )
 
     def handle_timer(self, now: float) -> None:
         due = self.timer()
@@ -293,7 +297,6 @@ class Membership:
 
     def _change_me(self, state: State, refutation: int, now: float) -> None:
         self._view.change_me(replace(self.me, state=state, refutation=min(refutation, 0xFFFF_FFFF)))
-        self._anti_entropy.buckets.put(self.me)
         self._dissemination.spread(self.me, now)
 
     def _suspect(self, peer: bytes, now: float) -> None:
@@ -319,10 +322,9 @@ class Membership:
         """Believe `record`, tell others, tell the application."""
         before = self._view.put(record, now)
         record = self.members[record.id]
-        self._anti_entropy.buckets.put(record)
         if before is None and record.state in LIVE:
             self._prober.joined(record.id)
-        if not self._view.live and self._dial_at is not None:
+        if self._view.count == 1 and self._dial_at is not None:
             self._dial_wait = self.config.join_interval
             self._dial_at = min(self._dial_at, now + self._dial_wait)
         if spread:
@@ -342,7 +344,6 @@ class Membership:
 
     def _gone(self, peer: bytes) -> None:
         self._dissemination.broadcasts.discard(peer)
-        self._anti_entropy.buckets.drop(peer)
 
     def _sample(self, count: int) -> list[bytes]:
         live = [member.id for member in self._view.alive() if self._view.reaches(member.id)]
@@ -353,7 +354,7 @@ class Membership:
     def _dial(self, now: float) -> None:
         """Dial seeds and some of the remembered members, one after another, for the first that answers sends its whole
         view: all while nobody is there, later only seeds nobody is known at."""
-        alone = not self._view.live
+        alone = self._view.count == 1
         if not self._round:
             remembered = [peer for peer in self._view.remembered if peer not in self.members] if alone else []
             chosen = self._random.sample(remembered, min(_TELLS, len(remembered)))

@@ -22,10 +22,12 @@ MAX_FRAMES: Final = 64
 """frames of one message, header included"""
 MAX_BUFFER: Final = 4 << 20
 """bytes of one raw buffer"""
-MAX_RECORDS: Final = 12
-"""member records in one message; 12 of at most 300 bytes fit the header"""
+MAX_RECORDS: Final = 40
+"""member records in one message; fewer if they are long, as all of them must fit the header"""
 DIGEST_BYTES: Final = 256
-"""bytes of one part of a view's digest"""
+"""bytes of one part of a view's digest, or of a list of marks"""
+MAX_DIGEST: Final = 8
+"""such parts in one message"""
 MAX_ACCUSERS: Final = 8
 """accusers of one suspect; fewer records of this kind go into a message"""
 MAX_BLOCKS: Final = 16_384
@@ -152,13 +154,16 @@ class Nack(Message, frozen=True):
 
 
 class PushPull(Message, frozen=True):
-    """A page of the sender's view. `reply` asks for the receiver's view in return, with `digest` for what differs."""
+    """A page of the sender's view. `reply` asks for the receiver's in return: for all of it, for a list of what differs
+    from `digest`, or for the records that are `listed`."""
 
     reply: bool
     members: Members = ()
     progress: ProgressReports = ()
-    digest: Annotated[tuple[Bucket, ...], Meta(max_length=8)] = ()
+    digest: Annotated[tuple[Bucket, ...], Meta(max_length=MAX_DIGEST)] = ()
     """four bytes for each bucket of the sender's view, in its order; empty for no digest"""
+    listed: bool = False
+    """`digest` is none, but a list of single records, the sender's or those asked for: see `buckets`"""
 
 
 # -- exchange (pairwise averaging) ----------------------------------------------------------------------------
@@ -408,6 +413,52 @@ class Coverage(Message, frozen=True):
     readers: Annotated[tuple[Reader, ...], Meta(max_length=MAX_READERS)] = ()
 
 
+# -- the inner optimizer's moments, to joiners -----------------------------------------------------------------
+
+
+class MomentsRequest(Message, frozen=True):
+    """Which moments of the inner optimizer have you? Answered by a manifest, or a refusal."""
+
+    transfer: U63
+
+
+class MomentsManifest(Message, frozen=True):
+    """What the source holds. Buffers: [chunk hashes (16 bytes each), signature over them and this header]."""
+
+    transfer: U63
+    number: U63
+    """names these moments, of all that the source has held since it started"""
+    parameters: U63
+    """that have moments: the trainable ones, which stand first"""
+    chunk_parameters: U32
+    steps: U63
+    """that the optimizer had made: its bias correction goes on from there"""
+    schema: Digest
+
+
+class MomentsAsk(Message, frozen=True):
+    """Send these chunks."""
+
+    transfer: U63
+    number: U63
+    chunks: Annotated[tuple[U32, ...], Meta(min_length=1, max_length=32)]
+
+
+class MomentsChunk(Message, frozen=True):
+    """One chunk of moments. Buffers: [both, as `codecs.moments` writes them]."""
+
+    transfer: U63
+    number: U63
+    chunk: U32
+
+
+class MomentsRefuse(Message, frozen=True):
+    """No moments from here: `reason` is none, or gone (others have taken their place)."""
+
+    transfer: U63
+    reason: Reason
+
+
 MESSAGES: Final[dict[int, type[Message]]] = {
     1: Ping,
     2: Pong,
@@ -434,6 +485,11 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     23: StateSample,
     24: Lineage,
     25: Coverage,
+    26: MomentsRequest,
+    27: MomentsManifest,
+    28: MomentsAsk,
+    29: MomentsChunk,
+    30: MomentsRefuse,
 }
 """Append only."""
 
@@ -445,11 +501,13 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     StateChunk: (1, 1),
     StateSample: (1, 1),
     Coverage: (2, 2),
+    MomentsManifest: (2, 2),
+    MomentsChunk: (1, 1),
 }
 """How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
 
 DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
-    {Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk, StateSample}
+    {Ranges, Data, Ack, Ask, Miss, Void, StateManifest, StateChunk, StateSample, MomentsManifest, MomentsChunk}
 )
 """Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
 

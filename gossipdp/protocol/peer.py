@@ -8,35 +8,40 @@ random source give the same outputs, byte for byte. What a remote does wrong is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs, wire
-from gossipdp.protocol.averaging import Averaging, AveragingConfig
+from gossipdp.protocol.averaging import Averaging
 from gossipdp.protocol.events import (
     Event,
     Left,
     MemberChanged,
     MessageDropped,
-    Pace,
     RoundSettled,
     SessionRefused,
     SnapshotTaken,
     StateReady,
 )
-from gossipdp.protocol.lag import Own
-from gossipdp.protocol.membership import Membership, MembershipConfig
+from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.messages import (
     Coverage,
     Lineage,
     Member,
+    MomentsAsk,
+    MomentsChunk,
+    MomentsManifest,
+    MomentsRefuse,
+    MomentsRequest,
     Nack,
     Ping,
     PingRequest,
     Pong,
     PushPull,
     Standing,
+    State,
     StateAsk,
     StateChunk,
     StateManifest,
@@ -45,58 +50,20 @@ from gossipdp.protocol.messages import (
     StateRequest,
     StateSample,
 )
+from gossipdp.protocol.moments import MomentsDesk
 from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
-from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.pacing import Pacing, Timetable
+from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.reunion import NO_LINE, Reunion
-from gossipdp.protocol.rounds import Outer, Rounds
-from gossipdp.protocol.schedule import Schedule
+from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.sharding import Sharding
-from gossipdp.protocol.transfer import Joiner, Model, Source, TransferConfig
+from gossipdp.protocol.transfer import Joiner, Model, Source
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Peer", "PeerConfig"]
-
-WARMUP_EVERY = 5
-"""H during the warm start, at the least"""
-ALONE_AFTER = 2
-"""rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
-AGAINST_EXCHANGE = 4.0
-"""times as long as an exchange that a transfer may take: 2 bytes a parameter, not half a byte"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeerConfig:
-    membership: MembershipConfig
-    averaging: AveragingConfig
-    transfer: TransferConfig = field(default_factory=TransferConfig)
-    every: int = 50
-    """H, inner steps a round, after the warm start"""
-    codec: str = "modulo"
-    bits: int = 4
-    """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
-    lr: float = 0.7
-    """alpha"""
-    momentum: float = 0.8
-    """mu"""
-    kappa: float = 0.3
-    """share of the mixing that momentum sees, while it is not 0"""
-    warmup_steps: int = 200
-    """steps of the network's clock with short rounds, lr 1 and momentum 0"""
-    early_steps: int = 1000
-    """steps of the network's clock with several exchanges a round, while the learning rate is high"""
-    sync: bool = False
-    """training waits for the exchanges of each round"""
-    resume_after: float = 30.0
-    """seconds a restarted peer looks for the network before it goes on from its own checkpoint, unless all it remembers
-    are there before"""
-    apart_rounds: int = 10
-    """own rounds after which a member that was lost, and trained on without this peer, is no more averaged with: the
-    smaller side fetches the model of the larger"""
-    leave_within: float = 5.0
-    """seconds for the exchange under way to end before the goodbye is said anyhow"""
 
 
 class Peer:
@@ -138,29 +105,32 @@ class Peer:
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
         )
         self.rounds = Rounds(self._outputs)
+        self._pacing = Pacing(config, self.rounds, self.averaging, self._outputs, clock=lambda: self.clock)
+        self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self._pacing)
         self._source = Source(config.transfer, self._outputs, sign)
+        self.moments = MomentsDesk(
+            config.transfer, self._outputs, sign=sign, verify=verify, random=random, enabled=config.moments
+        )
+        joiner = partial(Joiner, config.transfer, self._outputs, verify, random, settings=config.averaging.settings)
         self._origin = Origin(
             self.membership,
             self.progress,
-            lambda: Joiner(config.transfer, self._outputs, verify, random, settings=config.averaging.settings),
+            joiner,
             random=random,
             outputs=self._outputs,
             resume_after=config.resume_after,
             tolerance=2 * config.every,
             adopt=self._has_model,
         )
-        take = jobs.Resync
         self._reunion = Reunion(
             self.membership,
             self.progress,
-            lambda: Joiner(
-                config.transfer, self._outputs, verify, random, settings=config.averaging.settings, take=take
-            ),
+            partial(joiner, take=jobs.Resync),
             random=random,
             outputs=self._outputs,
             apart_rounds=config.apart_rounds,
             every=config.every,
-            me=self._own,
+            me=lambda: self._pacing.own(self._clock),
             hold=self.averaging.hold,
             done=self._resynced,
         )
@@ -170,22 +140,15 @@ class Peer:
         self._took = ""
         self.model: Model | None = None
         self._pending_schema: bytes | None = None
+        self._wants_moments = False
         self._founding_schema = b""
         self._clock = 0
         self._steps = self._samples = 0
-        self._rounds_alone = ALONE_AFTER
-        self._fresh = True
-        self._every = 0
-        self._fine_round = 0
         self._rounds_before = 0
-        self._step_time = 0.0
-        self._exchange_time = self._transfer_time = 0.0
-        self._submitted_at: float | None = None
         self._unsettled = 0
         """the snapshot whose exchanges training waits for"""
         self._leaving_at: float | None = None
         self._left = False
-        self._followed: Schedule | None = None
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -207,26 +170,27 @@ class Peer:
         self.membership.join(addresses, now)
         self._step(now)
 
-    def attach(self, schema: bytes, now: float) -> None:
-        """A training process has written its model to shared memory and waits for the one to start from."""
-        self._pending_schema = schema
+    def attach(self, schema: bytes, now: float, *, moments: bool = False) -> None:
+        """A training process has written its model to shared memory and waits for the one to start from.
+
+        moments: it begins with an empty optimizer, and has a use for `self.moments.held`.
+        """
+        self._pending_schema, self._wants_moments = schema, moments and self.config.moments
         self._try_attach()
         self._step(now)
 
     def detach(self, now: float) -> None:
         """The training process is gone."""
         self._pending_schema = None
-        self._submitted_at = None
+        self._pacing.detached()
         self.rounds.detach()
         self._step(now)
 
     def submit(self, session: int, snapshot: int, applied: int, steps: int, samples: int, now: float) -> None:
         """The training process has put a snapshot into x, so many steps and samples after the one before."""
-        if session == self.rounds.session and self._submitted_at is not None and steps > 0:
-            self._step_time = (now - self._submitted_at) / steps
-        self._submitted_at = now
+        self._pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self._clock + steps
-        if not self.rounds.submit(session, snapshot, applied, self._outer(), clock):
+        if not self.rounds.submit(session, snapshot, applied, self._pacing.outer(), clock):
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return
         self._unsettled = snapshot if self.config.sync else 0
@@ -258,6 +222,8 @@ class Peer:
             self._outputs.emit(MessageDropped(source, str(error)))
             return
         self.membership.contact(source, now)
+        if isinstance(message, StateChunk):
+            self._pacing.state_came(now)
         match message:
             case Ping() | Pong() | PingRequest() | Nack() | PushPull():
                 self.membership.receive(message, source, now)
@@ -276,6 +242,9 @@ class Peer:
                 self._reunion.receive(message, source, now)
             case Coverage():
                 self.sharding.receive(message, buffers, source, now)
+            case MomentsRequest() | MomentsAsk() | MomentsManifest() | MomentsChunk() | MomentsRefuse():
+                own = None if self.model is None else self.model.schema
+                self.moments.receive(message, buffers, source, own, now)
             case Standing():
                 self._origin.standing(message, source, self._current_model(), now)
             case _:
@@ -314,6 +283,8 @@ class Peer:
                 self._reunion.follower.compared(result, now)
             case jobs.Resync():
                 self._reunion.follower.resynced(job, result, now)
+            case jobs.CheckMoments():
+                self.moments.checked(job, result, now)
             case jobs.Keep():
                 self._reunion.follower.kept()
             case jobs.Restore():
@@ -321,7 +292,7 @@ class Peer:
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
-                    self._founded()
+                    self._has_model(self._founding_schema, "founded", 0, 0)
                 elif isinstance(job, jobs.Found):
                     self._try_attach()
                 if self.rounds.finished_round:
@@ -332,7 +303,7 @@ class Peer:
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
         times = [self.membership.timer(), self.averaging.timer(), self._source.timer(), self._origin.timer()]
-        times.append(self._reunion.timer())
+        times += [self._reunion.timer(), self.moments.timer()]
         if not self._left:
             times += [self._leaving_at, self.sharding.timer()]
         return min((time for time in times if time is not None), default=None)
@@ -343,6 +314,7 @@ class Peer:
         self._source.handle_timer(now)
         self._origin.handle_timer(now)
         self._reunion.handle_timer(now)
+        self.moments.handle_timer(now)
         if not self._left:
             self.sharding.handle_timer(now)
         self._step(now)
@@ -397,7 +369,7 @@ class Peer:
     @property
     def every(self) -> int:
         """H as it stands."""
-        return self._every or self._pace()
+        return self._pacing.every
 
     @property
     def steps(self) -> int:
@@ -411,7 +383,7 @@ class Peer:
 
     @property
     def warming_up(self) -> bool:
-        return self.clock < self.config.warmup_steps
+        return self._pacing.warming_up
 
     def _step(self, now: float) -> None:
         """What follows from news, whichever input brought it."""
@@ -426,9 +398,16 @@ class Peer:
                 self.averaging.member_changed(event.member, now)
                 self._origin.member_changed(event.member, now)
                 self._reunion.member_changed(event.member, now)
+                if event.member.state in (State.FAILED, State.LEFT):
+                    self.moments.gone(event.member.id, now)
                 self.sharding.member_changed(now)
         self._origin.step(now)
         self._reunion.step(now)
+        if self._wants_moments and self._pending_schema is not None and self.model is not None:
+            others = self.membership.alive
+            if not self.moments.seek(self.model.schema, lambda: [m.id for m in others()], self._fetched_from, now):
+                self._wants_moments = False
+                self._try_attach()
         if self.rounds.held != bool(self._reunion.reason):
             self.rounds.held = bool(self._reunion.reason)
             if self.rounds.held:
@@ -459,6 +438,8 @@ class Peer:
             if self.model.schema_bytes != self._pending_schema:
                 difference = self.model.schema.first_difference(Schema.from_bytes(self._pending_schema))
                 self._outputs.emit(SessionRefused("GD-301", difference))
+            elif self._wants_moments:
+                return  # `_step` sees to them, and comes back
             else:
                 self.rounds.attach(found=False)
             self._pending_schema = None
@@ -473,118 +454,45 @@ class Peer:
             self.rounds.allocate(-(-schema.size // width), schema.size)
             self.rounds.attach(found=True)
 
-    def _founded(self) -> None:
-        self._has_model(self._founding_schema, "founded", 0, 0)
-
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         schema = Schema.from_bytes(schema_bytes)
-        self.model = Model(
-            schema=schema,
-            schema_bytes=schema_bytes,
-            settings=self.config.averaging.settings,
-            clock=clock,
-            rounds=rounds,
-        )
+        settings = self.config.averaging.settings
+        self.model = Model(schema=schema, schema_bytes=schema_bytes, settings=settings, clock=clock, rounds=rounds)
         self.rounds.allocate(self.model.chunks, schema.size)
         self.rounds.rounds = rounds
         self._clock = max(self._clock, clock, self.progress.clock())
-        self._fresh = origin != "founded"
         self._rounds_before = rounds
         self.averaging.model = self.model
-        self._choose_terms()
+        self._pacing.began(fresh=origin != "founded")
         self._report()
         self._took = origin
         self._outputs.emit(StateReady(origin, self._clock))
-        self._set_pace()
+        self._pacing.set()
         self._try_attach()
-
-    def _own(self) -> Own:
-        transfer = max(AGAINST_EXCHANGE * self._exchange_time, self._transfer_time)
-        steps = transfer / self._step_time if self._step_time > 0 else 0.0
-        return Own(self._clock, self.rounds.rounds, self._rounds_alone, steps)
 
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another's now, `clock` steps and `rounds` old."""
-        self._transfer_time = duration
         self._clock = max(self._clock, clock)
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead
         self._rounds_before += ahead
-        self._fresh, self._rounds_alone = True, ALONE_AFTER
-        self._choose_terms()
+        self._pacing.resynced(duration)
         self._report()
 
     # -- rounds -----------------------------------------------------------------------------------------------
 
-    def _outer(self) -> Outer:
-        """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
-        if self.warming_up or self._rounds_alone >= ALONE_AFTER:
-            return Outer(1.0, 0.0)
-        return Outer(self.config.lr, self.config.momentum)
-
-    def _pace(self) -> int:
-        """H: short while the network warms up, but never shorter than an exchange lasts."""
-        if not self.warming_up:
-            return self.config.every
-        lasting = self._exchange_time / self._step_time if self._step_time > 0 else 0.0
-        return min(self.config.every, max(WARMUP_EVERY, round(lasting + 0.5)))
-
-    def _set_pace(self) -> None:
-        every = self._pace()
-        if self._every == 0 or abs(every - self._every) > 0.2 * self._every:
-            if self._every:
-                # The next round moves by another measure than the ranges were predicted from.
-                self._fine_round = self.rounds.rounds + 1
-            self._every = every
-            self._outputs.emit(Pace(every))
-
-    def _choose_terms(self) -> None:
-        """Codec and pull to offer next, and at least to accept."""
-        first = self._fresh or self.rounds.rounds <= 1 or self.rounds.rounds == self._fine_round
-        bits = self.config.bits
-        if self._fresh and self._rounds_alone >= ALONE_AFTER:
-            bits = max(bits, 16)
-        elif first:
-            bits = max(bits, 8)
-        self.averaging.codec = f"modulo{bits}" if self.config.codec == "modulo" else self.config.codec
-        outer = self._outer()
-        self.averaging.pull = self.config.kappa / outer.lr if outer.momentum else 0.0
-
     def _round_done(self, now: float) -> None:
-        self._rounds_alone += 1
-        self._set_pace()
-        self._choose_terms()
-        members = 1 + len(self.membership.alive())
-        if members > 1:
-            early = self.clock < self.config.early_steps
-            # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one.
-            self.averaging.schedule = self._schedule(now) if early else None
-            self.averaging.want(exchanges_per_round(members, early), now, self._clock // self.every)
-
-    def _schedule(self, now: float) -> Schedule | None:
-        """The schedule to follow in this round, while the view is full and fresh, and all keep step."""
-        members = self.membership.settled(now)
-        if not self.config.averaging.matching.schedule or self.warming_up or not members:
-            return None
-        if len(members) & (len(members) - 1):
-            # The Base-2 graph leaves more noise between rounds than random matching does (simulations.consensus).
-            return None
-        reports = [self.progress.of(peer) for peer in members]
-        if any(report is None or abs(report.clock - self._clock) > 2 * self.every for report in reports):
-            return None
-        if self._followed is None or self._followed.members != members:
-            assert self.model is not None
-            self._followed = Schedule(members, self.model.schema.digest)
-        return self._followed
+        assert self.model is not None
+        self._pacing.round_done()
+        self._timetable.begin_round(self._clock, self.model.schema.digest, now)
 
     def _exchange_ended(self, chunks: int, duration: float, now: float) -> None:
         if chunks:
-            self._rounds_alone = 0
-            self._fresh = False
-            self._exchange_time = duration or self._exchange_time
             self.rounds.mixed()
             self._reunion.mixed(now)
-            self._choose_terms()
+            self._pacing.mixed(chunks, duration)
+        else:
+            self._pacing.in_vain()
 
     def _report(self) -> None:
         rounds = self.rounds.rounds - self._rounds_before

@@ -59,12 +59,13 @@ class Witness:
     def sampled(self, result: jobs.Sampled, clock: int, rounds: int) -> None:
         """The result of the oldest Sample."""
         peer, transfer = self._waiting.popleft()
-        if math.isnan(result.distance) and math.isnan(result.step):
-            # It has neither exchanged nor stepped yet: it knows nothing by which to judge.
+        if math.isnan(result.step):
+            # It has not stepped yet, and cannot know how far others get in a round: with whoever it has its own state
+            # from, it may have exchanged at no distance at all.
             self._outputs.send(peer, StateRefuse(transfer, "new"))
             return
-        distance, step = (0.0 if math.isnan(known) else known for known in (result.distance, result.step))
-        self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, step), [result.payload])
+        distance = 0.0 if math.isnan(result.distance) else result.distance
+        self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, result.step), [result.payload])
 
 
 @dataclass

@@ -87,7 +87,9 @@ class Prober:
         For members never known before. One that has come back is in the order still, or has its place in the next:
         given another each time, a few members that come and go would keep all others from being probed.
         """
-        self.order.insert(self._random.randint(0, len(self.order)), peer)
+        place = int(self._random.random() * (len(self.order) + 1))
+        self.order.append(peer)
+        self.order[place], self.order[-1] = peer, self.order[place]
 
     def hurry(self, peer: bytes) -> None:
         """Probe `peer` next."""
@@ -141,7 +143,7 @@ class Prober:
 
     def tell(self, peer: bytes, now: float) -> None:
         """Ping `peer` with what is believed of it, so that it may refute."""
-        seen = self._view.seen[peer]
+        seen = self._view.sight(peer)
         if not tells(self._config, self._view.members[peer]):
             return
         if now >= seen.told + self._config.probe_timeout and self._view.me.state != State.LEFT:
@@ -154,7 +156,7 @@ class Prober:
         probe = self._probe
         due = self._probe_at if probe is None else min(probe.indirect_at, probe.verdict_at)
         # They all wait equally long, so the first made is the first due.
-        return min(due, next(iter(self.nack_at.values()), math.inf))
+        return min(due, next(iter(self.nack_at.values()))) if self.nack_at else due
 
     def handle_timer(self, now: float) -> None:
         for sequence in [sequence for sequence, at in self.nack_at.items() if now >= at]:
@@ -177,7 +179,7 @@ class Prober:
         if target is None:
             self._probe_at = now + config.probe_interval
             return
-        rtt = self._view.seen[target].rtt
+        rtt = self._view.sight(target).rtt
         direct, verdict = probe_times(
             config.probe_interval, config.probe_timeout, self.health.multiplier, rtt, config.awareness_max
         )
@@ -190,9 +192,9 @@ class Prober:
         for _ in range(2):
             while self.order:
                 peer = self.order.pop()
-                if peer in self._view.live:
+                if self._view.lives(peer):
                     return peer
-            self.order = sorted(self._view.live)
+            self.order = [member.id for member in self._view.alive()]
             self._random.shuffle(self.order)
         return None
 
@@ -212,16 +214,15 @@ class Prober:
         count, view = self._config.indirect_probes, self._view
         if not view.members[target].address:
             return moorings(target, view.alive(), count)
-        others = [peer for peer in view.live if peer != target and view.reaches(peer)]
+        others = [member.id for member in view.alive() if member.id != target and view.reaches(member.id)]
         return self._random.sample(others, min(count, len(others)))
 
     def _unanswered(self, probe: _Probe, now: float) -> None:
         self.health.worse()
         if len(probe.nacks) < len(probe.relays):
             self.health.worse()
-        seen = self._view.seen.get(probe.target)
         # Whoever was heard from meanwhile lives, whatever became of the answer.
-        if seen is not None and seen.heard <= probe.started:
+        if probe.target in self._view.members and self._view.sight(probe.target).heard <= probe.started:
             self._silent(probe.target, now)
 
     def _ping(self, peer: bytes, now: float, address: str = "") -> int:

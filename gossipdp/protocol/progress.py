@@ -14,7 +14,7 @@ from gossipdp.protocol.messages import Progress
 
 __all__ = ["MAX_REPORTS", "ProgressBoard"]
 
-MAX_REPORTS = 4096
+MAX_REPORTS = 16_384
 """peers reported on; past it new ones are refused, and counted"""
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
@@ -82,6 +82,8 @@ class ProgressBoard:
                 self._merge_mine(report)
                 continue
             known = self._reports.get(report.id)
+            if report == known:
+                continue
             if known is None:
                 # One place is kept for the own entry.
                 if len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1:

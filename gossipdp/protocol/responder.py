@@ -84,7 +84,7 @@ class Responder(Side):
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
         self.heard_at = now
         self.tally.received += size
-        if isinstance(message, Ranges | Data | Ask):
+        if isinstance(message, (Ranges, Data, Ask)):
             if message.chunk >= self._of:
                 return
             if not self._over:
@@ -146,7 +146,7 @@ class Responder(Side):
 
     def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
         """The result of an Answer or DecodeAndMix of this exchange."""
-        assert isinstance(job, jobs.Answer | jobs.DecodeAndMix)
+        assert isinstance(job, (jobs.Answer, jobs.DecodeAndMix))
         number = job.key.chunk
         chunk = self._open.get(number)
         if chunk is None:

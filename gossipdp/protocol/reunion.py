@@ -115,6 +115,8 @@ class Reunion:
         self.line = NO_LINE
         self._ready = False
         self._lost: dict[bytes, _Lost] = {}
+        self._long_gone: set[bytes] = set()
+        """who were lost for long, and are back in a later life that has not said yet whose model it has"""
         self._lives: dict[bytes, int] = {}
         self._arrived: dict[bytes, float] = {}
         self._number = 0
@@ -166,6 +168,7 @@ class Reunion:
             self._said.pop(peer, None)
             self._theirs.pop(peer, None)
             self._followers.discard(peer)
+            self._long_gone.discard(peer)
             self._lag.vouchers.discard(peer)
             self.follower.gone(peer, now)
         if member.state == State.LEFT:
@@ -186,6 +189,7 @@ class Reunion:
         for table in [*tables, self._theirs, self.apart]:
             for peer in table.keys() - self._membership.members.keys():
                 del table[peer]
+        self._long_gone &= self._membership.members.keys()
 
     def _back(self, member: Member, before: int | None, now: float) -> None:
         """`member` is alive, again or for the first time."""
@@ -202,6 +206,8 @@ class Reunion:
             self._theirs.pop(peer, None)
             self._followers.discard(peer)
             self._lag.vouchers.discard(peer)
+            if lost is not None and self._long(peer, lost):
+                self._long_gone.add(peer)
             if self._measured and self.present():
                 self.apart[peer] = member.incarnation
         if peer in self.apart:
@@ -264,6 +270,7 @@ class Reunion:
             self._followers.add(source)
         else:
             self._followers.discard(source)
+        self._long_gone.discard(source)
         if source not in self.apart:
             self._lag.heard(source, word.lag)
         if word.reply:
@@ -283,7 +290,7 @@ class Reunion:
     def _told_apart(self, peer: bytes) -> None:
         """By another's word; perhaps this peer's own view says so too."""
         lost = self._lost.get(peer)
-        self._part(peer, measured=lost is not None and self._long(peer, lost))
+        self._part(peer, measured=peer in self._long_gone or (lost is not None and self._long(peer, lost)))
 
     def _foreign(self, line: Line) -> bool:
         """Was `line` said by somebody of another side?"""

@@ -225,10 +225,10 @@ class Sharding:
                 self._soon(now, data)
 
     def timer(self) -> float | None:
+        if not self._data:
+            return None
         times = [d.asked_at + ASK_WITHIN / (1 if d.repeated else 2) for d in self._data.values() if d.asked]
-        if self._data:
-            times.append(self._gossip_at)
-        return min(times, default=None)
+        return min([self._gossip_at, *times])
 
     def handle_timer(self, now: float) -> None:
         for data in self._data.values():

@@ -8,19 +8,23 @@ the longest dead make room for the living, and the dead are forgotten in time. N
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.buckets import Buckets
 from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.suspicion import MembershipConfig, suspicion_bounds, suspicion_timeout
 
 __all__ = ["LIVE", "MAX_MEMBERS", "Seen", "View", "overrides"]
 
-MAX_MEMBERS: Final = 4096
+MAX_MEMBERS: Final = 16_384
 """members known, this one included; past it new ones take the place of the longest dead, or are refused and counted"""
+_TRIES: Final = 8
 LIVE: Final = (State.ALIVE, State.SUSPECT)
 
 
@@ -28,8 +32,6 @@ LIVE: Final = (State.ALIVE, State.SUSPECT)
 class Seen:
     """What this peer itself saw of another."""
 
-    since: float
-    """when its record last changed state or pair here"""
     heard: float = -math.inf
     told: float = -math.inf
     """when it was last told directly what is believed of it"""
@@ -51,17 +53,24 @@ class Suspicion:
 class View:
     """`members` holds every record, this peer's own among them; all else is kept of the others alone.
 
-    live: alive or suspected. outbound: those of them that only dial out. lost: suspected or failed. dead: failed or
-    left, the longest dead first.
+    outbound: those alive or suspected that only dial out. lost: suspected or failed. dead: failed or left, and since
+    when, the longest dead first. seen: those that this peer has had to do with itself.
     """
 
     def __init__(self, config: MembershipConfig, me: Member) -> None:
         self.config, self.me = config, me
         self.members: dict[bytes, Member] = {me.id: me}
+        self._ids = [me.id]
+        """sorted"""
+        self.buckets = Buckets(self._ids)
+        self.buckets.put(me)
+        self.count = 1
+        """N: live members, this one included"""
+        self.changed = -math.inf
+        """when a record of another last changed state or pair"""
         self.seen: dict[bytes, Seen] = {}
-        self.live: dict[bytes, None] = {}
         self.lost: dict[bytes, None] = {}
-        self.dead: dict[bytes, None] = {}
+        self.dead: dict[bytes, float] = {}
         self.outbound: dict[bytes, None] = {}
         self.suspected: dict[bytes, Suspicion] = {}
         self.remembered: dict[bytes, str] = {}
@@ -71,16 +80,27 @@ class View:
         self._verdict_at: float | None = math.inf
         """the first deadline or an earlier time; None when it must be looked for"""
 
-    @property
-    def count(self) -> int:
-        """N: live members, this one included."""
-        return len(self.live) + 1
+    def lives(self, peer: bytes) -> bool:
+        """Is it another, alive or suspected?"""
+        member = self.members.get(peer)
+        return member is not None and member.state in LIVE and peer != self.me.id
 
     def alive(self) -> list[Member]:
         """Records of the live, sorted by id."""
         if self._alive is None:
-            self._alive = [self.members[peer] for peer in sorted(self.live)]
+            members, me = self.members, self.me.id
+            self._alive = [members[peer] for peer in self._ids if members[peer].state in LIVE and peer != me]
         return list(self._alive)
+
+    def pick(self, random: Random) -> Member | None:
+        """One of the live that a message can get to, each as likely; not by a look at all of them, as a rule."""
+        ids = self._ids
+        for _ in range(_TRIES):
+            peer = ids[int(random.random() * len(ids))]
+            if self.lives(peer) and self.reaches(peer):
+                return self.members[peer]
+        live = [member for member in self.alive() if self.reaches(member.id)]
+        return random.choice(live) if live else None
 
     def address_of(self, peer: bytes) -> str:
         member = self.members.get(peer)
@@ -93,23 +113,37 @@ class View:
 
     def hear(self, peer: bytes, now: float) -> Seen | None:
         """`peer` spoke; None if it is nobody known."""
-        seen = self.seen.get(peer)
-        if seen is not None:
-            seen.heard, seen.linked = now, True
+        if peer not in self.members or peer == self.me.id:
+            return None
+        seen = self.sight(peer)
+        seen.heard, seen.linked = now, True
         return seen
+
+    def sight(self, peer: bytes) -> Seen:
+        """What was seen of this other member."""
+        seen = self.seen.get(peer)
+        if seen is None:
+            seen = self.seen[peer] = Seen()
+        return seen
+
+    def linked(self, peer: bytes) -> bool:
+        """It has spoken, and the transport has not lost it since."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.linked
 
     def reaches(self, peer: bytes) -> bool:
         """Can a message get to this member: can it be dialled, or is there a link?"""
-        return peer not in self.outbound or self.seen[peer].linked
+        return peer not in self.outbound or self.linked(peer)
 
     @property
     def beyond_reach(self) -> int:
         """How many of the live no message can get to."""
-        return sum(not self.seen[peer].linked for peer in self.outbound)
+        return sum(not self.linked(peer) for peer in self.outbound)
 
     # -- records ------------------------------------------------------------------------------------------------
 
     def change_me(self, me: Member) -> None:
+        self.buckets.put(me)
         self.me = self.members[me.id] = me
 
     def put(self, record: Member, now: float) -> Member | None:
@@ -119,12 +153,18 @@ class View:
             record = self._accused(replace(record, accusers=()), record.accusers)
         elif record.accusers:
             record = replace(record, accusers=())
-        self.members[peer], self._alive = record, None
-        self.seen.setdefault(peer, Seen(now)).since = now
-        self.dead.pop(peer, None)
-        _put(self.live, peer, record.state in LIVE)
-        _put(self.outbound, peer, record.state in LIVE and not record.address)
-        _put(self.dead, peer, record.state not in LIVE)
+        self.members[peer], self._alive, self.changed = record, None, now
+        self.buckets.put(record)
+        live = record.state in LIVE
+        if before is None:
+            insort(self._ids, peer)
+            self.count += live
+        else:
+            self.count += live - (before.state in LIVE)
+            self.dead.pop(peer, None)
+        if not live:
+            self.dead[peer] = now
+        _put(self.outbound, peer, live and not record.address)
         _put(self.lost, peer, record.state in (State.SUSPECT, State.FAILED))
         self.suspected.pop(peer, None)
         if record.state == State.SUSPECT:
@@ -161,10 +201,12 @@ class View:
         return gone
 
     def dead_for(self, peer: bytes, now: float) -> float:
-        return now - self.seen[peer].since if peer in self.dead else 0.0
+        return now - self.dead.get(peer, now)
 
     def _remove(self, peer: bytes) -> None:
-        del self.members[peer], self.seen[peer], self.dead[peer]
+        self.buckets.drop(peer)
+        del self.members[peer], self.dead[peer], self._ids[bisect_left(self._ids, peer)]
+        self.seen.pop(peer, None)
         self.lost.pop(peer, None)
 
     # -- suspicion ----------------------------------------------------------------------------------------------
@@ -202,7 +244,7 @@ class View:
     @property
     def _witnesses(self) -> int:
         """Others that are in no doubt, and could accuse."""
-        return len(self.live) - len(self.suspected)
+        return self.count - 1 - len(self.suspected)
 
     @property
     def _expected(self) -> int:
@@ -224,7 +266,7 @@ class View:
     def _deadline(self, peer: bytes) -> float:
         """A suspect is failed when its suspicion has lasted, and so has its silence."""
         suspicion = self.suspected[peer]
-        return max(suspicion.since, self.seen[peer].heard) + self._timeout(peer)
+        return max(suspicion.since, self.seen[peer].heard if peer in self.seen else -math.inf) + self._timeout(peer)
 
     def _timeout(self, peer: bytes) -> float:
         """Seconds; the first accuser suspects, all others confirm."""

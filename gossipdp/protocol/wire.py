@@ -38,14 +38,25 @@ _LIMITS = {
 _MAX_DEPTH = 4
 
 
+def _plain(value: Any) -> Any:
+    """msgspec takes no subclasses, and what numpy computes is an np.float64."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    raise TypeError(f"cannot encode {type(value)}")
+
+
+_pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+
 def encode(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     """Frames of `message`, the header first; `buffers` follow as they are.
 
     Raises:
         LocalProtocolError: the message breaks its own limits (a bug in the caller).
     """
-    fields: tuple[Any, ...] = msgspec.structs.astuple(message)
-    header: bytes = msgpack.packb((PROTOCOL_VERSION, _IDS[type(message)], *fields), default=_plain)
+    header = _pack((PROTOCOL_VERSION, _IDS[type(message)], *msgspec.structs.astuple(message)))
     if len(header) > MAX_HEADER:
         raise LocalProtocolError(f"{type(message).__name__}: header of {len(header)} bytes, limit {MAX_HEADER}")
     _check_buffers(type(message), buffers, LocalProtocolError)
@@ -92,15 +103,9 @@ def _check_buffers(kind: type[Message], buffers: Sequence[Buffer], error: type[E
             raise error(f"{kind.__name__}: buffer of {memoryview(buffer).nbytes} bytes, limit {MAX_BUFFER}")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return msgspec.structs.astuple(value)
-    raise TypeError(f"cannot encode {type(value)}")
-
-
-def _depth(value: object) -> int:
+def _depth(fields: tuple[object, ...]) -> int:
     """Nesting of tuples, counted to one past the limit."""
-    layer, level = [value], 0
-    while level <= _MAX_DEPTH and (layer := [part for part in layer if isinstance(part, tuple)]):
-        layer, level = [item for part in layer for item in part], level + 1
+    layer, level = [fields], 0
+    while layer and level <= _MAX_DEPTH:
+        layer, level = [item for part in layer for item in part if isinstance(item, tuple)], level + 1
     return level

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gossipdp.errors import DataError, RemoteProtocolError
-from gossipdp.protocol.schema import Dtype, Schema
-from gossipdp.runtime.files import Files, Hex, read_bounded, replace_file
+from gossipdp.protocol.schema import Dtype, Entry, Schema
+from gossipdp.runtime.files import Hex, read_bounded
 
 __all__ = [
     "FORMAT",
@@ -35,7 +35,9 @@ __all__ = [
     "NAMES",
     "PIECE",
     "SCHEMA",
+    "SIZES",
     "STATE",
+    "TENSORS",
     "Checkpoint",
     "CheckpointMeta",
     "FileRecord",
@@ -141,13 +143,11 @@ class Checkpoint:
             out[at : at + len(piece)] = piece
             at += len(piece)
 
-    def export(self, out: Path, files: Files | None = None) -> int:
-        """Write the anchor as one safetensors file of named tensors, in the schema's dtypes; returns their number.
-
-        Tensors that are not exchanged (integer buffers) are not in it.
+    def entries(self) -> tuple[Entry, ...]:
+        """The tensors that the anchor holds; those that are not exchanged (frozen, integer) are not among them.
 
         Raises:
-            DataError: GD-602; GD-601 if schema and vector do not fit together.
+            DataError: GD-601, schema and vector do not fit together.
         """
         (size,) = self.shapes()[ANCHOR]
         try:
@@ -156,16 +156,12 @@ class Checkpoint:
             raise _damaged(self.path, str(error)) from None
         if schema.size != size:
             raise _damaged(self.path, f"the schema is of {schema.size} parameters, the vector has {size}")
-        start, _ = header({e.name: (TENSORS[e.dtype], e.shape) for e in schema.entries}, {"format": "pt"})
+        return schema.entries
 
-        def contents() -> Iterator[bytes | NDArray[Any]]:
-            yield start
-            for entry in schema.entries:
-                for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
-                    yield _cast(piece, entry.dtype)
-
-        replace_file(files or Files(), out, contents())
-        return len(schema.entries)
+    def values(self, entry: Entry) -> Iterator[NDArray[Any]]:
+        """One of them in its own dtype, in pieces."""
+        for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
+            yield _cast(piece, entry.dtype)
 
     def _open(self) -> Any:
         return safe_open(self.path / STATE, framework="numpy")

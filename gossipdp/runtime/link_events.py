@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Attached", "Detached", "LinkEvent", "ModelWritten", "RankLost", "Reported", "SlotApplied", "Submitted"]
+from gossipdp.runtime.link_messages import Moment
+
+__all__ = [
+    "Attached",
+    "Detached",
+    "LinkEvent",
+    "ModelWritten",
+    "MomentsWanted",
+    "MomentsWritten",
+    "RankLost",
+    "Reported",
+    "SlotApplied",
+    "Submitted",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +32,28 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class ModelWritten:
-    """region.x holds the training process's own model; it waits for a Session."""
+    """region.x holds the training process's own model; it waits for a Session. empty: its optimizer has made no step,
+    and has a use for moments."""
+
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsWritten:
+    """region.x holds one of the optimizer's moments, after so many steps of it; it waits for MomentsTaken."""
+
+    session: int
+    number: int
+    which: Moment
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsWanted:
+    """region.x is free for this moment; the training process waits for MomentsGiven."""
+
+    session: int
+    which: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +95,6 @@ class Detached:
     reason: str
 
 
-LinkEvent: TypeAlias = Attached | ModelWritten | Submitted | SlotApplied | Reported | RankLost | Detached
+LinkEvent: TypeAlias = (
+    Attached | ModelWritten | Submitted | SlotApplied | Reported | RankLost | Detached | MomentsWritten | MomentsWanted
+)

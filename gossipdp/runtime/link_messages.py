@@ -5,15 +5,20 @@
                                  <-           Region + memory file, or Refused
     Ready (x holds its model)    ->
                                  <-           Waiting, now and then;  Session (x holds the model to start from)
+    WantMoments                  ->           once x is loaded, if the Session says that there are some
+                                 <-           MomentsGiven (x holds what was wanted)
     Submit, Applied, Report      ->
                                  <-           Pace, Slot, Taken, Closing
+    Moments (x holds one of two) ->           between two snapshots
+                                 <-           MomentsTaken
     Farewell                     ->           it goes, and has not died
 
 Of several ranks that train one replica the first, the leader, says all that. Each other has a connection of its own:
 
     Rank                         ->
                                  <-           Region + memory file, or Refused
-    Ready, Copied, Applied       ->           what the leader says counts once every rank has said its part
+    Ready, Copied, Applied,
+    Moments                      ->           what the leader says counts once every rank has said its part
     Farewell                     ->           it goes, and has not died
 
 Both sides are of one user on one host, and may be of different versions. Nothing here may hold a socket.
@@ -40,6 +45,10 @@ __all__ = [
     "FromDaemon",
     "FromTraining",
     "Hello",
+    "Moment",
+    "Moments",
+    "MomentsGiven",
+    "MomentsTaken",
     "Pace",
     "Rank",
     "Ready",
@@ -52,16 +61,19 @@ __all__ = [
     "Submit",
     "Taken",
     "Waiting",
+    "WantMoments",
     "decode_from_daemon",
     "decode_from_training",
     "encode",
     "spans",
 ]
 
-LINK_VERSION: Final = 2
+LINK_VERSION: Final = 3
 MAX_SPANS: Final = 2048
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Moment: TypeAlias = Literal["second", "first"]
+"""of Adam's: exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
 Span: TypeAlias = tuple[U32, U32]
 """chunks first to last, the last included"""
 
@@ -96,6 +108,9 @@ class Rank(_Message, frozen=True, tag="rank"):
 class Ready(_Message, frozen=True, tag="ready"):
     """`x` holds the training process's own model."""
 
+    empty: bool = False
+    """its optimizer has made no step, and has a use for moments"""
+
 
 class Submit(_Message, frozen=True, tag="submit"):
     """`x` holds a snapshot in which slots up to `applied` are; steps and samples since the one before."""
@@ -115,6 +130,22 @@ class Copied(_Message, frozen=True, tag="copied"):
 
     session: U63
     snapshot: Count
+
+
+class Moments(_Message, frozen=True, tag="moments"):
+    """`x` holds one of the optimizer's moments; `steps` it has made. Another rank says so of its part."""
+
+    session: U63
+    number: Count
+    which: Moment
+    steps: U63
+
+
+class WantMoments(_Message, frozen=True, tag="want"):
+    """`x` is free: put this moment there."""
+
+    session: U63
+    which: Moment
 
 
 class Applied(_Message, frozen=True, tag="applied"):
@@ -172,6 +203,10 @@ class Session(_Message, frozen=True, tag="session"):
     mode: Literal["async", "overlap", "sync"] = "async"
     deadline: float = 30.0
     """seconds that training waits for `Settled` with mode sync"""
+    moments_every: U32 = 0
+    """rounds between two times that the optimizer's moments are told; 0: never"""
+    moments: U63 = 0
+    """steps of the optimizer whose moments the daemon has for this process; 0: it has none"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):
@@ -197,6 +232,18 @@ class Taken(_Message, frozen=True, tag="taken"):
     refused: Annotated[str, Meta(max_length=80)] = ""
 
 
+class MomentsTaken(_Message, frozen=True, tag="kept"):
+    """`x` is free again."""
+
+    number: Count
+
+
+class MomentsGiven(_Message, frozen=True, tag="given"):
+    """`x` holds the moment that was wanted."""
+
+    which: Moment
+
+
 class Settled(_Message, frozen=True, tag="settled"):
     """With mode sync: what the round of this snapshot brings is in slots that have been told."""
 
@@ -207,8 +254,10 @@ class Closing(_Message, frozen=True, tag="closing"):
     """The daemon goes; training goes on alone."""
 
 
-FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell
-FromDaemon: TypeAlias = RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Settled | Closing
+FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
+FromDaemon: TypeAlias = (
+    RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Settled | Closing | MomentsTaken | MomentsGiven
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)

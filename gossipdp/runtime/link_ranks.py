@@ -18,6 +18,7 @@ from gossipdp.runtime.link_messages import (
     Copied,
     Farewell,
     FromTraining,
+    Moments,
     Rank,
     Ready,
     RegionReady,
@@ -139,6 +140,8 @@ class Ranks:
                 key: tuple[object, ...] = ("model",)
             case Copied(session, snapshot):
                 key = ("snapshot", session, snapshot)
+            case Moments(session, number):
+                key = ("moments", session, number)
             case Applied(session, slot):
                 key = ("slot", session, slot)
             case _:
@@ -148,7 +151,7 @@ class Ranks:
     def of_leader(self, message: Ready | Applied) -> list[LinkEvent]:
         """What the leader says of itself, once every rank has said it."""
         if isinstance(message, Ready):
-            return self.whole(("model",), ModelWritten())
+            return self.whole(("model",), ModelWritten(message.empty))
         event = SlotApplied(message.session, message.slot)
         return self.whole(("slot", message.session, message.slot), event)
 

@@ -17,7 +17,17 @@ from typing import Final
 
 from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
-from gossipdp.runtime.link_events import Attached, Detached, LinkEvent, ModelWritten, RankLost, Reported, Submitted
+from gossipdp.runtime.link_events import (
+    Attached,
+    Detached,
+    LinkEvent,
+    ModelWritten,
+    MomentsWanted,
+    MomentsWritten,
+    RankLost,
+    Reported,
+    Submitted,
+)
 from gossipdp.runtime.link_messages import (
     LINK_VERSION,
     Applied,
@@ -26,12 +36,14 @@ from gossipdp.runtime.link_messages import (
     FromDaemon,
     FromTraining,
     Hello,
+    Moments,
     Rank,
     Ready,
     Refused,
     RegionReady,
     Report,
     Submit,
+    WantMoments,
     decode_from_training,
     encode,
 )
@@ -313,7 +325,7 @@ class LinkServer:
             log.warning("a rank of process %d: %s", trainer.hello.pid, error)
             trainer.end(str(error))
             return []
-        trainer.ready = trainer.ready or ModelWritten() in events
+        trainer.ready = trainer.ready or any(isinstance(event, ModelWritten) for event in events)
         lost = events[-1] if events else None
         if isinstance(lost, RankLost):
             if trainer.ending:
@@ -353,6 +365,11 @@ def _events(message: FromTraining, trainer: _Trainer) -> list[LinkEvent]:
             return trainer.ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
         case Applied() if trainer.ready:
             return trainer.ranks.of_leader(message)
+        case Moments(session, number, which, steps) if trainer.ready:
+            written = MomentsWritten(session, number, which, steps)
+            return trainer.ranks.whole(("moments", session, number), written)
+        case WantMoments(session, which) if trainer.ready:
+            return [MomentsWanted(session, which)]
         case Farewell():
             trainer.farewell = True
             return []

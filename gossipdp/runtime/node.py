@@ -20,6 +20,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.messages import Ack, Data, Member, State, short
+from gossipdp.protocol.moments import Moments
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema, chunk_parameters
@@ -28,10 +29,13 @@ from gossipdp.runtime import transport as wires
 from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.data_server import DataServer
 from gossipdp.runtime.faults import FaultPoint
+from gossipdp.runtime.journal import Journal
 from gossipdp.runtime.keeper import Keeper
 from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.moments import ROUNDS, MomentsKeeper
+from gossipdp.runtime.pins import Pins
 from gossipdp.runtime.status import Status
-from gossipdp.runtime.store import PINS, CheckpointMeta, Store
+from gossipdp.runtime.store import CheckpointMeta, Store
 
 __all__ = ["Node", "Service"]
 
@@ -95,11 +99,14 @@ class Node:
         self._learned_run, self._found_run, self._remember = learned_run, found_run, remember
         self._remembered: dict[bytes, str] = {}
         self._compute = Compute(self._execute)
-        self._keeper = Keeper(store, self._copy, self._checkpoint_saved)
+        self._keeper = Keeper(store, lambda piece: self._compute.submit((self._keeper, piece)), self._checkpoint_saved)
+        self._moments = MomentsKeeper(lambda piece: self._compute.submit((self._moments, piece)))
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
         self.status = Status(peer, transport, network=config.network)
+        self._journal = Journal(peer, self.status, metrics)
+        self._pins = Pins(store, self._journal)
         self._attached_schema = b""
         self._region: links.Region | None = None
         self._lost_steps = 0
@@ -110,7 +117,6 @@ class Node:
         self._stopping_at = math.inf
         self._final_checkpoint = False
         self._finished = False
-        self._told: dict[tuple[str, str], float] = {}
 
     # -- what the daemon calls --------------------------------------------------------------------------------
 
@@ -264,9 +270,6 @@ class Node:
         checkpoint.read_into("momentum", self._algorithm.ledger.v)
         return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round), notices
 
-    def _copy(self, piece: Callable[[], Any]) -> None:
-        self._compute.submit((self._keeper, piece))
-
     def _collect(self) -> None:
         for finished in self._compute.collect():
             self._finish(finished)
@@ -277,6 +280,9 @@ class Node:
         job, result = (finished.work[0], finished.result) if isinstance(finished.work, tuple) else finished[:2]
         if job is self._keeper:
             self._keeper.copied(result)
+            return
+        if job is self._moments:
+            self._moments.ran(result)
             return
         if isinstance(job, jobs.Restore):
             result, notices = result
@@ -300,11 +306,11 @@ class Node:
             case wires.LinkUp(peer, address, inbound):
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code):
-                self._trouble(code, f"{address or short(peer)}: {reason}", now)
+                self._journal.trouble(code, f"{address or short(peer)}: {reason}", now)
                 if peer:
                     self.peer.link_down(peer, reason, now)
             case wires.HandshakeRefused(address, code, reason):
-                self._trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
+                self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):
@@ -318,18 +324,8 @@ class Node:
             port = address.rpartition(":")[2]
             seen = f"members tried {address} {opinions} times in vain"
             do = f"open TCP port {port} to the other hosts, or set [network] advertise to where they reach it"
-            self._trouble("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
+            self._journal.trouble("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
         self.peer.advertise(address if dialable else "", now)
-
-    def _trouble(self, code: str, text: str, now: float) -> None:
-        """Say it once a minute: the protocol dials again and again."""
-        last = self._told.get((code, text))
-        if last is None or now - last >= 60.0:
-            if len(self._told) > 256:
-                self._told.clear()
-            self._told[(code, text)] = now
-            log.warning("%s %s", code, text, extra={"code": code})
-            self.status.notices.append(f"{code} {text}")
 
     def _from_link(self, event: links.LinkEvent, now: float) -> None:
         match event:
@@ -339,17 +335,19 @@ class Node:
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():
-                self.peer.attach(self._attached_schema, now)
+                self.peer.attach(self._attached_schema, now, moments=event.empty)
                 if not self.peer.ready:
                     log.info("a training process waits for the model")
             case links.Submitted():
                 self.peer.submit(event.session, event.snapshot, event.applied, event.steps, event.samples, now)
             case links.SlotApplied():
                 self.peer.slot_applied(event.session, event.slot, now)
+            case links.MomentsWritten() | links.MomentsWanted():
+                self._pass_moments(event)
             case links.Reported():
                 self._reported(event)
             case links.RankLost(rank, pid):
-                self._trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
+                self._journal.trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
             case links.Detached():
                 log.info("the training process is gone: %s", event.reason)
                 self.status.training = False
@@ -357,9 +355,25 @@ class Node:
                     self._faults.training = 0
                 self.peer.detach(now)
 
+    def _pass_moments(self, event: links.MomentsWritten | links.MomentsWanted) -> None:
+        model, held = self.peer.model, self.peer.moments.held
+        if event.session != self.peer.rounds.session or model is None or self._region is None:
+            return  # it has lost its session, and hears so
+        if isinstance(event, links.MomentsWanted):
+            if held is not None:
+                given = links.MomentsGiven(event.which)
+                self._moments.give(event.which, self._region.x, held, model.schema, lambda: self._link.send(given))
+            return
+
+        def done(moments: Moments | None) -> None:
+            if moments is not None:
+                self._feed(lambda peer, now: peer.moments.hold(moments, now))
+            self._link.send(links.MomentsTaken(event.number))
+
+        self._moments.take(event.which, event.steps, self._region.x, model.schema, done)
+
     def _from_peer(self, event: events.Event, now: float) -> None:
-        self.status.observe(event)
-        self._metrics.observe(event)
+        self._journal.observe(event, now)
         match event:
             case events.SessionOpened(session):
                 self.status.training = True
@@ -372,6 +386,8 @@ class Node:
                         ledger.chunk_parameters,
                         self._config.mode,
                         self._config.deadline,
+                        ROUNDS if self.peer.moments.enabled else 0,
+                        0 if self.peer.moments.held is None else self.peer.moments.held.steps,
                     )
                 )
             case events.SessionRefused(code, reason):
@@ -386,59 +402,22 @@ class Node:
             case events.RoundSettled(snapshot):
                 self._link.send(links.Settled(snapshot))
             case events.SnapshotTaken(snapshot, refused):
-                if refused:
-                    log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
                 self._link.send(links.Taken(snapshot, refused))
             case events.CheckpointAhead(clock, _, network):
-                self._keep(clock, network, now)
+                self._pins.ahead(clock, network, now)
             case events.StateReady(origin, clock):
                 self._ready(origin, clock, now)
-            case events.MemberChanged(member, before):
-                was = "" if before is None else f", was {before.name.lower()}"
-                log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
-            case events.ExchangeEnded():
-                self._log_exchange(event)
             case events.TransferProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     self._link.send(links.Waiting(f"model from {short(source)}", chunks / of))
-            case events.StateJudged():
-                self._log_verdict(event)
+            case events.MomentsProgress(source, chunks, of):
+                if chunks % max(1, of // 10) == 0:
+                    self._link.send(links.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))
             case events.DataKnown() if self._data is not None:
                 self._data.known()
-            case events.ResyncBegan("apart", members, others):
-                log.warning("%d members are back who trained without this side's %d for long", others, members)
-            case events.ResyncBegan():
-                log.warning("this peer has fallen behind the network: it fetches the model anew")
-            case events.ResyncEnded(reason, source, complete, seconds):
-                outcome = f"model fetched from {short(source)}" if complete else "nobody left to fetch the model from"
-                log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
-            case events.Notice(code, text):
-                self._trouble(code, text, now)
-            case events.UpdateRefused(peer, reason):
-                self._trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
-            case events.ChunksInDoubt(partner, count):
-                log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
             case events.Left():
                 self.status.leaving = True
                 self._stopping_at = now + 0.3
-
-    def _keep(self, clock: int, network: int, now: float) -> None:
-        """The own checkpoint is later than what the network has: it stays, for people to decide. It is the newest, for
-        nothing is saved before the model is here."""
-        told = f"the network's model is of step {network} of its clock, the checkpoint here of step {clock}"
-        try:
-            newest = self._store.newest()
-            if newest is None:
-                return
-            self._pin(newest[0], "GD-605", told, now)
-        except DataError as error:
-            self._counted(error.code, f"{told}, and cannot be marked to be kept: {error.seen}", now)
-
-    def _pin(self, path: Path, code: str, told: str, now: float) -> None:
-        let_go = self._store.pin(path, f"{code} {told}")
-        self._counted(code, f"{told}: this peer follows the network, and keeps {path}", now)
-        for each in let_go:
-            self._counted("GD-606", f"{PINS} later checkpoints are pinned: {each} goes with the next ones saved", now)
 
     def _keep_own(self) -> None:
         """The peer is about to follow others: save what it has, once the checkpoint under way is done."""
@@ -453,17 +432,9 @@ class Node:
             return
         self._keeping, self._keeping_now = None, False
         if isinstance(outcome, Path) and job.reason == "apart":
-            told = "another side of the network, apart from this one for long, is to be followed"
-            try:
-                self._pin(outcome, "GD-607", told, now)
-            except DataError as error:
-                self._counted(error.code, f"{told} cannot be marked to be kept: {error.seen}", now)
+            self._pins.given_up(outcome, now)
         self.peer.job_done(job, None, now)
         self._drain(now)
-
-    def _counted(self, code: str, text: str, now: float) -> None:
-        self._metrics.observe(events.Notice(code, text))
-        self._trouble(code, text, now)
 
     def _ready(self, origin: str, clock: int, now: float) -> None:
         if origin == "founded" and not self._transport.run:
@@ -471,33 +442,6 @@ class Node:
         log.info("model %s, network clock %d", origin, clock)
         # A run that is lost before its first checkpoint could never be started again: save what is new here at once.
         self._next_checkpoint = now + (self._config.checkpoint_every if origin == "restored" else 0.0)
-
-    def _log_verdict(self, event: events.StateJudged) -> None:
-        if event.witness:
-            log.info(
-                "the model from %s is %s by %s: RMS distance %.3g, %.3g allowed",
-                short(event.source),
-                "found plausible" if event.plausible else "denied",
-                short(event.witness),
-                event.distance,
-                event.bound,
-            )
-        else:
-            log.info("nobody else could say whether the model from %s is plausible: it is taken", short(event.source))
-
-    def _log_exchange(self, event: events.ExchangeEnded) -> None:
-        log.log(
-            logging.DEBUG if event.result == "done" else logging.INFO,
-            "exchange %d with %s %s: %d of %d chunks, %s, %.2f s",
-            event.exchange,
-            short(event.partner),
-            event.result,
-            event.chunks,
-            event.of,
-            event.codec,
-            event.duration,
-            extra={"exchange": event.exchange, "partner": event.partner.hex(), "round": self.peer.rounds.rounds},
-        )
 
     def _reported(self, event: links.Reported) -> None:
         if math.isfinite(event.loss):
@@ -522,11 +466,11 @@ class Node:
             try:
                 self._remember([member for member in members if member.id in addresses])
             except GossipdpError as error:
-                self._trouble(error.code, str(error), now)
+                self._journal.trouble(error.code, str(error), now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
             if not self.checkpoint() and self._keeper.busy:
-                self._counted("GD-602", "a checkpoint is due, and the one before is still being written", now)
+                self._journal.counted("GD-602", "a checkpoint is due, and the one before is still being written", now)
         if self.status.leaving and not self._final_checkpoint:
             self._final_checkpoint = self.checkpoint() or not self.peer.ready
         if now >= self._stopping_at and not (self._keeper.busy and now < self._stopping_at + 5.0):
@@ -536,7 +480,7 @@ class Node:
         try:
             data.save()
         except DataError as error:
-            self._counted(error.code, f"{error.cause}: {error.seen}", self._clock())
+            self._journal.counted(error.code, f"{error.cause}: {error.seen}", self._clock())
 
     def _checkpoint_saved(self, outcome: Path | DataError) -> None:
         if isinstance(outcome, GossipdpError):

@@ -12,20 +12,22 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from gossipdp.runtime.link import default_home
+from gossipdp.training.adam import AdamMoments
 from gossipdp.training.layout import Layout
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
+from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replica_group import ReplicaGroup, together
-from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Write
+from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
 
 __all__ = ["Attachment", "Progress", "attach"]
@@ -43,6 +45,9 @@ class Progress(NamedTuple):
     """steps; a joiner takes the network's over, and adds its own"""
     samples: int
     """of all peers together"""
+
+
+_Hook: TypeAlias = Callable[[torch.optim.Optimizer, Any, Any], None]
 
 
 class _Removable(Protocol):
@@ -67,12 +72,17 @@ class Attachment:
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._layout, self._session, self._group = layout, session, group
+        self._moments = None if layout is None else AdamMoments.find(layout, model, optimizer)
         self._quiet = False
-        self._samples = samples_per_step * (1 if group is None else group.world)
+        self._world = 1 if group is None else group.world
         self._hooks: list[_Removable] = []
         self._skipped = SkippedSteps()
         self.step = 0
         """optimizer steps since `attach`"""
+        self.samples_per_step = samples_per_step
+        """samples one process takes a step; may be set before a step that takes another number"""
+        self._samples = 0
+        """of all steps here"""
         self.stall_seconds = 0.0
         """training time lost to gossip: everything done at step boundaries"""
 
@@ -89,7 +99,7 @@ class Attachment:
             return Progress(self._group.announced.clock, self._group.announced.samples)
         if self._session is not None:
             return Progress(self._session.clock, self._session.samples)
-        return Progress(self.step, self.step * self._samples)
+        return Progress(self.step, self._samples)
 
     @property
     def lost_steps(self) -> int:
@@ -124,6 +134,8 @@ class Attachment:
             restore_optimizer(self._model, self._optimizer, tensors)
         finally:
             self._quiet = False
+            if self._moments is not None:
+                self._moments.recount()
 
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
@@ -168,18 +180,37 @@ class Attachment:
 
     def _begin(self, timeout: float | None) -> None:
         if self._group is not None:
-            self._group.begin(timeout)
+            self._group.begin(timeout, self._moments)
         elif self._session is not None:
+            if self._moments is not None:
+                self._session.tells, self._session.empty = True, self._moments.empty
             order: Order | None = None
             while not isinstance(order, Load):
                 self._session.start(timeout)
                 order = self._session.next_order()
                 self._carry_out(order)
+            self._session.empty = False
+            self._recall()
         atexit.register(self._at_exit)
         self._hooks = [
-            self._optimizer.register_step_pre_hook(self._before_step),
-            self._optimizer.register_step_post_hook(self._after_step),
+            self._optimizer.register_step_pre_hook(_eager(self._before_step)),
+            self._optimizer.register_step_post_hook(_eager(self._after_step)),
         ]
+
+    def _recall(self) -> None:
+        """Give a new optimizer the moments that the daemon has for it."""
+        session, moments = self._session, self._moments
+        assert session is not None and self._layout is not None
+        if moments is None or not moments.empty:
+            return
+        for which in MOMENTS:
+            order = session.recall(which)
+            if order is None:
+                return
+            moments.load(which, 0, torch.from_numpy(order.values))
+            self._layout.finish()
+        moments.finish(session.kept_steps)
+        log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         if self._layout is not None:
@@ -189,16 +220,23 @@ class Attachment:
         if self._quiet:
             return
         self.step += 1
+        samples = self.samples_per_step * self._world
+        self._samples += samples
         if self._layout is None:
             return
         began = time.perf_counter()
         session = self._session
         if session is not None:
             session.stall_seconds = self.stall_seconds
-            session.stepped(1, self._samples)
-            skipped = self._skipped.look(optimizer)
-            if skipped:
-                session.stepped(-skipped, -skipped * self._samples)
+            session.stepped(1, samples)
+            if self._moments is not None:
+                self._moments.steps += 1
+            skipped = self._skipped.look(optimizer, samples)
+            if skipped.steps:
+                session.stepped(-skipped.steps, -skipped.samples)
+                if self._moments is not None:
+                    self._moments.steps -= skipped.steps
+            session.optimizer_steps = 0 if self._moments is None else self._moments.steps
         if self._group is not None:
             self._group.step_boundary()
         elif session is not None:
@@ -221,6 +259,8 @@ class Attachment:
                     self._layout.add(start, values[start:stop])
             case Write() | Snapshot():
                 return self._session.done(order, self._layout.read(order.into))
+            case Tell() if self._moments is not None:
+                return self._session.done(order, self._moments.read(moment_of(order.number), order.into))
             case None:
                 return
         self._session.done(order, self._layout.fence())
@@ -242,7 +282,8 @@ def attach(
 
     Args:
         model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
-        optimizer: any torch optimizer; it is not changed, and its state is not touched.
+        optimizer: any torch optimizer; it is not changed. Its state is not touched, but that with `[exchange] moments`
+            a new Adam, AdamW or RAdam begins with the moments that are there for it.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
         every: steps between snapshots, instead of what the network says.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
@@ -271,6 +312,12 @@ def attach(
     attachment = Attachment(model, optimizer, layout, session, group, samples_per_step or 1)
     attachment._begin(timeout)
     return attachment
+
+
+def _eager(hook: _Hook) -> _Hook:
+    """A compiled `optimizer.step` would trace its hooks, which are no part of a graph."""
+    eager: _Hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return eager
 
 
 def _off(environment: Mapping[str, str]) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gossipdp.runtime.link import Region
 from gossipdp.training.schema import exchanged, extent, local, unwrap
 
-__all__ = ["Fence", "Layout", "passed"]
+__all__ = ["Fence", "Flat", "Layout", "Vector", "passed", "pinned"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -38,7 +38,7 @@ def passed() -> bool:
     return True
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Elements [first, last) of what this rank holds of a tensor, and where they stand in the flat vector."""
 
     number: int
@@ -102,32 +102,35 @@ class Layout:
         runs beside what comes next, until `before_step`.
         """
         flat = torch.from_numpy(into)
-        share = -(-self.schema.size // ranks)
         for device in self._devices:
             self._streams[device].wait_stream(torch.cuda.current_stream(device))
-        for index, (entry, tensor, held) in enumerate(
-            zip(self.schema.entries, self.tensors, self.extents, strict=True)
-        ):
-            start, stop = self._starts[index], self._stops[index]
-            if not held.sharded:
-                start, stop = max(start, rank * share), min(stop, (rank + 1) * share)
-            if start >= stop or not held.primary:
-                continue
-            source = local(tensor)
+        for index, first, start, stop in self.shares(rank, ranks):
+            tensor = self.tensors[index]
             # A forward pass changes buffers: they are copied before it, parameters beside it.
-            beside = tensor.is_cuda and entry.kind == "parameter"
+            beside = tensor.is_cuda and self.schema.entries[index].kind == "parameter"
             with torch.cuda.stream(self._streams[tensor.device] if beside else None):
-                values = source.reshape(-1)[start - self._starts[index] : stop - self._starts[index]]
+                values = local(tensor).reshape(-1)[start - first : stop - first]
                 residual = self._residuals.get(index)
                 if residual is not None:
-                    values = values.float() + residual[start - self._starts[index] : stop - self._starts[index]]
-                flat[start:stop].copy_(values, non_blocking=_pinned(flat, tensor))
+                    values = values.float() + residual[start - first : stop - first]
+                flat[start:stop].copy_(values, non_blocking=pinned(flat, tensor))
         if not self._devices:
             return passed
         for device, stream in self._streams.items():
             self._copied[device] = stream.record_event()
         events = [*self._copied.values(), *self._mark()]
         return lambda: all(event.query() for event in events)  # type: ignore[no-untyped-call]
+
+    def shares(self, rank: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
+        """What one of `ranks` that read together writes: tensor, where in the flat vector what this rank holds of it
+        begins, and the part [start, stop) of that."""
+        share = -(-self.schema.size // ranks)
+        for index, held in enumerate(self.extents):
+            start, stop = self._starts[index], self._stops[index]
+            if not held.sharded:
+                start, stop = max(start, rank * share), min(stop, (rank + 1) * share)
+            if start < stop and held.primary:
+                yield index, self._starts[index], start, stop
 
     def before_step(self) -> None:
         """Parameters are about to change: on the device, wait for the copy of what they were."""
@@ -142,10 +145,10 @@ class Layout:
         Where x already is `values` nothing is written, so that fp64 parameters keep their low bits. `shards`, `rest`:
         change the tensors that are sharded, those that are not.
         """
-        for piece in self._pieces(start, len(values), shards=shards, rest=rest):
+        for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=_pinned(values, tensor))
-            with _Flat(local(tensor)) as flat:
+            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=pinned(values, tensor))
+            with Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 target.copy_(torch.where(target.float() == part, target, part.to(tensor.dtype)))
                 if (residual := self._residuals.get(piece.number)) is not None:
@@ -154,11 +157,11 @@ class Layout:
     @torch.no_grad()
     def add(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         """x += values on [start, start + len(values)) of the flat vector; the same bits on every device and rank."""
-        for piece in self._pieces(start, len(values), shards=shards, rest=rest):
+        for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=_pinned(values, tensor))
+            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=pinned(values, tensor))
             residual = self._residuals.get(piece.number)
-            with _Flat(local(tensor)) as flat:
+            with Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 if residual is None:
                     target.add_(part)
@@ -208,15 +211,16 @@ class Layout:
     def _shards_between(self, start: int, stop: int) -> bool:
         return any(self.extents[index].sharded for index in self._overlapping(start, stop))
 
-    def _pieces(self, start: int, length: int, *, shards: bool, rest: bool) -> Iterator[_Piece]:
+    def pieces(self, start: int, length: int, *, shards: bool, rest: bool) -> Iterator[Piece]:
+        """What this rank holds of [start, start + length)."""
         for index in self._overlapping(start, start + length):
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
             if lower < upper and (shards if self.extents[index].sharded else rest):
-                yield _Piece(index, lower - first, upper - first, lower - start, upper - start)
+                yield Piece(index, lower - first, upper - first, lower - start, upper - start)
 
 
-class _Flat:
+class Flat:
     """A tensor's elements in row-major order, to be written: itself, or a copy that is put back (channels_last)."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -231,7 +235,8 @@ class _Flat:
             self._tensor.copy_(self._flat.view(self._tensor.shape))
 
 
-def _pinned(memory: Tensor, tensor: Tensor) -> bool:
+def pinned(memory: Tensor, tensor: Tensor) -> bool:
+    """Can what goes from one to the other be copied without waiting?"""
     return tensor.is_cuda and memory.is_pinned()
 
 

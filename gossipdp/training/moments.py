@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gossipdp.errors import DataError
-from gossipdp.training.schema import unwrap
+from gossipdp.training.schema import plain_name, unwrap
 
 __all__ = ["optimizer_tensors", "restore_optimizer"]
 
@@ -73,7 +73,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
 
 
 def _difference(model: nn.Module, wanted: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> str:
-    trained = {name: parameter.shape for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {plain_name(name): each.shape for name, each in model.named_parameters() if each.requires_grad}
     if missing := sorted(trained.keys() - found.keys()):
         return f"nothing is kept of {missing[0]}"
     if strange := sorted(found.keys() - trained.keys()):

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +26,11 @@ from torch import Tensor
 from gossipdp import errors
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime import link as links
+from gossipdp.training.adam import AdamMoments
 from gossipdp.training.follower import Follower
 from gossipdp.training.layout import Layout
-from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Write
+from gossipdp.training.orders import MOMENTS, moment_of
+from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 
 __all__ = ["Announcement", "ReplicaGroup", "together"]
 
@@ -39,7 +43,7 @@ MOST_SILENT: Final = 8
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """from torch 2.13 on the one, before it the other"""
 MODES: Final = ("async", "overlap", "sync")
-_NOTHING, _WRITE, _LOAD, _DRAIN = range(4)
+_NOTHING, _WRITE, _LOAD, _DRAIN, _TELL = range(5)
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -58,6 +62,7 @@ class _Word(msgspec.Struct, frozen=True):
 
     kind: int = _NOTHING
     slot: int = 0
+    """or, of a moment that is told, its number"""
     spans: int = 0
     session: int = 0
     snapshot: int = 0
@@ -103,6 +108,7 @@ class ReplicaGroup:
         self._drain: tuple[Order | None, _Word, list[tuple[int, int]]] | None = None
         """with mode overlap: what is added at that boundary, before it"""
         self._mode = MODES[0]
+        self._moments: AdamMoments | None = None
         self.announced = Announcement()
 
     def _meet(self) -> int:
@@ -124,12 +130,21 @@ class ReplicaGroup:
 
     # -- the beginning ----------------------------------------------------------------------------------------
 
-    def begin(self, timeout: float | None) -> None:
+    def begin(self, timeout: float | None, moments: AdamMoments | None) -> None:
         """Wait for the network's model, and load it on every rank.
+
+        Args:
+            moments: of the optimizer, if it has such.
 
         Raises:
             GossipdpError: what the leader met, on every rank.
         """
+        able = torch.tensor([moments is not None, moments is not None and moments.empty], dtype=torch.int64)
+        dist.all_reduce(able, dist.ReduceOp.MIN, group=self._group)
+        tells, empty = (bool(each) for each in able)
+        self._moments = moments if tells else None
+        if self._session is not None:
+            self._session.tells, self._session.empty = tells, empty
         kind = _NOTHING
         while kind != _LOAD:
             self._agree_on_start(_start(self._session, timeout))
@@ -138,6 +153,26 @@ class ReplicaGroup:
             # The leader waits for the network next, and what this rank has written must have been said by then.
             self._layout.finish()
             self._poll()
+        if self._session is not None:
+            self._session.empty = False
+        if self._moments is not None and empty:
+            self._recall(self._moments)
+
+    def _recall(self, moments: AdamMoments) -> None:
+        """Give a new optimizer, on every rank, the moments that the daemon has for it."""
+        steps = torch.zeros(1, dtype=torch.int64)
+        for which in MOMENTS:
+            order = None if self._session is None else self._session.recall(which)
+            steps.fill_(0 if order is None else order.steps)
+            dist.broadcast(steps, 0, group=self._group)
+            if not int(steps):
+                return
+            values = torch.from_numpy(self._follower_region().x if order is None else order.values)
+            self._spread(partial(moments.load, which), values, [(0, self._layout.schema.trainable)])
+            # The memory is written again for the next, when all ranks have read it.
+            self._layout.finish()
+            dist.barrier(group=self._group)
+        moments.finish(int(steps), lambda flags: dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group))
 
     def _agree_on_start(self, error: GossipdpError | None) -> None:
         known = [] if error is None else [type(error).__name__, error.code, error.cause, error.seen, error.do]
@@ -200,7 +235,7 @@ class ReplicaGroup:
             planned = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
             word = _Word(
                 kind=_kind(order),
-                slot=order.slot if isinstance(order, Drain) else 0,
+                slot=_slot(order),
                 spans=len(order.spans) if isinstance(order, Drain) else 0,
                 session=session.number,
                 snapshot=session.next_snapshot,
@@ -242,6 +277,8 @@ class ReplicaGroup:
                     self._drain = order, word, spans.tolist()
                 else:
                     self._change(order, word, spans.tolist())
+            case kind if kind == _TELL:
+                self._tell(order, word)
         return word
 
     def _write(self, order: Order | None) -> None:
@@ -272,7 +309,14 @@ class ReplicaGroup:
     def _change(self, order: Order | None, word: _Word, spans: list[tuple[int, int]]) -> None:
         """Load or add what stands in shared memory on `spans`, on every rank."""
         values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(word)
-        change = self._layout.load if word.kind == _LOAD else self._layout.add
+        self._spread(self._layout.load if word.kind == _LOAD else self._layout.add, values, spans)
+        if self._session is not None and order is not None:
+            self._session.done(order, self._layout.fence())
+        elif self._follower is not None and word.kind == _DRAIN:
+            self._follower.say(self._layout.fence(), links.Applied(word.session, word.slot))
+
+    def _spread(self, change: Callable[..., None], values: Tensor, spans: list[tuple[int, int]]) -> None:
+        """Call `change` with what of `values` this rank holds, on `spans`."""
         for start, stop in spans:
             if self._layout.sharded:
                 change(start, values[start:stop], rest=False)
@@ -280,14 +324,23 @@ class ReplicaGroup:
                 for first in range(lower, upper, PIECE):
                     last = min(first + PIECE, upper)
                     change(first, self._gather(values[first:last]), shards=False)
-        if self._session is not None and order is not None:
-            self._session.done(order, self._layout.fence())
-        elif self._follower is not None and word.kind == _DRAIN:
-            self._follower.say(self._layout.fence(), links.Applied(word.session, word.slot))
+
+    def _tell(self, order: Order | None, word: _Word) -> None:
+        """Every rank writes its part of one of the optimizer's moments."""
+        assert self._moments is not None
+        which = moment_of(word.slot)
+        if isinstance(order, Tell) and self._session is not None:
+            self._session.done(order, self._moments.read(which, order.into, self.rank, self.world))
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._moments.read(which, self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Moments(word.session, word.slot, which, 0))
+
+    def _follower_region(self) -> links.Region:
+        assert self._follower is not None and self._follower.region is not None
+        return self._follower.region
 
     def _shared(self, word: _Word) -> Tensor:
-        assert self._follower is not None and self._follower.region is not None
-        region = self._follower.region
+        region = self._follower_region()
         return torch.from_numpy(region.x if word.kind == _LOAD else region.slots[word.slot % 2])
 
     def _gather(self, values: Tensor) -> Tensor:
@@ -308,6 +361,8 @@ class ReplicaGroup:
         if self._work is not None:
             self._work.wait()
             self._work = None
+        if self._session is not None:
+            self._session.withdraw(self._order)
         self.announced = msgspec.structs.replace(self.announced, alone=True)
         if self._follower is not None:
             self._layout.finish()
@@ -334,8 +389,19 @@ def _kind(order: Order | None) -> int:
             return _LOAD
         case Drain():
             return _DRAIN
+        case Tell():
+            return _TELL
         case Snapshot() | None:
             return _NOTHING  # a snapshot is planned ahead, for its step to be the one that is due
+
+
+def _slot(order: Order | None) -> int:
+    match order:
+        case Drain():
+            return order.slot
+        case Tell():
+            return order.number
+    return 0
 
 
 def _start(session: Session | None, timeout: float | None) -> GossipdpError | None:

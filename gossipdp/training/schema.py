@@ -23,7 +23,7 @@ from gossipdp.protocol.schema import Dtype, Kind, Schema
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Extent", "exchanged", "extent", "local", "unwrap"]
+__all__ = ["Extent", "exchanged", "extent", "local", "plain_name", "unwrap"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -44,6 +44,11 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = inner
         else:
             return model
+
+
+def plain_name(name: str) -> str:
+    """Without what torch.compile and activation checkpointing of a part of the model put into it."""
+    return ".".join(word for word in name.split(".") if word not in ("_orig_mod", "_checkpoint_wrapped_module"))
 
 
 class Extent(NamedTuple):
@@ -131,12 +136,12 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
 def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (isinstance(parameter, nn.UninitializedParameter) or parameter.numel()):
-            yield name, parameter, "parameter"
+            yield plain_name(name), parameter, "parameter"
     for prefix, module in model.named_modules():
         for name, buffer in module._buffers.items():
             passing = name in module._non_persistent_buffers_set
             if buffer is not None and not passing and buffer.is_floating_point() and buffer.numel():
-                yield f"{prefix}.{name}" if prefix else name, buffer, "buffer"
+                yield plain_name(f"{prefix}.{name}" if prefix else name), buffer, "buffer"
 
 
 def _refuse_shards(model: nn.Module) -> None:

@@ -17,9 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossipdp.errors import (
     DataError,
     GossipdpError,
@@ -29,9 +26,11 @@ from gossipdp.errors import (
     UnreachableError,
 )
 from gossipdp.runtime import link as links
-from gossipdp.training.layout import Fence, Layout
+from gossipdp.training.handover import Handover
+from gossipdp.training.layout import Fence, Layout, passed
+from gossipdp.training.orders import Drain, Load, Order, Recall, Snapshot, Tell, Write, moment_of
 
-__all__ = ["Drain", "Load", "Order", "Session", "Snapshot", "Write"]
+__all__ = ["Drain", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -45,6 +44,8 @@ GRACE: Final = 10.0
 """seconds `start` waits for a daemon that was killed (its socket is there) to be started again"""
 SAY_EVERY: Final = 10.0
 """seconds between words of `start` on what it waits for"""
+GIVE_WITHIN: Final = 60.0
+"""seconds for the daemon to bring one of the moments it has"""
 REPORT_EVERY: Final = 0.5
 """seconds between reports"""
 
@@ -58,39 +59,7 @@ _FAMILIES: Final[dict[str, type[GossipdpError]]] = {
 }
 
 
-class Write(NamedTuple):
-    """into := the live parameters, all of them: the daemon has a region, and wants to know the model it is of."""
-
-    into: NDArray[np.float32]
-
-
-class Load(NamedTuple):
-    """x := values, on the whole flat vector: a session begins."""
-
-    session: int
-    values: NDArray[np.float32]
-
-
-class Drain(NamedTuple):
-    """x += values on these spans (start, stop) of the flat vector."""
-
-    session: int
-    slot: int
-    spans: tuple[tuple[int, int], ...]
-    values: NDArray[np.float32]
-
-
-class Snapshot(NamedTuple):
-    """into := the live parameters, in which slots up to `applied` are."""
-
-    session: int
-    number: int
-    applied: int
-    into: NDArray[np.float32]
-
-
 Mode: TypeAlias = Literal["async", "overlap", "sync"]
-Order: TypeAlias = Write | Load | Drain | Snapshot
 
 
 class _Phase(enum.Enum):
@@ -156,6 +125,14 @@ class Session:
         """the network's, at the last snapshot"""
         self._start_clock = 0
         self._loads = 0
+        self._handover = Handover()
+        self._given: set[links.Moment] = set()
+        self.tells = self.empty = False
+        """the optimizer has moments that can be told; it has made no step, and would take some"""
+        self.optimizer_steps = 0
+        """that the optimizer has made in all"""
+        self.kept_steps = 0
+        """that the one had made whose moments the daemon has for this process; 0: it has none"""
         self.lost_steps = 0
         """steps that never reached an anchor, for a daemon died"""
         self.loss = math.nan
@@ -247,7 +224,7 @@ class Session:
     @property
     def due_in(self) -> int | None:
         """Steps until a snapshot is due, 0 if it is; None while none can be taken."""
-        if self._phase is not _Phase.OPEN or self._handed is not None:
+        if self._phase is not _Phase.OPEN or self._handed is not None or self._handover.open:
             return None
         late = self._time() - self._submitted_at >= SUBMIT_WITHIN and self._steps > 0
         return 0 if late else max(0, self.every - self._steps)
@@ -296,7 +273,30 @@ class Session:
             width, size = self._chunk_parameters, region.size
             spans = [(first * width, min((last + 1) * width, size)) for first, last in slot.spans]
             return Drain(slot.session, slot.slot, tuple(s for s in spans if s[0] < s[1]), region.slots[slot.slot % 2])
+        # Before a snapshot: where one is due at every step, they would never have their turn.
+        if self._phase is _Phase.OPEN and self._handed is None and (number := self._handover.next()):
+            return Tell(self._session, number, region.x)
         return self.snapshot() if self.due_in == 0 else None
+
+    def recall(self, which: links.Moment) -> Recall | None:
+        """After the Load: wait for one of the moments that the daemon has; None if it does not come."""
+        if self.alone or not self.kept_steps:
+            return None
+        self._given.clear()
+        self._outbox.append((passed, links.WantMoments(self._session, which)))
+        until = self._time() + GIVE_WITHIN
+        while not self.alone and (left := until - self._time()) > 0:
+            self.poll()
+            if self._link is not None and self._link.region is not None and which in self._given:
+                return Recall(which, self.kept_steps, self._link.region.x)
+            if self._link is not None:
+                self._link.wait(min(left, 1.0))
+        return None
+
+    def withdraw(self, order: Order | None) -> None:
+        """`order` will not be carried out."""
+        if isinstance(order, Tell) and order.session == self._session and not self.alone:
+            self._handover.undo()
 
     @property
     def number(self) -> int:
@@ -322,7 +322,7 @@ class Session:
         match order:
             case Write():
                 if self._phase is _Phase.WRITING:
-                    self._outbox.append((fence, links.Ready()))
+                    self._outbox.append((fence, links.Ready(self.empty)))
                     self._phase = _Phase.WAITING
             case Load(session):
                 if session == self._session and self._phase is _Phase.ARRIVED:
@@ -340,6 +340,10 @@ class Session:
                     self._outbox.append((fence, said))
                     self._steps = self._samples = 0
                     self._submitted_at = self._time()
+            case Tell(session, number):
+                if session == self._session and self._phase is _Phase.OPEN:
+                    told = links.Moments(session, number, moment_of(number), self.optimizer_steps)
+                    self._outbox.append((fence, told))
         self._flush()
         if isinstance(order, Snapshot):
             self.report()
@@ -357,7 +361,8 @@ class Session:
         until = self._time() + within
         while self._phase is _Phase.OPEN and self._steps:
             self.poll()
-            if self._handed is None or self._link is None or (left := until - self._time()) <= 0:
+            taken = self._handed is None and not self._handover.open
+            if taken or self._link is None or (left := until - self._time()) <= 0:
                 break
             self._link.wait(left)
         return self.snapshot()
@@ -407,7 +412,10 @@ class Session:
             ):
                 self._mode, self._deadline = mode, deadline
                 self._session, self._daemon_every, self._chunk_parameters = session, every, chunk_parameters
-                self._start_clock = clock
+                self._start_clock, self.kept_steps = clock, message.moments
+                self._handover.begin(message.moments_every if self.tells else 0)
+                if message.moments_every and not self.tells and not self._loads:
+                    log.info("this optimizer's moments are not told to the network: only Adam's are")
                 self._phase = _Phase.ARRIVED
             case links.Pace(every, clock, samples):
                 self._daemon_every = every
@@ -416,6 +424,10 @@ class Session:
                 self._slots.append(message)
             case links.Settled(snapshot):
                 self._settled = max(self._settled, snapshot)
+            case links.MomentsTaken(number):
+                self._handover.taken(number)
+            case links.MomentsGiven(which):
+                self._given.add(which)
             case links.Taken(snapshot, refused):
                 self._taken(snapshot, refused)
             case links.Refused(code, cause, seen, do):
@@ -449,6 +461,7 @@ class Session:
         if snapshot is None or snapshot.number != number:
             return
         self._handed = None
+        self._handover.round_done()
         if refused == "session":
             self._steps += snapshot.steps
             self._samples += snapshot.samples

@@ -18,7 +18,8 @@ import numpy as np
 from gossipdp.protocol.events import ChunksInDoubt, Event, ExchangeEnded, SessionOpened, StateReady
 from gossipdp.protocol.messages import Message, State, StateChunk
 from simulations.cluster import Cluster, Plan
-from simulations.network import Host, Record
+from simulations.host import Host
+from simulations.network import Record
 from simulations.shrink import Failure
 
 __all__ = ["Act", "Check", "Findings", "Panel", "Report", "Scenario", "Watched", "percentile", "play"]

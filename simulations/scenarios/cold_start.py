@@ -19,7 +19,8 @@ from random import Random
 
 from gossipdp.protocol.events import CheckpointAhead, Event, StateReady
 from simulations.cluster import Cluster, Plan
-from simulations.network import Conditions, Host
+from simulations.host import Host
+from simulations.network import Conditions
 
 __all__ = ["ColdStart", "run"]
 

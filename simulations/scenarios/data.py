@@ -25,7 +25,8 @@ from gossipdp.protocol.membership import PRESETS
 from gossipdp.protocol.messages import Coverage
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
-from simulations.network import Conditions, Host, Network
+from simulations.host import Host
+from simulations.network import Conditions, Network
 
 __all__ = ["Outcome", "run"]
 

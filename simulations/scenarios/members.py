@@ -10,15 +10,16 @@ message at a time. Nothing of the protocol may stand here, nor what a scenario a
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from random import Random
 from typing import TypeAlias
 
+from gossipdp.protocol.dissemination import UNASKED
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.membership import Membership, MembershipConfig, MembershipMessage
-from gossipdp.protocol.messages import Member, State
+from gossipdp.protocol.messages import Member, Message, Pong, PushPull, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 
@@ -72,6 +73,8 @@ class Members:
     ) -> None:
         self.seed, self.config, self.latency, self.loss = seed, config, latency, loss
         self.now, self.events, self.bytes = 0.0, 0, 0
+        self.traffic: Counter[str] = Counter()
+        """bytes by what was said"""
         self.hosts = [Host(index, seed) for index in range(peers)]
         self._listen = listen
         self._links = self.random("links")
@@ -177,6 +180,7 @@ class Members:
             size = len(envelope.frames[0])
             host.sent += size
             self.bytes += size
+            self.traffic[_kind(envelope.message)] += size
             target = self._by_id.get(envelope.to) if envelope.to else self._by_address.get(envelope.address)
             if target is None or target is host or (self.loss and links.random() < self.loss):
                 continue
@@ -188,3 +192,15 @@ class Members:
         if timer is not None and timer < host.wakes_at:
             host.wakes_at = max(timer, self.now)
             self._push(host.wakes_at, host, None, None)
+
+
+def _kind(message: Message) -> str:
+    """Gossip, probes, or a view: which step of comparing it with another."""
+    match message:
+        case Pong(sequence):
+            return "gossip" if sequence == UNASKED else "probes"
+        case PushPull(reply):
+            if message.listed:
+                return "view: lists"
+            return "view: asked" if reply else "view: records"
+    return "probes"

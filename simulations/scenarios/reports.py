@@ -91,6 +91,12 @@ def scale_report(seed: int, peers: int) -> Report:
     checks = [
         Check("all know all after the last start (T21)", f"<= {scale.STORM:.0f} s", when, in_time),
         Check(
+            "control traffic of a peer until then",
+            f"<= {CONTROL / 1e3:.0f} kB/s",
+            f"{one.storm / 1e3:.2f} kB/s",
+            one.storm <= CONTROL,
+        ),
+        Check(
             "control traffic of a peer in a quiet minute",
             f"<= {CONTROL / 1e3:.0f} kB/s",
             f"{one.quiet / 1e3:.2f} kB/s",
@@ -123,7 +129,7 @@ def scale_report(seed: int, peers: int) -> Report:
         None,
         one.events,
         5.0 + scale.STORM + 120.0 + 60.0,
-        one.wall,
+        one.cpu,
     )
 
 

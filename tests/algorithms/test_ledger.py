@@ -263,6 +263,42 @@ def test_resync_of_a_peer_that_nobody_trains_is_an_adoption():
     assert (host.ledger.a == twin.a).all() and (host.ledger.v == twin.v).all()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_resync_that_is_taken_back_leaves_only_the_steps_taken_since(times):
+    host = Host()
+    _, chunks = frozen(100.0)
+    _, later = frozen(-90.0)
+    host.ledger.a[:] = host.x[:] = np.linspace(-1, 1, SIZE, dtype=np.float32)
+    before = host.ledger.a.copy()
+    for parts in (chunks, later)[:times]:
+        assert host.ledger.resync(0, parts[0].payload, parts[0].hash)
+    span = host.ledger.span(0)
+    fetched = host.ledger.a[span].copy()
+    assert np.abs(fetched - before[span]).min() > 5.0
+    host.land(0, 1.0)
+    step = np.full(span.stop, 0.25, np.float32)
+    host.ledger.a[span] += step
+    moved = host.ledger.a[span] - fetched
+    host.ledger.conclude(0, back=True)
+    assert np.abs(host.ledger.a[span] - before[span] - moved).max() < 1e-4
+    gap = host.x[span] + host.ledger.outstanding(0, 0) + step - host.ledger.a[span]
+    assert np.abs(gap).max() < 1e-4
+    anchor = host.ledger.a.copy()
+    host.ledger.conclude(0, back=True)
+    host.ledger.conclude(1, back=True)
+    assert (host.ledger.a == anchor).all(), "once"
+
+
+def test_resync_that_is_concluded_stays():
+    host = Host()
+    other, chunks = frozen()
+    assert host.ledger.resync(0, chunks[0].payload, chunks[0].hash)
+    for back in (False, True):
+        host.ledger.conclude(0, back=back)
+    span = host.ledger.span(0)
+    assert np.abs(host.ledger.a[span] - other.a[span]).max() <= 2.0**-8 * np.abs(other.a).max()
+
+
 @pytest.mark.parametrize("fault", ["hash", "length", "nan"])
 def test_resync_with_what_is_no_frozen_chunk_changes_nothing(fault):
     host = Host()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gossipdp import config as configuration
 from gossipdp.errors import DataError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
@@ -196,6 +197,11 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     node._keep_own()
     node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
     assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-602": 1.0}
+
+
+@pytest.mark.parametrize(("text", "rounds"), [("", 10), ("[exchange]\napart_rounds = 3\n", 3)])
+def test_rounds_after_which_a_side_is_apart_are_the_operators_to_set(text: str, rounds: int) -> None:
+    assert daemon.peer_config(configuration.load(text)).apart_rounds == rounds
 
 
 def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:

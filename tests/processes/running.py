@@ -36,10 +36,13 @@ __all__ = [
 class Network:
     """Some hosts of one network on loopback; the first founds it."""
 
-    def __init__(self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01) -> None:
+    def __init__(
+        self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.hosts = [Host(directory, f"h{n}", founder=n == 0, size=size, pace=pace) for n in range(count)]
+        options = {"size": size, "pace": pace, "settings": settings}
+        self.hosts = [Host(directory, f"h{n}", founder=n == 0, **options) for n in range(count)]  # type: ignore[arg-type]
 
     @property
     def founder(self) -> Host:
@@ -100,9 +103,11 @@ class Network:
 
 
 @contextlib.contextmanager
-def running(directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01) -> Iterator[Network]:
+def running(
+    directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
+) -> Iterator[Network]:
     """A network whose processes are gone at the end, whatever happens."""
-    network = Network(directory, count, size=size, pace=pace)
+    network = Network(directory, count, size=size, pace=pace, settings=settings)
     try:
         yield network
     finally:

@@ -2,9 +2,11 @@
 
     training_ranks.py DIARY CLOCK ddp|fsdp|one
 
-It trains until the network's clock stands at CLOCK steps, and so does its learning rate.
+It trains until the network's clock stands at CLOCK steps, and so does its learning rate; then it goes on at a rate of
+zero, in which others get what was learnt last, until there is a file DIARY.stop. With GOSSIPDP_OFF=1 the clock is its
+own. Lines of the diary, one file a rank:
 
-Lines of the diary, one file a rank: {"at", "event": "step" | "end", "step", "digest", "loss", "validation"}.
+    {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation"}
 """
 
 from __future__ import annotations
@@ -37,6 +39,14 @@ def digest(model: nn.Module) -> str:
     return found.hexdigest()
 
 
+def told(stop: Path) -> bool:
+    """The first rank looks, for all have to end at one step."""
+    found = torch.tensor([float(stop.exists())])
+    if dist.is_initialized():
+        dist.broadcast(found, 0)
+    return bool(found)
+
+
 def main() -> None:
     diary, until, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     rank = int(os.environ.get("RANK", "0"))
@@ -62,17 +72,20 @@ def main() -> None:
 
         peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
         note("begin", step=0, digest=digest(model))
-        step = 0
-        while (clock := peer.progress.clock) < until:
+        step, trained = 0, False
+        while (clock := peer.progress.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
+            if clock >= until and not trained:
+                note("trained", step=step)
+            trained = clock >= until
             step += 1
             for group in optimizer.param_groups:
-                group["lr"] = byte_gpt.learning_rate(clock, until, 20, 3e-3)
+                group["lr"] = byte_gpt.learning_rate(min(clock, until), until, 20, 3e-3)
             starts = torch.randint(len(text) - CONTEXT, (BATCH,), generator=generator)
             loss = byte_gpt.window_loss(replica, byte_gpt.windows_at(text, starts, CONTEXT))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            note("step", step=step, digest=digest(model) if step % 10 == 0 else "")
+            note("step", step=step, digest=digest(model) if step % 10 == 0 and clock < until else "")
         validation = byte_gpt.evaluate(model, held_out)
         peer.detach()
         note("end", step=step, digest=digest(model), validation=validation, stall=peer.stall_seconds)

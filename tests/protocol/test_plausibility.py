@@ -165,6 +165,14 @@ def test_witness_that_has_neither_exchanged_nor_stepped_excuses_itself():
     assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == 0.0
 
 
+def test_witness_that_has_exchanged_but_never_stepped_excuses_itself():
+    outputs = Outputs()
+    witness = Witness(outputs)
+    witness.receive(StateProbe(5, (0,)), C, SIZE)
+    witness.sampled(jobs.Sampled(b"....", 1e-4, math.nan), 70, 1)
+    assert [said.message for said in outputs.messages] == [StateRefuse(5, "new")]
+
+
 @pytest.mark.parametrize(("rounds", "plausible"), [(0, False), (4, False), (20, True)])
 def test_witness_may_have_moved_on_since_the_state_was_frozen(rounds, plausible):
     """Twenty times the usual distance is too far, unless the witness has gone on for rounds since."""
@@ -233,7 +241,7 @@ def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
     assert len(outputs.jobs) == QUEUE
     assert [said.message for said in outputs.messages] == [StateRefuse(QUEUE, "busy")]
     outputs.messages.clear()
-    witness.sampled(jobs.Sampled(b"....", 1.0, math.nan), 70, 7)
+    witness.sampled(jobs.Sampled(b"....", math.nan, 1.0), 70, 7)
     witness.receive(StateProbe(99, (0, SIZE)), C, SIZE)
-    assert [said.message for said in outputs.messages] == [StateSample(0, 70, 7, 1.0, 0.0), StateRefuse(99, "busy")]
+    assert [said.message for said in outputs.messages] == [StateSample(0, 70, 7, 0.0, 1.0), StateRefuse(99, "busy")]
     assert len(outputs.jobs) == QUEUE

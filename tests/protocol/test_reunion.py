@@ -61,6 +61,9 @@ class Fetching:
         if peer == self.source:
             self.source = None
 
+    def adopted(self, job, result, now):
+        pass
+
     def timer(self):
         return None
 
@@ -208,6 +211,31 @@ def test_later_life_of_a_lost_member_is_not_apart_by_itself():
     b.train(ROUNDS)
     b.see(D, incarnation=2)
     assert not b.apart
+
+
+@pytest.mark.parametrize(("rounds", "members"), [(ROUNDS - 1, 0), (ROUNDS, 3)])
+def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_for_as_long(rounds, members):
+    """One that was stopped itself hears so from all others, and its word is weak; this side has gone on without one."""
+    b = Side()
+    b.see(D, at=0.0)
+    b.see(D, State.FAILED)
+    b.train(rounds)
+    b.see(D, incarnation=2)
+    b.hear(D, Line(1, 1, 300, 30, D), apart=True, incarnation=2)
+    assert b.apart == {D} and b.line.members == members
+    b.wait(HEARD + PERIOD)
+    assert (b.reunion.reason == "apart") is (members == 0)
+
+
+def test_later_life_that_has_its_model_from_this_side_is_as_any_other():
+    b = Side()
+    b.see(D, at=0.0)
+    b.see(D, State.FAILED)
+    b.train(ROUNDS)
+    b.see(D, incarnation=2)
+    b.hear(D, NO_LINE, apart=False, incarnation=2)
+    b.hear(D, GREATER, apart=True, incarnation=2)
+    assert b.apart == {D} and b.line.members == 0
 
 
 def test_later_life_that_comes_while_there_are_two_sides_is_kept_out_until_it_names_its_line():
@@ -482,6 +510,23 @@ def test_loser_with_nobody_left_to_follow_goes_on_with_what_it_has():
     b.wait(60.0)
     assert not b.reunion.reason and b.held[-1] is False and not b.done
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_was_fetched_stays_if_all_of_it_is_here_and_is_taken_back_if_not(complete):
+    b = loser()
+    b.keep()
+    for chunk, good in ((2, True), (0, True), (1, False)):
+        b.reunion.follower.resynced(jobs.Resync(chunk, b"", b""), jobs.Checked(good), b.now)
+    before = len(b.outputs.jobs)
+    if complete:
+        b.fetched()
+    else:
+        for peer in (D, E):
+            b.see(peer, State.FAILED)
+        b.wait(60.0)
+    back = not complete
+    assert list(b.outputs.jobs)[before:] == [jobs.Conclude(0, back), jobs.Conclude(2, back)]
 
 
 def test_of_two_that_follow_each_other_each_stops_in_time():

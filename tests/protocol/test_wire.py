@@ -10,24 +10,25 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgpack
 import msgspec
+import numpy as np
 import pytest
 
 from gossipdp.errors import LocalProtocolError, RemoteProtocolError
 from gossipdp.protocol import wire
+from gossipdp.protocol.dissemination import MAX_NEWS
 from gossipdp.protocol.messages import (
     BUFFERS,
     DATA_LANE,
     MAX_BUFFER,
     MAX_FRAMES,
     MAX_HEADER,
-    MAX_RECORDS,
     MESSAGES,
     PROTOCOL_VERSION,
+    Data,
     Member,
     Message,
     Ping,
     Progress,
-    PushPull,
     State,
 )
 
@@ -109,15 +110,25 @@ def test_round_trip(kind: type[Message], largest: bool) -> None:
     assert wire.decode([memoryview(frame) for frame in frames])[0] == message
 
 
+def test_number_that_numpy_computed_is_a_number() -> None:
+    told = Data(1, 2, 3, np.float64(0.1))
+    assert wire.encode(told, (b"", b"")) == wire.encode(Data(1, 2, 3, 0.1), (b"", b""))
+
+
+def test_value_that_no_field_has_is_the_callers_bug() -> None:
+    with pytest.raises(TypeError, match="cannot encode"):
+        wire.encode(Data(1, 2, 3, 1j), (b"", b""))
+
+
 def test_ids_are_dense_and_every_data_lane_type_has_one() -> None:
     assert list(MESSAGES) == list(range(1, len(MESSAGES) + 1))
     assert set(BUFFERS) | DATA_LANE <= set(MESSAGES.values())
 
 
-def test_a_page_of_ordinary_records_fits_the_header() -> None:
+def test_the_widest_ordinary_news_and_reports_fit_the_header() -> None:
     member = Member(PEER, "n" * 48, "a" * 80, 0xFFFF_FFFF, 0xFFFF_FFFF, State.ALIVE, 255, "s" * 16)
     progress = Progress(PEER, 1 << 62, 1 << 62, 1 << 62, 0xFFFF_FFFF)
-    message = PushPull(True, (member,) * MAX_RECORDS, (progress,) * 8)
+    message = Ping(1, (member,) * MAX_NEWS, (progress,) * 8)
     assert wire.decode(wire.encode(message))[0] == message
 
 

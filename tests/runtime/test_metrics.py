@@ -66,6 +66,7 @@ EVENTS: list[events.Event] = [
     events.UpdateRefused(PARTNER, "nan"),
     events.MessageDropped(PARTNER, "malformed"),
     events.TransferProgress(PARTNER, 3, 12),
+    events.MomentsProgress(PARTNER, 3, 12),
     events.StateJudged(PARTNER, b"w" * 32, True, 0.1, 0.5),
     events.StateJudged(PARTNER, b"", True, math.nan, math.nan),
     events.RoundSettled(7),

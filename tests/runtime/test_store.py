@@ -15,11 +15,9 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
-import safetensors
 from safetensors.numpy import load_file
 
 from gossipdp.errors import DataError
-from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import checkpoint as runtime_checkpoint
 from gossipdp.runtime import store as runtime_store
 from gossipdp.runtime.files import Files
@@ -346,56 +344,6 @@ def test_kill_nine_in_the_middle_of_saving_loses_nothing_reported(tmp_path: Path
     assert checkpoint is not None and not notices
     assert checkpoint.meta.round >= reported
     assert (checkpoint.read("a") == checkpoint.meta.round).all()
-
-
-# -- export ------------------------------------------------------------------------------------------------------
-
-
-def test_export_gives_named_tensors_in_the_models_dtypes(tmp_path: Path) -> None:
-    schema = Schema.of(
-        [
-            ("layer.weight", (4, 3), "float32", "parameter"),
-            ("layer.bias", (4,), "bfloat16", "parameter"),
-            ("running_mean", (), "float64", "buffer"),
-            ("head.weight", (2, 5), "float16", "parameter"),
-        ]
-    )
-    at = {entry.name: slice(entry.offset, entry.stop) for entry in schema.entries}
-    values = np.random.default_rng(1).standard_normal(schema.size).astype(np.float32)
-    values[at["layer.bias"]] = [1 + 2**-8, 1 + 3 * 2**-8, -1.001, 3e38]  # two ties, and two that are none
-    values[at["head.weight"]][4] = 1e6
-    store = Store(tmp_path / "c")
-    store.save({"anchor": values, "momentum": np.zeros_like(values)}, meta(), schema.to_bytes())
-    checkpoint, _ = store.latest()
-    assert checkpoint is not None
-    (tmp_path / f".unfinished-model.safetensors-{os.getpid()}").write_bytes(b"of a process of this number, killed")
-    assert checkpoint.export(tmp_path / "model.safetensors") == 4
-    tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
-    assert {name: (tensor["dtype"], tensor["shape"]) for name, tensor in tensors.items()} == {
-        "layer.weight": ("F32", [4, 3]),
-        "layer.bias": ("BF16", [4]),
-        "head.weight": ("F16", [2, 5]),
-        "running_mean": ("F64", []),
-    }
-    assert bytes(tensors["layer.weight"]["data"]) == values[at["layer.weight"]].tobytes()
-    bias = (np.frombuffer(tensors["layer.bias"]["data"], np.uint16).astype(np.uint32) << 16).view(np.float32)
-    assert bias[:3].tolist() == [1.0, 1 + 2**-6, -1.0] and abs(bias[3] / 3e38 - 1) < 2**-9
-    half = np.frombuffer(tensors["head.weight"]["data"], np.float16)
-    assert half[4] == 65504, "past the range of float16: its largest number, never infinity"
-    assert np.array_equal(np.delete(half, 4), np.delete(values[at["head.weight"]], 4).astype(np.float16))
-    assert np.frombuffer(tensors["running_mean"]["data"], np.float64) == np.float64(values[at["running_mean"]])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model.safetensors"]
-
-
-@pytest.mark.parametrize("schema", [b"", b"\xc1", Schema.of([("w", (7,), "float32", "parameter")]).to_bytes()])
-def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, schema: bytes) -> None:
-    store = Store(tmp_path / "c")
-    store.save({"anchor": np.zeros(8, np.float32)}, meta(), schema)
-    checkpoint, _ = store.latest()
-    assert checkpoint is not None
-    with pytest.raises(DataError, match="GD-601"):
-        checkpoint.export(tmp_path / "model.safetensors")
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 # -- the newest, and those pinned --------------------------------------------------------------------------------

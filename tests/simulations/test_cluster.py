@@ -16,6 +16,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.responder import Responder
+from simulations.campaign import PART, play
 from simulations.cluster import Cluster, Plan, run_seed
 from simulations.invariants import Books
 from simulations.nemesis import KINDS, Fault
@@ -24,27 +25,39 @@ from simulations.network import Conditions, Network
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("seed", range(500))
+FIRST = 545
+"""of these 500 are played often"""
+
+
+def often(seed):
+    """A network of 9 to 16 takes as long as ten small ones, one of 64 as long as forty: of these, every size once."""
+    return seed == 364 or seed % 40 == 0 or not (seed % 10 == 0 or seed % 100 == 64)
+
+
+SEEDS = [seed if often(seed) else pytest.param(seed, marks=pytest.mark.long) for seed in range(FIRST)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_seed_holds_every_invariant(seed):
     outcome = run_seed(seed)
     assert outcome.rounds > 10 and outcome.exchanges > 5 and outcome.mixed >= outcome.exchanges
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(500, 20_000, 100))
+@pytest.mark.parametrize("first", range(500, 20_000, PART))
 def test_hundred_more_seeds_hold_every_invariant(first):
-    for seed in range(first, first + 100):
-        run_seed(seed)
+    assert play(range(first, first + PART)).failed == {}
 
 
 def test_plans_reach_the_sizes_and_the_faults_promised():
-    plans = [Plan.draw(seed) for seed in range(500)]
+    plans = [Plan.draw(seed) for seed in range(FIRST) if often(seed)]
+    assert len(plans) == 500
     assert {plan.peers for plan in plans} == {*range(2, 17), 64} - {7}
     assert {plan.conditions.loss for plan in plans} == {0.0, 0.02, 0.1, 0.3, 0.5}
     assert {plan.conditions.late for plan in plans} == {0.1, 1.0, 30.0}
     assert sum(plan.conditions.duplicate > 0 for plan in plans) > 200
     assert sum(plan.conditions.reorder > 0 for plan in plans) > 200
-    assert sum(plan.agree for plan in plans) > 80
+    assert sum(plan.agree for plan in plans) > 60
     faults = [fault for plan in plans for fault in plan.script]
     assert len(faults) > 1500 and {fault.kind for fault in faults} == set(KINDS)
     assert any(fault.kind == "pause" and fault.lasts == 60.0 for fault in faults)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from simulations.cluster import Cluster, Plan
-from simulations.network import Checkpoint, Conditions
+from simulations.host import Checkpoint
+from simulations.network import Conditions
 from simulations.scenarios import cold_start
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 16))])
 def test_peers_back_within_seconds_go_on_from_the_latest_checkpoint(seed):
     outcome = cold_start.run(seed, lasts=30.0)
     assert outcome.restored == [outcome.latest]

@@ -22,9 +22,11 @@ def test_everybody_knows_everybody_soon_after_a_join_storm(outcome):
     assert outcome.converged is not None and outcome.converged <= 15.0 and outcome.doubts == 0
 
 
-def test_control_traffic_stays_below_five_kilobytes_a_second(outcome):
+def test_control_traffic_stays_below_five_kilobytes_a_second_until_all_have_converged(outcome):
     assert 100.0 < outcome.quiet <= outcome.quiet_busiest < 2e3
     assert outcome.quiet < outcome.storm < 5e3
+    assert sum(outcome.kinds.values()) == pytest.approx(outcome.storm) and min(outcome.kinds.values()) > 0.0
+    assert set(outcome.kinds) == {"probes", "gossip", "view: asked", "view: lists", "view: records"}
 
 
 def test_quiet_traffic_does_not_grow_with_the_network(outcome):
@@ -32,22 +34,28 @@ def test_quiet_traffic_does_not_grow_with_the_network(outcome):
 
 
 def test_same_seed_comes_out_the_same():
-    first, second = (replace(scale.run(1, 30), wall=1.0) for _ in range(2))
+    first, second = (replace(scale.run(1, 30), cpu=1.0) for _ in range(2))
     assert first == second and first.rate == first.events
 
 
-def test_table_has_a_line_a_run_and_tells_of_a_miss(capsys, monkeypatch):
+def test_table_has_two_lines_a_run_and_tells_of_a_miss(capsys):
     assert scale.main(["--peers", "20", "--seeds", "2"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    monkeypatch.setattr(scale, "STORM", 0.0)
-    assert scale.main(["--peers", "20"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert scale.main(["--peers", "20", "--within", "0", "--quiet", "0"]) == 1
     assert "never" in capsys.readouterr().out
 
 
 def test_more_members_than_anybody_may_know_are_refused(capsys):
     with pytest.raises(SystemExit) as exited:
-        scale.main(["--peers", "10000"])
-    assert exited.value.code == 2 and "at most 4096" in capsys.readouterr().err
+        scale.main(["--peers", "20000"])
+    assert exited.value.code == 2 and "at most 16384" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_thousand_converge_in_half_a_minute_for_five_kilobytes_a_second():
+    outcome = scale.run(0, 1000, settling=0.0, quiet=0.0)
+    assert outcome.converged is not None and outcome.converged <= 30.0 and outcome.doubts == 0
+    assert outcome.storm <= 5e3
 
 
 # -- the driver ------------------------------------------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 import numpy as np
 import pytest
 
-from gossipdp.protocol.events import StateJudged, StateReady
+from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, StateJudged, StateReady
 from simulations.cluster import Cluster, Plan
 from simulations.nemesis import FOREVER, Fault
 from simulations.network import Conditions
@@ -22,19 +25,18 @@ PLAN = Plan(
     calm=0.0,
     script=(Fault(at=COMES, kind="join", hosts=(4,), lasts=FOREVER),),
 )
-STATE = 2 * PLAN.size
-"""bytes of the state, bfloat16"""
 
 
 class Late(Cluster):
-    """The last host comes late, behind a link that takes `seconds` for the state, until shortly before the end."""
+    """The last host comes late, behind a link that takes `seconds` for the state, of 2 bytes a parameter, until shortly
+    before the end."""
 
-    def __init__(self, seed, seconds):
-        super().__init__(seed, PLAN)
+    def __init__(self, seed, seconds, *, plan=PLAN, relieved=RELIEVED):
+        super().__init__(seed, plan)
         self.joiner = self.network.hosts[-1]
-        self.joiner.downlink = STATE / seconds
-        self.network.at(RELIEVED, "relief", None, lambda: setattr(self.joiner, "downlink", None))
-        self.ready, self.judged, self.off = [], [], {}
+        self.joiner.downlink = 2 * plan.size / seconds
+        self.network.at(relieved, "relief", None, lambda: setattr(self.joiner, "downlink", None))
+        self.ready, self.judged, self.resyncs, self.mixed, self.off = [], [], [], [], {}
 
     def _heard(self, host, event):
         super()._heard(host, event)
@@ -45,6 +47,10 @@ class Late(Cluster):
                 self.network.at(self.network.now + after, "look", None, lambda after=after: self._look(after))
         if host is self.joiner and isinstance(event, StateJudged):
             self.judged.append(event)
+        if host is self.joiner and isinstance(event, ResyncBegan):
+            self.resyncs.append(self.network.now)
+        if host is self.joiner and isinstance(event, ExchangeEnded) and self.joiner.downlink is not None:
+            self.mixed.append(event.chunks)
 
     def _look(self, after):
         """RMS distance of each anchor to the mean of the others'."""
@@ -53,7 +59,7 @@ class Late(Cluster):
         self.off[after] = [float(np.sqrt(np.mean((a - b) ** 2))) for a, b in zip(anchors, rest, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
     cluster = Late(seed, seconds=10.0)
     cluster.run()
@@ -62,4 +68,16 @@ def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
     assert [judged.plausible for judged in cluster.judged] == [True] and cluster.judged[0].witness
     before, after = cluster.off[0.0], cluster.off[40.0]
     assert before[-1] > 1.6 * max(before[:-1]), "behind when the model has come"
+    assert after[-1] < 1.8 * max(after[:-1]), "and among the others soon after"
+
+
+@pytest.mark.parametrize(("seed", "chunk"), [(2, 1.6), pytest.param(1, 3.2, marks=pytest.mark.long)])
+def test_joiner_on_a_link_where_a_chunk_of_16_bits_outlasts_a_round_mixes_and_stays_in_step(seed, chunk):
+    plan = replace(PLAN, peers=4, size=8192 * 6, chaos=80.0, script=(replace(PLAN.script[0], hosts=(3,)),))
+    cluster = Late(seed, seconds=6 * chunk, plan=plan, relieved=plan.forming + plan.chaos - 5.0)
+    cluster.run()
+    assert not cluster.resyncs and len(cluster.ready) == 1
+    in_vain = max((len(list(run)) for some, run in groupby(map(bool, cluster.mixed)) if not some), default=0)
+    assert sum(cluster.mixed) > 10 and in_vain <= 3
+    after = cluster.off[40.0]
     assert after[-1] < 1.8 * max(after[:-1]), "and among the others soon after"

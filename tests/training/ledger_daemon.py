@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,3 +181,15 @@ class LedgerDaemon:
         self.out, self.open, self.dirty = self.open, self.open + 1, set()
         self.pending[self.open] = self.region.slots[self.open % 2]
         return True
+
+
+class PumpedDaemon(LedgerDaemon):
+    """Pumped by its own thread and by the test's; what else the test does with it meanwhile, it does under `lock`."""
+
+    def __init__(self, home: Path, **options: Any) -> None:
+        super().__init__(home, **options)
+        self.lock = threading.RLock()
+
+    def pump(self, timeout: float = 0.0) -> None:
+        with self.lock:
+            super().pump(timeout)

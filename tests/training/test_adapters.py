@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
+from ledger_daemon import LedgerDaemon, PumpedDaemon
 from torch import nn
 
 from gossipdp.errors import ConfigError
@@ -31,18 +31,6 @@ def framework(name: str) -> ModuleType:
     """The adapter of a framework, if that is here."""
     pytest.importorskip(FRAMEWORKS[name], reason=f"{FRAMEWORKS[name]} is not installed")
     return importlib.import_module(f"gossipdp.training.adapters.{name}")
-
-
-class PumpedDaemon(LedgerDaemon):
-    """Pumped by its own thread and by the test's."""
-
-    def __init__(self, home: Path, **options: Any) -> None:
-        super().__init__(home, **options)
-        self._lock = threading.Lock()
-
-    def pump(self, timeout: float = 0.0) -> None:
-        with self._lock:
-            super().pump(timeout)
 
 
 @pytest.fixture
@@ -170,7 +158,7 @@ class Line(nn.Module):
         return {"loss": nn.functional.mse_loss(y, labels), "logits": y}
 
 
-def trainer_of(model: nn.Module, callback: Any, out: Path, **settings: Any) -> Any:
+def trainer_of(model: nn.Module, callback: Any, out: Path, rows: int = 96, **settings: Any) -> Any:
     import transformers
 
     arguments = transformers.TrainingArguments(
@@ -180,7 +168,7 @@ def trainer_of(model: nn.Module, callback: Any, out: Path, **settings: Any) -> A
             "use_cpu": True, **settings,
         }
     )  # fmt: skip
-    return transformers.Trainer(model, arguments, train_dataset=Rows(96), eval_dataset=Rows(8), callbacks=[callback])
+    return transformers.Trainer(model, arguments, train_dataset=Rows(rows), eval_dataset=Rows(8), callbacks=[callback])
 
 
 def test_hf__a_step_is_an_optimizer_step_and_the_loss_is_what_it_logs(daemon: LedgerDaemon, tmp_path: Path) -> None:
@@ -250,6 +238,12 @@ def test_hf__a_batch_that_is_found_by_trying_is_counted_as_it_is(daemon: LedgerD
     assert steps == 3 + 6 and halves % 6 == 0 and halves < 6 * 4, "the batches of the second try are smaller"
 
 
+def test_hf__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    epochs = {"max_steps": -1, "num_train_epochs": 2}
+    trainer_of(Line(), framework("hf").GossipCallback(), tmp_path, rows=27, **epochs).train()
+    assert handed_over(daemon) == (6, 2 * (12 + 12 + 3)), "7 batches, the last of 3"
+
+
 # -- accelerate -------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +288,23 @@ def test_accelerate__accumulated_and_skipped_steps_are_none(daemon: LedgerDaemon
     assert is_what_was_handed_over(accelerator.unwrap_model(model), daemon)
 
 
+def test_accelerate__the_last_step_of_an_epoch_counts_what_it_was_given(
+    daemon: LedgerDaemon, accelerator_of: Any
+) -> None:
+    accelerator = accelerator_of(gradient_accumulation_steps=3)
+    model = Line()
+    loader = torch.utils.data.DataLoader(Rows(31), batch_size=4)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    with framework("accelerate").attach(accelerator, model, optimizer, loader):
+        for _ in range(2):
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**batch)["loss"])
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert handed_over(daemon) == (6, 2 * (12 + 12 + 7)), "8 batches, the last of 3"
+
+
 def test_accelerate__an_exception_detaches_who_says_with(daemon: LedgerDaemon, accelerator_of: Any) -> None:
     accelerator = accelerator_of()
     model = Line()
@@ -332,7 +343,7 @@ def lightning_module(model: Line, optimizers: int = 1) -> Any:
     return Module()
 
 
-def fit(module: Any, callback: Any, out: Path, **settings: Any) -> Any:
+def fit(module: Any, callback: Any, out: Path, rows: int = 128, **settings: Any) -> Any:
     from lightning.pytorch import Trainer
 
     trainer = Trainer(
@@ -342,7 +353,7 @@ def fit(module: Any, callback: Any, out: Path, **settings: Any) -> Any:
             "enable_model_summary": False, "callbacks": [callback], **settings,
         }
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(Rows(128), batch_size=4))
+    trainer.fit(module, torch.utils.data.DataLoader(Rows(rows), batch_size=4))
     return trainer
 
 
@@ -356,6 +367,12 @@ def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: Le
     # Read when the batch of the sixth step is over: Lightning says a third of it.
     assert seen(daemon, links.Reported)[-1].loss == pytest.approx(module.losses[-1])
     assert is_what_was_handed_over(module, daemon)
+
+
+def test_lightning__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("lightning").GossipCallback()
+    fit(lightning_module(Line()), callback, tmp_path, rows=31, max_steps=-1, max_epochs=2)
+    assert handed_over(daemon) == (6, 2 * (12 + 12 + 7)), "8 batches, the last of 3"
 
 
 def test_lightning__a_step_skipped_by_the_scaler_is_none(daemon: LedgerDaemon, tmp_path: Path) -> None:

@@ -63,3 +63,22 @@ def test_two_peers_of_a_recipe_train_one_model(tmp_path: Path, recipe: str, need
             if detaches or recipe == "ray_train":
                 assert peer.steps == STEPS and peer.saved_what_it_handed_over()
             assert not peer.seen(links.RankLost)
+
+
+@pytest.mark.processes
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("framework", "imports"),
+    [("accelerate", "accelerate"), ("lightning", "lightning.pytorch"), ("transformers", "transformers.trainer")],
+)
+def test_two_peers_whose_framework_shards_the_model_train_one(tmp_path: Path, framework: str, imports: str) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    script, settings = Path(__file__).with_name("sharded_framework.py"), {"FRAMEWORK": framework}
+    with Pair(tmp_path, ranks=2, every=EVERY) as pair:
+        pair.train(script, STEPS, [imports], settings | {"ACCELERATE_USE_CPU": "1"})
+        print(f"{framework}, 2 ranks: {pair.exchanges} exchanges, {pair.apart():.3f} of the way apart")
+        assert pair.exchanges >= 5
+        assert pair.apart() < 0.35, "alone it is 0.62 to 0.71"
+        for peer in pair.peers:
+            assert peer.steps == STEPS and peer.samples == 8 * STEPS
+            assert peer.saved_what_it_handed_over() and not peer.seen(links.RankLost)

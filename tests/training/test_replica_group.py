@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ledger_daemon import LedgerDaemon
+from moments_daemon import MomentsDaemon
 
 from gossipdp.runtime import link as links
 
@@ -40,7 +41,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind
     """A daemon that dies and one that comes after it: the ranks follow both together."""
     processes = ranks_of(tmp_path, kind, world)
     random = np.random.default_rng(0)
-    first = daemon = LedgerDaemon(tmp_path, every=3, alpha=0.7, mu=0.5)
+    first = daemon = MomentsDaemon(tmp_path, every=3, alpha=0.7, mu=0.5, moments_every=0)
     until = time.monotonic() + DEADLINE
     stopped = False
     while any(process.poll() is None for process in processes) and time.monotonic() < until:
@@ -50,8 +51,14 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind
             daemon.seal()
         if daemon is first and daemon.drained >= 6:
             first.server.close()
-            daemon = LedgerDaemon(tmp_path, every=12, anchor=first.a, clock=1000)
-        elif daemon is not first and daemon.drained >= 4 and daemon.last is not None and not stopped:
+            daemon = MomentsDaemon(tmp_path, every=12, anchor=first.a, clock=1000)
+        elif (
+            daemon is not first
+            and daemon.drained >= 4
+            and daemon.held is not None
+            and daemon.last is not None
+            and not stopped
+        ):
             stopped = True
             (tmp_path / "stop").touch()
     daemon.pump()
@@ -71,6 +78,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind
         assert rank["refused"] == {"nobody": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, "none waits for ever"
 
     assert first.drained >= 6 and daemon.drained >= 4
+    assert not first.told and daemon.told[:2] == ["second", "first"], "moments are whole: every rank told its part"
     for served in (first, daemon):
         attached = [event for event in served.events if isinstance(event, links.Attached)]
         assert [event.world for event in attached] == [world]

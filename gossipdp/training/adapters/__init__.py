@@ -5,11 +5,13 @@ Here is what the files share. Nothing here may import a framework.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["bare", "missing"]
+__all__ = ["bare", "last_rows", "missing"]
 
 
 def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
@@ -38,3 +40,13 @@ def bare(optimizer: object) -> torch.optim.Optimizer:
             do="train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported",
         )
     return inner
+
+
+def last_rows(state: Any, processes: int) -> int | None:
+    """Samples of the batch at hand, if Accelerate's `state` of gradients says that it is a last one with fewer.
+
+    Several processes get full ones, filled up from the beginning of the data.
+    """
+    if processes > 1 or not state.end_of_dataloader or state.remainder <= 0:
+        return None
+    return int(state.remainder)

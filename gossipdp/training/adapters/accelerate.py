@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from gossipdp.training import attach as training
-from gossipdp.training.adapters import bare, missing
+from gossipdp.training.adapters import bare, last_rows, missing
 from gossipdp.training.attach import Attachment
 
 try:
@@ -80,11 +80,27 @@ def attach(
     Raises:
         GossipdpError: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed or Megatron steps.
     """
-    whole = getattr(loader, "total_batch_size", None)
-    if samples_per_step is None and isinstance(whole, int):
-        samples_per_step = whole * accelerator.gradient_accumulation_steps // accelerator.num_processes
-    peer = training.attach(
-        model, bare(optimizer), home=home, every=every, samples_per_step=samples_per_step, timeout=timeout
-    )
+    whole, stepping = getattr(loader, "total_batch_size", None), bare(optimizer)
+    batch = whole // accelerator.num_processes if samples_per_step is None and isinstance(whole, int) else 0
+    usual = batch * accelerator.gradient_accumulation_steps if batch else samples_per_step
+    peer = training.attach(model, stepping, home=home, every=every, samples_per_step=usual, timeout=timeout)
+    if batch:
+
+        def count(*_: Any) -> None:
+            peer.samples_per_step = _samples(accelerator, batch)
+
+        stepping.register_step_pre_hook(torch.compiler.disable(count))  # type: ignore[no-untyped-call]
     accelerator.trackers.append(_Tracker(peer))
     return peer
+
+
+def _samples(accelerator: Any, batch: int) -> int:
+    """Of the step to come: the last one of an epoch may be given fewer batches, and the last of these fewer samples."""
+    state, batches = accelerator.gradient_state, accelerator.gradient_accumulation_steps
+    if not (state.end_of_dataloader and state.sync_with_dataloader):
+        return int(batch * batches)
+    try:
+        batches = len(state.active_dataloader) % batches or batches
+    except TypeError:  # of a stream nobody knows
+        pass
+    return int(batch * (batches - 1) + (last_rows(state, accelerator.num_processes) or batch))

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gossipdp.training.adapters import bare, missing
+from gossipdp.training.adapters import bare, last_rows, missing
 from gossipdp.training.attach import Attachment, attach
 
 try:
+    from accelerate.state import GradientState
     from transformers import TrainerCallback
 except ImportError as error:
     raise missing("transformers", "hf", error) from None
@@ -25,8 +26,8 @@ __all__ = ["GossipCallback"]
 class GossipCallback(TrainerCallback):  # type: ignore[misc]
     """Trains together with the network whose daemon runs on this host.
 
-    A step is an optimizer step, whatever is accumulated for it; of the last one of an epoch, which may be given fewer
-    samples, as many are counted as of the others. Samples are rows of the data set, of all ranks.
+    A step is an optimizer step, whatever is accumulated for it. Samples are rows of the data set, of all ranks; the
+    last step of an epoch may have fewer.
 
     The Trainer tells a callback nothing of an exception. A process that it ends is noticed by the daemon. Who catches
     it and goes on without training calls `detach`; another `train()` attaches anew by itself.
@@ -44,6 +45,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         self._home, self._every, self._timeout = home, every, timeout
         self.peer: Attachment | None = None
         """while training runs, and after it"""
+        self._batches = 0
+        """accumulated for the step to come, but for its last one"""
 
     def detach(self) -> None:
         if self.peer is not None:
@@ -60,6 +63,17 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,
             timeout=self._timeout,
         )
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._batches = 0
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._batches += 1
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.peer is not None:
+            last = last_rows(GradientState(), args.world_size) or state.train_batch_size
+            self.peer.samples_per_step = self._batches * state.train_batch_size + last
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.peer is not None and "loss" in (logs or {}):

@@ -9,7 +9,10 @@ Importing this file imports lightning, or pytorch_lightning where that is all th
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.training.adapters import bare, missing
@@ -29,8 +32,8 @@ __all__ = ["GossipCallback"]
 class GossipCallback(Callback):  # type: ignore[misc]
     """Trains together with the network whose daemon runs on this host.
 
-    A step is an optimizer step, whatever is accumulated for it. The loss that is reported is the one that
-    `training_step` returns, every `log_every_n_steps` of the Trainer.
+    A step is an optimizer step, whatever is accumulated for it; the last one of an epoch may have fewer samples. The
+    loss that is reported is the one that `training_step` returns, every `log_every_n_steps` of the Trainer.
 
     Args:
         batch_size: samples one process reads a batch; what the data loader says by default.
@@ -52,6 +55,8 @@ class GossipCallback(Callback):  # type: ignore[misc]
         self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
         self._reported = 0
         """step of the last loss that was reported"""
+        self._batch = self._samples = 0
+        """of a batch; of those since the last step"""
         self.peer: Attachment | None = None
         """while training runs, and after it"""
 
@@ -69,7 +74,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
                 seen=seen,
                 do="return one optimizer with several parameter groups from configure_optimizers; use DDP or FSDP2",
             )
-        batch = self._batch_size or _batch_size(trainer.train_dataloader)
+        self._batch, self._samples = self._batch_size or _batch_size(trainer.train_dataloader) or 0, 0
         self._reported = trainer.global_step
         # The wrapped model: what it is wrapped in decides whether it can be exchanged.
         self.peer = attach(
@@ -77,9 +82,18 @@ class GossipCallback(Callback):  # type: ignore[misc]
             bare(optimizers[0]),
             home=self._home,
             every=self._every,
-            samples_per_step=None if batch is None else batch * trainer.accumulate_grad_batches,
+            samples_per_step=self._batch * trainer.accumulate_grad_batches or None,
             timeout=self._timeout,
         )
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        last = _rows(batch) if trainer.is_last_batch else None
+        self._samples += self._batch if last is None else min(last, self._batch)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        # A step that is the second on the same batches adds none; LBFGS, which looks several times, takes one.
+        if self.peer is not None and self._batch and (self._samples or not pl_module.automatic_optimization):
+            self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
@@ -105,3 +119,10 @@ def _batch_size(loader: Any) -> int | None:
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size if isinstance(size, int) else None
+
+
+def _rows(batch: Any) -> int | None:
+    """Samples of this batch; None if it does not show them."""
+    while isinstance(batch, Mapping | list | tuple) and batch:
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
+    return batch.shape[0] if isinstance(batch, torch.Tensor) and batch.dim() else None

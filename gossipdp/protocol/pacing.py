@@ -1,0 +1,203 @@
+"""How one peer averages: how long its rounds are, how strong its outer steps, and on what terms it exchanges.
+
+All of it follows from how far the network has come, what the last exchanges came to, and how long they took. No
+message, timer or vector is here; whom to meet is chosen in `partners` and `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gossipdp.protocol.averaging import Averaging
+from gossipdp.protocol.events import Pace
+from gossipdp.protocol.lag import Own
+from gossipdp.protocol.load import Load
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.peer_config import PeerConfig
+from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.rounds import Outer, Rounds
+from gossipdp.protocol.schedule import Schedule
+
+__all__ = ["Pacing", "Timetable"]
+
+WARMUP_EVERY: Final = 5
+"""H during the warm start, at the least"""
+ALONE_AFTER: Final = 2
+"""rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
+AGAINST_EXCHANGE: Final = 4.0
+"""times as long as an exchange that a transfer may take: 2 bytes a parameter, not half a byte"""
+
+
+class Pacing:
+    """Args:
+
+    rounds: how many this peer has made.
+    averaging: is told the terms.
+    clock: the network's, in steps, as far as this peer knows.
+    """
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        rounds: Rounds,
+        averaging: Averaging,
+        outputs: Outputs,
+        *,
+        clock: Callable[[], int],
+    ) -> None:
+        self._config, self._rounds, self._averaging, self._outputs = config, rounds, averaging, outputs
+        self._clock = clock
+        self._alone = ALONE_AFTER
+        """rounds since the last exchange"""
+        self._fresh = True
+        """nothing has been mixed since the model came here"""
+        self._every = 0
+        self._fine_round = 0
+        self._step_time = self._exchange_time = self._transfer_time = 0.0
+        self._submitted_at: float | None = None
+        exchanges = config.averaging
+        self._load = Load(exchanges.window, config.bits, exchanges.deadlines.ask)
+
+    @property
+    def warming_up(self) -> bool:
+        return self._clock() < self._config.warmup_steps
+
+    @property
+    def every(self) -> int:
+        """H as it stands."""
+        return self._every or self._pace()
+
+    def outer(self) -> Outer:
+        """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
+        if self.warming_up or self._alone >= ALONE_AFTER:
+            return Outer(1.0, 0.0)
+        return Outer(self._config.lr, self._config.momentum)
+
+    def own(self, clock: int) -> Own:
+        """How far this peer has come, at `clock` of its own."""
+        transfer = max(AGAINST_EXCHANGE * self._exchange_time, self._transfer_time)
+        steps = transfer / self._step_time if self._step_time > 0 else 0.0
+        return Own(clock, self._rounds.rounds, self._alone, steps)
+
+    # -- what happens -----------------------------------------------------------------------------------------
+
+    def submitted(self, steps: int, now: float) -> None:
+        """A snapshot has come, `steps` after the one before; 0 if that was another session's."""
+        if self._submitted_at is not None and steps > 0:
+            self._step_time = (now - self._submitted_at) / steps
+        self._submitted_at = now
+
+    def detached(self) -> None:
+        """The training process is gone."""
+        self._submitted_at = None
+
+    def began(self, *, fresh: bool) -> None:
+        """The model is here; `fresh` if it is another's."""
+        self._fresh = fresh
+        self._load.fetched()
+        self._choose_terms()
+
+    def resynced(self, duration: float) -> None:
+        """The model is another's now, and has taken so many seconds to fetch."""
+        self._transfer_time = duration
+        self._fresh, self._alone = True, ALONE_AFTER
+        self._load.fetched()
+        self._choose_terms()
+
+    def round_done(self) -> None:
+        self._alone += 1
+        self.set()
+        self._choose_terms()
+
+    def state_came(self, now: float) -> None:
+        """A chunk of the state that this peer fetches is here."""
+        self._load.carried(now)
+
+    def in_vain(self) -> None:
+        """An exchange has mixed nothing."""
+        self._load.in_vain()
+        self._choose_terms()
+
+    def mixed(self, chunks: int, duration: float) -> None:
+        """An exchange has mixed so many chunks, in so many seconds (0: that is not known)."""
+        assert self._averaging.model is not None
+        self._load.mixed(chunks, self._averaging.model.chunks)
+        self._alone = 0
+        self._fresh = False
+        self._exchange_time = duration or self._exchange_time
+        self._choose_terms()
+
+    # -- what follows -----------------------------------------------------------------------------------------
+
+    def _pace(self) -> int:
+        """H: short while the network warms up, but never shorter than an exchange lasts."""
+        if not self.warming_up:
+            return self._config.every
+        lasting = self._exchange_time / self._step_time if self._step_time > 0 else 0.0
+        return min(self._config.every, max(WARMUP_EVERY, round(lasting + 0.5)))
+
+    def set(self) -> None:
+        """Tell the training process of a change of H."""
+        every = self._pace()
+        if self._every == 0 or abs(every - self._every) > 0.2 * self._every:
+            if self._every:
+                # The next round moves by another measure than the ranges were predicted from.
+                self._fine_round = self._rounds.rounds + 1
+            self._every = every
+            self._outputs.emit(Pace(every))
+
+    def _choose_terms(self) -> None:
+        """Codec and pull to offer next, and at least to accept."""
+        first = self._fresh or self._rounds.rounds <= 1 or self._rounds.rounds == self._fine_round
+        bits = self._config.bits
+        if self._fresh and self._alone >= ALONE_AFTER:
+            bits = max(bits, 16)
+        elif first:
+            bits = max(bits, 8)
+        bits, self._averaging.window = self._load.bits(bits), self._load.window
+        self._averaging.codec = f"modulo{bits}" if self._config.codec == "modulo" else self._config.codec
+        outer = self.outer()
+        self._averaging.pull = self._config.kappa / outer.lr if outer.momentum else 0.0
+
+
+class Timetable:
+    """How many exchanges a round makes, and along which schedule, if any."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        membership: Membership,
+        progress: ProgressBoard,
+        averaging: Averaging,
+        pacing: Pacing,
+    ) -> None:
+        self._config, self._membership, self._progress = config, membership, progress
+        self._averaging, self._pacing = averaging, pacing
+        self._followed: Schedule | None = None
+
+    def begin_round(self, clock: int, seed: bytes, now: float) -> None:
+        """A round begins at `clock`, which is this peer's own; the `seed` is shared by all."""
+        members = 1 + len(self._membership.alive())
+        if members > 1:
+            early = max(clock, self._progress.clock()) < self._config.early_steps
+            # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one.
+            self._averaging.schedule = self._schedule(clock, seed, now) if early else None
+            self._averaging.want(exchanges_per_round(members, early), now, clock // self._pacing.every)
+
+    def _schedule(self, clock: int, seed: bytes, now: float) -> Schedule | None:
+        """The schedule to follow in this round, while the view is full and fresh, and all keep step."""
+        members = self._membership.settled(now)
+        if not self._config.averaging.matching.schedule or self._pacing.warming_up or not members:
+            return None
+        if len(members) & (len(members) - 1):
+            # The Base-2 graph leaves more noise between rounds than random matching does (simulations.consensus).
+            return None
+        reports = [self._progress.of(peer) for peer in members]
+        if any(report is None or abs(report.clock - clock) > 2 * self._pacing.every for report in reports):
+            return None
+        if self._followed is None or self._followed.members != members:
+            self._followed = Schedule(members, seed)
+        return self._followed

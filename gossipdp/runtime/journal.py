@@ -1,0 +1,103 @@
+"""What people read of what happens to a peer: log lines, notices in its status, and counts of them.
+
+Nothing is decided here, and nobody but the reader is told: what an event makes the daemon do is `node`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gossipdp.protocol import events
+from gossipdp.protocol.messages import short
+from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.status import Status
+
+__all__ = ["Journal"]
+
+log = logging.getLogger("gossipdp.node")
+
+AGAIN = 60.0
+"""seconds before the same is said again: the protocol dials again and again"""
+REMEMBERED = 256
+"""things said, of which it is known when"""
+
+
+class Journal:
+    def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
+        self._peer, self._status, self._metrics = peer, status, metrics
+        self._told: dict[tuple[str, str], float] = {}
+
+    def trouble(self, code: str, text: str, now: float) -> None:
+        """Say it, but not again and again."""
+        last = self._told.get((code, text))
+        if last is None or now - last >= AGAIN:
+            if len(self._told) > REMEMBERED:
+                self._told.clear()
+            self._told[(code, text)] = now
+            log.warning("%s %s", code, text, extra={"code": code})
+            self._status.notices.append(f"{code} {text}")
+
+    def counted(self, code: str, text: str, now: float) -> None:
+        """Trouble of the daemon's own, which the metrics do not hear of otherwise."""
+        self._metrics.observe(events.Notice(code, text))
+        self.trouble(code, text, now)
+
+    def observe(self, event: events.Event, now: float) -> None:
+        """Whatever the peer emits."""
+        self._status.observe(event)
+        self._metrics.observe(event)
+        match event:
+            case events.SnapshotTaken(snapshot, refused) if refused:
+                log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
+            case events.MemberChanged(member, before):
+                was = "" if before is None else f", was {before.name.lower()}"
+                log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
+            case events.ExchangeEnded():
+                self._exchange(event)
+            case events.MomentsProgress(source, chunks, of) if chunks == of:
+                log.info("the optimizer's moments came from %s", short(source))
+            case events.StateJudged():
+                _verdict(event)
+            case events.ResyncBegan("apart", members, others):
+                log.warning("%d members are back who trained without this side's %d for long", others, members)
+            case events.ResyncBegan():
+                log.warning("this peer has fallen behind the network: it fetches the model anew")
+            case events.ResyncEnded(reason, source, complete, seconds):
+                alone = "nobody left to fetch the model from, it goes on with its own"
+                outcome = f"model fetched from {short(source)}" if complete else alone
+                log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
+            case events.Notice(code, text):
+                self.trouble(code, text, now)
+            case events.UpdateRefused(peer, reason):
+                self.trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.ChunksInDoubt(partner, count):
+                log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
+
+    def _exchange(self, event: events.ExchangeEnded) -> None:
+        log.log(
+            logging.DEBUG if event.result == "done" else logging.INFO,
+            "exchange %d with %s %s: %d of %d chunks, %s, %.2f s",
+            event.exchange,
+            short(event.partner),
+            event.result,
+            event.chunks,
+            event.of,
+            event.codec,
+            event.duration,
+            extra={"exchange": event.exchange, "partner": event.partner.hex(), "round": self._peer.rounds.rounds},
+        )
+
+
+def _verdict(event: events.StateJudged) -> None:
+    if event.witness:
+        log.info(
+            "the model from %s is %s by %s: RMS distance %.3g, %.3g allowed",
+            short(event.source),
+            "found plausible" if event.plausible else "denied",
+            short(event.witness),
+            event.distance,
+            event.bound,
+        )
+    else:
+        log.info("nobody else could say whether the model from %s is plausible: it is taken", short(event.source))

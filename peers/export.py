@@ -1,0 +1,219 @@
+"""Makes a directory that `from_pretrained` loads out of a checkpoint and a base.
+
+A checkpoint holds what peers exchange: what is trained, and buffers. The base, a directory that `save_pretrained`
+wrote of the same model, has the rest: frozen and integer tensors, config.json, the tokenizer. Names are the base's, and
+numbers of what was trained are the checkpoint's, in the types they were trained in. Weights are copied in pieces, so
+that a model larger than memory can be exported. Nothing here may unpickle, or import torch or transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
+
+from gossipdp.errors import MismatchError
+from gossipdp.runtime.checkpoint import SIZES, TENSORS, Checkpoint
+from gossipdp.runtime.files import TEMPORARY, Files, replace_file, unwritable, write_file
+from peers.export_base import Base, Tensor
+
+__all__ = ["SHARD", "Exported", "export_file", "export_model", "trained"]
+
+SHARD: Final = 5 * 10**9
+"""bytes of one file of weights, unless a single tensor is larger"""
+FLOATING: Final = {form: dtype for dtype, form in TENSORS.items()}
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    trained: int
+    """tensors of the checkpoint"""
+    kept: int
+    """tensors of the base"""
+    files: int
+    """of weights"""
+    dropped: Sequence[str]
+    """tensors that the base has twice, for they are tied"""
+
+
+# -- the checkpoint ---------------------------------------------------------------------------------------------
+
+
+def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
+    """The tensors of `checkpoint` by name; `prefixes` are taken off the names that begin with them, in turn.
+
+    Raises:
+        MismatchError: GD-301, no name begins with one of them, or two names become one.
+        DataError: GD-601.
+    """
+    entries = {entry.name: entry for entry in checkpoint.entries()}
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in entries):
+            raise MismatchError(
+                "GD-301",
+                f"no tensor of the checkpoint has the prefix {prefix!r}",
+                seen=f"its first tensor is {next(iter(entries), 'none')}",
+                do="name a prefix as it stands there, its last dot included, or none",
+            )
+        short: dict[str, Any] = {}
+        for name, entry in entries.items():
+            if short.setdefault(name.removeprefix(prefix) or name, entry) is not entry:
+                raise MismatchError(
+                    "GD-301",
+                    f"without the prefix {prefix!r} two tensors have one name",
+                    seen=name.removeprefix(prefix),
+                    do="take the prefix off where the model is made",
+                )
+        entries = short
+    return {
+        name: Tensor(
+            TENSORS[entry.dtype],
+            entry.shape,
+            entry.numel * SIZES[TENSORS[entry.dtype]],
+            lambda entry=entry: checkpoint.values(entry),  # type: ignore[misc]
+        )
+        for name, entry in entries.items()
+    }
+
+
+def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
+    """One safetensors file of them. Raises DataError GD-602."""
+    replace_file(Files(), out, _file(tensors))
+
+
+# -- a directory ------------------------------------------------------------------------------------------------
+
+
+def export_model(
+    checkpoint: Checkpoint, out: Path, base: Path, *, prefixes: Sequence[str] = (), shard: int = SHARD
+) -> Exported:
+    """Write the directory `out`, which is not there yet, or is empty.
+
+    Raises:
+        MismatchError: GD-301, the base is of another model, or a prefix of none.
+        DataError: GD-601, GD-602, GD-609.
+    """
+    source, tensors = Base(base), trained(checkpoint, prefixes)
+    written = dict(source.tensors)
+    changed = set()
+    for name, tensor in tensors.items():
+        kept = source.name(name)
+        if kept is None or kept in changed or written[kept].shape != tensor.shape:
+            raise _differs(source, name, tensor, kept)
+        written[kept] = tensor
+        changed.add(kept)
+    dropped = [name for name in sorted(source.tensors.keys() - changed) if source.tied(name, changed)]
+    for name in dropped:
+        del written[name]
+    files = _shards(written, source.stem, shard)
+    _write_directory(out, files, source, written)
+    return Exported(len(tensors), len(written) - len(tensors), len(files), dropped)
+
+
+def _differs(base: Base, name: str, tensor: Tensor, kept: str | None) -> MismatchError:
+    do = "save the model that you train with save_pretrained, and name that directory"
+    if kept is None:
+        # Transformers 5 saves some models, mixtures of experts above all, under other names than they have.
+        do += "; with save_original_format=False if names still differ"
+        seen = f"{name} is not in {base.directory}"
+        words = name.split(".")
+        if later := next((at for at in range(1, len(words)) if ".".join(words[at:]) in base.tensors), 0):
+            prefix = ".".join(words[:later]) + "."
+            seen, do = f"{seen}, but {name.removeprefix(prefix)} is", f"--strip-prefix {prefix}"
+        elif longer := next((each for each in base.tensors if each.endswith(f".{name}")), ""):
+            seen += f", but {longer} is"
+    elif base.tensors[kept].shape != tensor.shape:
+        seen = f"{name} has the shape {tensor.shape}, and {base.tensors[kept].shape} in {base.directory}"
+    else:
+        seen = f"{name} is {kept} in {base.directory}, and so is another"
+    return MismatchError("GD-301", "the base is of another model", seen=seen, do=do)
+
+
+def _shards(tensors: Mapping[str, Tensor], stem: str, most: int) -> dict[str, dict[str, Tensor]]:
+    """Which file holds what: files are filled in order, as Transformers fills them."""
+    groups: list[dict[str, Tensor]] = [{}]
+    room = most
+    for name, tensor in tensors.items():
+        if tensor.size > room and groups[-1]:
+            groups.append({})
+            room = most
+        groups[-1][name] = tensor
+        room -= tensor.size
+    if len(groups) == 1:
+        return {f"{stem}.safetensors": groups[0]}
+    return {f"{stem}-{at:05d}-of-{len(groups):05d}.safetensors": group for at, group in enumerate(groups, 1)}
+
+
+def _write_directory(
+    out: Path, files: Mapping[str, Mapping[str, Tensor]], base: Base, tensors: Mapping[str, Tensor]
+) -> None:
+    """All of it, or nothing."""
+    made, system = out.with_name(f"{TEMPORARY}{out.name}-{os.getpid()}"), Files()
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise FileExistsError(f"{out} is there already, and is left as it is")
+        if made.exists():  # of a process of this number that was killed
+            system.remove(made)
+        system.make_directory(made)
+        for path in base.beside():
+            shutil.copyfile(path, made / path.name)
+        if dtype := _one_dtype(tensors.values()):
+            _set_dtype(made / "config.json", base.config, dtype)
+        for name, group in files.items():
+            write_file(system, made / name, _file(group))
+        if len(files) > 1:
+            size = sum(tensor.size for tensor in tensors.values())
+            places = {tensor: name for name, group in files.items() for tensor in group}
+            index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+            _write_json(made / f"{base.stem}.safetensors.index.json", index)
+        system.sync_directory(made)
+        system.rename(made, out)
+        system.sync_directory(out.parent)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    finally:
+        with suppress(OSError):
+            system.remove(made)
+
+
+def _file(tensors: Mapping[str, Tensor]) -> Iterator[bytes | NDArray[Any]]:
+    # The widest numbers first, as the library itself writes: each then begins at a multiple of its size.
+    names = sorted(tensors, key=lambda name: -SIZES.get(tensors[name].dtype, 1))
+    yield _header({name: tensors[name] for name in names})
+    for name in names:
+        yield from tensors[name].contents()
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.size
+        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _one_dtype(tensors: Iterable[Tensor]) -> str:
+    """The type of all floating-point tensors, if that is one; else ""."""
+    found = {FLOATING[tensor.dtype] for tensor in tensors if tensor.dtype in FLOATING}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _set_dtype(path: Path, config: Mapping[str, Any], dtype: str) -> None:
+    """Transformers loads in the type that config.json says: what was trained in another is not rounded to it."""
+    key = next((key for key in ("dtype", "torch_dtype") if isinstance(config.get(key), str)), "")
+    if key and config[key] != dtype:
+        _write_json(path, {**config, key: dtype})
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

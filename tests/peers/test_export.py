@@ -1,0 +1,349 @@
+"""An export: named tensors in the model's types, alone or with what a base has, as `from_pretrained` reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import load_file, save_file
+
+import peers.cli
+from gossipdp.errors import DataError, MismatchError
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime.checkpoint import Checkpoint
+from gossipdp.runtime.store import CheckpointMeta, Store
+from peers import export
+from peers.export_base import Base
+
+Save = Callable[..., Checkpoint]
+
+
+def meta(schema: str = "") -> CheckpointMeta:
+    return CheckpointMeta(
+        network="tiny", run="", peer="", incarnation=1, round=7, clock=50, steps=50, samples=400, schema=schema
+    )
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Save:
+    """`checkpoint(w=array, ...)`: what a peer saved of these parameters, in float32 or as `dtypes` says."""
+
+    def save(dtypes: Mapping[str, str] = {}, **values: np.ndarray) -> Checkpoint:
+        schema = Schema.of(
+            (name.replace("__", "."), array.shape, dtypes.get(name, "float32"), "parameter")  # type: ignore[misc]
+            for name, array in values.items()
+        )
+        anchor = np.concatenate([array.astype(np.float32).ravel() for array in values.values()])
+        store = Store(tmp_path / "checkpoints")
+        return store.verify(store.save({"anchor": anchor}, meta(schema.digest.hex()), schema.to_bytes()))
+
+    return save
+
+
+def base_of(directory: Path, tensors: Mapping[str, np.ndarray], stem: str = "model", **config: Any) -> Path:
+    directory.mkdir()
+    save_file(dict(tensors), directory / f"{stem}.safetensors")
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def grid(*shape: int, start: float = 0.0) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + np.float32(start)
+
+
+# -- one file ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_has_named_tensors_in_the_models_dtypes(tmp_path: Path) -> None:
+    schema = Schema.of(
+        [
+            ("layer.weight", (4, 3), "float32", "parameter"),
+            ("layer.bias", (4,), "bfloat16", "parameter"),
+            ("running_mean", (), "float64", "buffer"),
+            ("head.weight", (2, 5), "float16", "parameter"),
+        ]
+    )
+    at = {entry.name: slice(entry.offset, entry.stop) for entry in schema.entries}
+    values = np.random.default_rng(1).standard_normal(schema.size).astype(np.float32)
+    values[at["layer.bias"]] = [1 + 2**-8, 1 + 3 * 2**-8, -1.001, 3e38]  # two ties, and two that are none
+    values[at["head.weight"]][4] = 1e6
+    store = Store(tmp_path / "c")
+    store.save({"anchor": values, "momentum": np.zeros_like(values)}, meta(), schema.to_bytes())
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    (tmp_path / f".unfinished-model.safetensors-{os.getpid()}").write_bytes(b"of a process of this number, killed")
+    export.export_file(export.trained(checkpoint), tmp_path / "model.safetensors")
+    tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
+    assert {name: (tensor["dtype"], tensor["shape"]) for name, tensor in tensors.items()} == {
+        "layer.weight": ("F32", [4, 3]),
+        "layer.bias": ("BF16", [4]),
+        "head.weight": ("F16", [2, 5]),
+        "running_mean": ("F64", []),
+    }
+    assert bytes(tensors["layer.weight"]["data"]) == values[at["layer.weight"]].tobytes()
+    bias = (np.frombuffer(tensors["layer.bias"]["data"], np.uint16).astype(np.uint32) << 16).view(np.float32)
+    assert bias[:3].tolist() == [1.0, 1 + 2**-6, -1.0] and abs(bias[3] / 3e38 - 1) < 2**-9
+    half = np.frombuffer(tensors["head.weight"]["data"], np.float16)
+    assert half[4] == 65504, "past the range of float16: its largest number, never infinity"
+    assert np.array_equal(np.delete(half, 4), np.delete(values[at["head.weight"]], 4).astype(np.float16))
+    assert np.frombuffer(tensors["running_mean"]["data"], np.float64) == np.float64(values[at["running_mean"]])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model.safetensors"]
+
+
+@pytest.mark.parametrize("schema", [b"", b"\xc1", Schema.of([("w", (7,), "float32", "parameter")]).to_bytes()])
+def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, schema: bytes) -> None:
+    store = Store(tmp_path / "c")
+    store.save({"anchor": np.zeros(8, np.float32)}, meta(), schema)
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    with pytest.raises(DataError, match="GD-601"):
+        export.trained(checkpoint)
+
+
+def test_numbers_of_each_type_begin_at_a_multiple_of_their_size(checkpoint: Save, tmp_path: Path) -> None:
+    saved = checkpoint({"a": "float16"}, a=grid(3), b=grid(2), c=grid(1))
+    export.export_file(export.trained(saved), tmp_path / "out.safetensors")
+    raw = (tmp_path / "out.safetensors").read_bytes()
+    entries = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    assert {name: entries[name]["data_offsets"][0] for name in "abc"} == {"b": 0, "c": 8, "a": 12}
+    assert load_file(tmp_path / "out.safetensors")["b"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "names"),
+    [
+        ((), ["module.w", "module.b", "head"]),
+        (("module.",), ["w", "b", "head"]),
+        (("module.", "he"), ["w", "b", "ad"]),
+    ],
+)
+def test_prefixes_are_taken_off_names(checkpoint: Save, prefixes: tuple[str, ...], names: list[str]) -> None:
+    saved = checkpoint(module__w=grid(2), module__b=grid(1), head=grid(1))
+    assert list(export.trained(saved, prefixes)) == names
+
+
+@pytest.mark.parametrize(
+    ("prefix", "cause", "seen"),
+    [
+        ("model.", "no tensor of the checkpoint has the prefix 'model.'", "its first tensor is module.w"),
+        ("module.", "without the prefix 'module.' two tensors have one name", "w"),
+    ],
+)
+def test_a_prefix_of_no_name_or_that_makes_two_names_one_is_gd_301(
+    checkpoint: Save, prefix: str, cause: str, seen: str
+) -> None:
+    with pytest.raises(MismatchError, match="GD-301") as caught:
+        export.trained(checkpoint(module__w=grid(2), w=grid(1)), (prefix,))
+    assert (caught.value.cause, caught.value.seen) == (cause, seen)
+
+
+# -- a directory -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_trained_and_what_is_no_weight_comes_from_the_base(checkpoint: Save, tmp_path: Path) -> None:
+    base = base_of(
+        tmp_path / "base",
+        {"w": grid(2, 3), "frozen": grid(4).astype(np.float16), "count": np.array(3), "b": np.zeros((), np.float32)},
+        model_type="tiny",
+    )
+    beside = {
+        "tokenizer.json": "{}",
+        "merges.txt": "a b",
+        "chat_template.jinja": "{{ x }}",
+        "modeling_tiny.py": "X = 1",
+    }
+    for name, text in {**beside, "trainer_state.json": "{}", "optimizer.pt": "", "training_args.bin": ""}.items():
+        (base / name).write_text(text)
+    saved = checkpoint(w=grid(2, 3, start=10.0), b=np.float32(5.0).reshape(()))
+    made = export.export_model(saved, tmp_path / "out", base)
+    assert made == (2, 2, 1, [])
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert np.array_equal(found["w"], grid(2, 3, start=10.0)) and found["b"] == 5.0 and found["count"] == 3
+    assert np.array_equal(found["frozen"], grid(4).astype(np.float16)) and found["frozen"].dtype == np.float16
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors", *beside}
+    assert (tmp_path / "out" / "merges.txt").read_text() == "a b"
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "checkpoints", "out"}, "nothing unfinished is left"
+
+
+def test_a_big_model_is_written_as_shards_and_read_from_them(checkpoint: Save, tmp_path: Path) -> None:
+    tensors = {"a": grid(10), "b": grid(5, start=1.0), "c": grid(5, start=2.0), "d": grid(40, start=3.0)}
+    base = base_of(tmp_path / "base", tensors)
+    saved = checkpoint(b=grid(5, start=9.0))
+    made = export.export_model(saved, tmp_path / "out", base, shard=60)
+    assert made.files == 3, "40 and 20 bytes, 20, and a tensor of 160 that is alone"
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    names = [f"model-0000{at}-of-00003.safetensors" for at in (1, 2, 3)]
+    assert index == {
+        "metadata": {"total_size": 240},
+        "weight_map": {"a": names[0], "b": names[0], "c": names[1], "d": names[2]},
+    }
+    assert set(load_file(tmp_path / "out" / names[0])) == {"a", "b"}
+    again = export.export_model(saved, tmp_path / "again", tmp_path / "out")
+    assert again == (1, 3, 1, []) and not (tmp_path / "again" / "model.safetensors.index.json").exists()
+    found = load_file(tmp_path / "again" / "model.safetensors")
+    assert all(np.array_equal(found[name], tensors[name]) for name in "acd")
+    assert np.array_equal(found["b"], grid(5, start=9.0))
+
+
+@pytest.mark.parametrize(
+    ("config", "dropped"),
+    [
+        ({"tie_word_embeddings": True, "vocab_size": 4}, ["lm_head.weight"]),
+        ({"text_config": {"tie_word_embeddings": True, "vocab_size": 4}}, ["lm_head.weight"]),
+        ({"tie_word_embeddings": False, "vocab_size": 4}, []),
+        ({"tie_word_embeddings": True, "vocab_size": 5}, []),
+    ],
+)
+def test_a_tied_copy_in_the_base_does_not_stay_as_it_was(
+    checkpoint: Save, tmp_path: Path, config: dict[str, Any], dropped: list[str]
+) -> None:
+    base = base_of(
+        tmp_path / "base",
+        {
+            "wte.weight": grid(4, 2),
+            "lm_head.weight": grid(4, 2),
+            "other": grid(4, 2, start=1.0),
+            "zeros": np.zeros((4, 2), np.float32),
+            "bias": np.zeros((4, 2), np.float32),
+        },
+        **config,
+    )
+    made = export.export_model(checkpoint(wte__weight=grid(4, 2, start=7.0), bias=grid(4, 2)), tmp_path / "out", base)
+    assert made.dropped == dropped
+    names = {"wte.weight", "lm_head.weight", "other", "zeros", "bias"} - set(dropped)
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == names
+
+
+@pytest.mark.parametrize(
+    ("frozen", "key", "said"),
+    [
+        (np.float32, "dtype", "float32"),
+        (np.float32, "torch_dtype", "float32"),
+        (np.float16, "dtype", "float16"),
+    ],
+)
+def test_the_configuration_says_the_type_of_all_weights(
+    checkpoint: Save, tmp_path: Path, frozen: type, key: str, said: str
+) -> None:
+    base = base_of(
+        tmp_path / "base", {"w": grid(2).astype(np.float16), "f": grid(2).astype(frozen)}, **{key: "float16"}
+    )
+    export.export_model(checkpoint(w=grid(2)), tmp_path / "out", base)
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {key: said}
+
+
+def test_adapters_of_peft_have_the_names_that_peft_saves(checkpoint: Save, tmp_path: Path) -> None:
+    names = {
+        "base_model.model.q.lora_A.default.weight": "base_model.model.q.lora_A.weight",
+        "base_model.model.e.lora_embedding_A.default": "base_model.model.e.lora_embedding_A",
+        "base_model.model.head.modules_to_save.default.weight": "base_model.model.head.weight",
+    }
+    base = base_of(tmp_path / "base", {name: grid(2) for name in names.values()}, stem="adapter_model")
+    (base / "adapter_config.json").write_text("{}")
+    saved = checkpoint(**{name: grid(2, start=at) for at, name in enumerate(names, 1)})
+    assert export.export_model(saved, tmp_path / "out", base).trained == 3
+    found = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert [found[name][0] for name in names.values()] == [1, 2, 3]
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("trained", "seen", "do"),
+    [
+        ({"module.h.w": (2, 3)}, "module.h.w is not in BASE, but h.w is", "--strip-prefix module."),
+        ({"_orig_mod.module.h.w": (2, 3)}, "but h.w is", "--strip-prefix _orig_mod.module."),
+        ({"w": (2, 3)}, "w is not in BASE, but h.w is", "save the model"),
+        ({"value_head": (2,)}, "value_head is not in BASE", "save_original_format=False"),
+        ({"h.w": (3, 2)}, "h.w has the shape (3, 2), and (2, 3) in BASE", "save the model"),
+    ],
+)
+def test_a_base_of_another_model_is_gd_301(
+    checkpoint: Save, tmp_path: Path, trained: dict[str, tuple[int, ...]], seen: str, do: str
+) -> None:
+    base = base_of(tmp_path / "base", {"h.w": grid(2, 3)})
+    with pytest.raises(MismatchError, match="GD-301 the base is of another model") as caught:
+        export.export_model(
+            checkpoint(**{name: grid(*shape) for name, shape in trained.items()}), tmp_path / "out", base
+        )
+    assert seen in caught.value.seen.replace(str(base), "BASE")
+    assert do in caught.value.do
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_tensors_that_peft_would_save_under_one_name_are_gd_301(checkpoint: Save, tmp_path: Path) -> None:
+    base = base_of(tmp_path / "base", {"b.q.lora_A.weight": grid(2)}, stem="adapter_model")
+    saved = checkpoint(b__q__lora_A__one__weight=grid(2), b__q__lora_A__two__weight=grid(2))
+    with pytest.raises(MismatchError, match="GD-301") as caught:
+        export.export_model(saved, tmp_path / "out", base)
+    assert "b.q.lora_A.two.weight is b.q.lora_A.weight in" in caught.value.seen and "so is another" in caught.value.seen
+
+
+@pytest.mark.parametrize(
+    ("files", "seen"),
+    [
+        ({}, "no weights in safetensors"),
+        ({"pytorch_model.bin": b""}, "no weights in safetensors"),
+        ({"a.safetensors": b"", "b.safetensors": b""}, "several models: a.safetensors, b.safetensors"),
+        ({"model.safetensors": b"\xff" * 64}, "model.safetensors: header past"),
+        ({"model.safetensors": b"\x02\0\0\0\0\0\0\0{]"}, "model.safetensors: "),
+        ({"model.safetensors.index.json": b"[]"}, "model.safetensors.index.json is no object"),
+        ({"model.safetensors.index.json": b'{"weight_map": {}}'}, "names no files of this directory"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"w": "../w"}}'}, "names no files of this directory"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"w": "w.safetensors"}}'}, "w.safetensors: "),
+    ],
+)
+def test_a_directory_that_is_no_base_is_gd_609(tmp_path: Path, files: dict[str, bytes], seen: str) -> None:
+    for name, contents in files.items():
+        (tmp_path / name).write_bytes(contents)
+    with pytest.raises(DataError, match="GD-609") as caught:
+        Base(tmp_path)
+    assert seen in caught.value.seen and "save_pretrained" in caught.value.do
+
+
+def test_a_base_that_is_not_there_or_whose_configuration_is_broken_is_gd_609(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="GD-609"):
+        Base(tmp_path / "nowhere")
+    base = base_of(tmp_path / "base", {"w": grid(2)})
+    (base / "config.json").write_text("{")
+    with pytest.raises(DataError, match="GD-609") as caught:
+        Base(base)
+    assert caught.value.seen.startswith("config.json: ")
+
+
+def test_what_is_there_is_left_as_it_is(checkpoint: Save, tmp_path: Path) -> None:
+    base, out = base_of(tmp_path / "base", {"w": grid(2)}), tmp_path / "out"
+    out.mkdir()
+    saved = checkpoint(w=grid(2, start=1.0))
+    export.export_model(saved, out, base)
+    for taken in (out, out / "config.json"):
+        with pytest.raises(DataError, match="GD-602") as caught:
+            export.export_model(saved, taken, base)
+        assert "is there already" in caught.value.seen
+    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_the_command_says_what_it_wrote_and_which_base_is_none(
+    checkpoint: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("GOSSIPDP_")]:
+        monkeypatch.delenv(variable)
+    checkpoint(module__wte=grid(4, 2, start=1.0))
+    config = {"tie_word_embeddings": True, "vocab_size": 4}
+    base_of(tmp_path / "base", {"wte": grid(4, 2), "head": grid(4, 2), "frozen": grid(300)}, **config)
+    words = ["--home", str(tmp_path), "checkpoint", "export", "out", "--base", "base", "--strip-prefix", "module."]
+    assert peers.cli.main([*words, "--shard", "1e-6"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote out: 1 tensors of round 7, 1 of base; files of weights: 2",
+        "left out head: it is tied, and from_pretrained ties it again",
+    ]
+    assert peers.cli.main([*words[:-2], "--base", "nowhere"]) == 8
+    assert capsys.readouterr().err.startswith("GD-609 nowhere is no base of an export")
+    assert peers.cli.main(words[:-2]) == 6
+    assert "do:   --strip-prefix module." in capsys.readouterr().err

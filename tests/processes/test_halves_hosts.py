@@ -1,0 +1,107 @@
+"""Two halves of a network that trained apart meet again: the smaller side keeps what it had, and follows (I15)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Host, end, until
+
+from gossipdp.runtime.checkpoint import verify
+from gossipdp.runtime.store import Store
+from peers import home as homes
+from simulations.wan.hosts import Lab, unavailable
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+WHY_NOT = unavailable()
+PORT = 4710
+EVERY, APART = 10, 8
+SETTINGS = f"[exchange]\nevery = {EVERY}\napart_rounds = {APART}\nwarmup_steps = 0\n"
+LARGER, SMALLER = (0, 2, 4), (1, 3)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(len(LARGER + SMALLER)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, lab: Lab) -> Iterator[list[Host]]:
+    """One network, each host in a namespace; nothing started."""
+    made = [
+        Host(
+            tmp_path,
+            f"h{number}",
+            founder=number == 0,
+            address=place.address,
+            port=PORT,
+            within=place.command,
+            settings=SETTINGS,
+        )
+        for number, place in enumerate(lab.hosts)
+    ]
+    made[0].settle_in(None)
+    invite = homes.write_invite(made[0].home, [made[0].address], homes.read_config(made[0].home, {}, {}))
+    for host in made[1:]:
+        host.settle_in(invite.read_text())
+    try:
+        yield made
+    finally:
+        end(made)
+
+
+def met(host: Host, other: Host) -> int:
+    return int(host.member(other.name).get("exchanges", 0))
+
+
+def failed(host: Host) -> int:
+    return int(host.status()["members"]["failed"])
+
+
+def pinned(host: Host) -> list[Path]:
+    store = Store(host.home / "checkpoints")
+    return [path for path in store.list() if store.pinned(path)]
+
+
+@pytest.mark.namespaces
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here")
+def test_cut_for_many_rounds__GD_607_a_pinned_checkpoint_and_one_network_again(lab: Lab, hosts: list[Host]) -> None:
+    larger, smaller = ([hosts[number] for number in side] for side in (LARGER, SMALLER))
+    for host in hosts:
+        host.start_daemon()
+        host.start_training()
+    for host, other in itertools.permutations(hosts, 2):
+        until(f"{host.name} meets {other.name}", lambda h=host, o=other: met(h, o) > 0, 90, hosts)
+
+    lab.cut([lab.hosts[number] for number in SMALLER])
+    for side, others in ((larger, smaller), (smaller, larger)):
+        for host in side:
+            until(f"{host.name} has lost them", lambda h=host, o=others: failed(h) == len(o), 60, hosts)
+    clocks = {host.name: host.status()["clock"] for host in hosts}
+    for host in hosts:
+        far = clocks[host.name] + 3 * APART * EVERY
+        until(f"{host.name} trains on", lambda h=host, f=far: h.status()["clock"] >= f, 60, hosts)
+    assert not any(host.status()["resyncs"] or pinned(host) for host in hosts)
+
+    lab.heal()
+    for host in smaller:
+        until(f"{host.name} follows", lambda h=host: h.status()["resyncs"].get("apart"), 90, hosts)
+    for host in hosts:
+        until(f"{host.name} is of one network", lambda h=host: not h.status()["apart"], 60, hosts)
+    before = {pair: met(*pair) for pair in itertools.permutations(hosts, 2)}
+    for (host, other), count in before.items():
+        what = f"{host.name} meets {other.name} again"
+        until(what, lambda h=host, o=other, c=count: met(h, o) > c, 90, hosts)
+
+    for host in hosts:
+        assert "GD-607" in host.text()
+        assert host.status()["resyncs"] == ({"apart": 1} if host in smaller else {})
+    for host in smaller:
+        (kept,) = pinned(host)
+        assert (Store.why_pinned(kept) or "").startswith("GD-607") and verify(kept).meta.clock > clocks[host.name]
+    assert not any(pinned(host) for host in larger)
+    now = [host.status()["clock"] for host in hosts]
+    assert max(now) - min(now) < 20 * EVERY, now

@@ -1,0 +1,61 @@
+"""Moments between real processes: of a training process that was killed, and of one on a host that joins."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Host, Network, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+SCRIPT = Path(__file__).with_name("training_moments.py")
+SETTINGS = "[exchange]\nmoments = {}\nevery = 10\nwarmup_steps = 0\n"
+
+
+def train(host: Host) -> None:
+    host.start_training([sys.executable, str(SCRIPT), str(host.home.with_suffix(".notes"))])
+
+
+def notes(host: Host) -> list[dict[str, Any]]:
+    path = host.home.with_suffix(".notes")
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def start(network: Callable[..., Network], moments: str) -> tuple[Network, Host, Host]:
+    """Two hosts; the founder has trained for 1000 steps."""
+    two = network(2, settings=SETTINGS.format(moments))
+    two.settle_in()
+    first, second = two.hosts
+    first.start_daemon()
+    train(first)
+    until("the founder has trained", lambda: len(notes(first)) == 2, 60, two.hosts)
+    return two, first, second
+
+
+@pytest.mark.parametrize("moments", ["true", "false"])
+def test_joiner_and_a_process_that_was_killed_begin_with_moments(network: Callable[..., Network], moments: str) -> None:
+    two, first, second = start(network, moments)
+    [fresh, trained] = notes(first)
+    assert fresh["begins"] == 0
+    second.start_daemon()
+    train(second)
+    until("the joiner trains", lambda: len(notes(second)) == 1, 60, two.hosts)
+    [joined] = notes(second)
+    assert first.training is not None
+    first.training.kill()
+    train(first)
+    until("the killed process is back", lambda: len(notes(first)) == 3, 60, two.hosts)
+    again = notes(first)[2]
+    print(f"moments = {moments}: loss {trained['loss']:.4f}; first 20 steps of the joiner {joined['loss']:.4f}, "
+          f"of the one killed {again['loss']:.4f}")  # fmt: skip
+    if moments == "true":
+        assert joined["begins"] > 100 and joined["second"] > 0.0
+        assert again["begins"] > 900 and again["second"] > 0.0
+        assert "the optimizer's moments came from" in second.text()
+    else:
+        assert joined["begins"] == again["begins"] == 0

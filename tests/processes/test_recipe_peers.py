@@ -1,0 +1,122 @@
+"""Recipes as peers of a real network: two daemons on loopback, a script of `peers/jobs/recipes` on each.
+
+What the daemons keep is exported, loaded as people load it, and must be one trained model.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from running import Host, Network, gossipdp, until
+from safetensors.torch import load_file
+
+from peers.jobs import byte_gpt
+
+RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
+SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
+UNTRAINED = 5.5
+"""nats a byte"""
+AGREE = 0.02
+"""nats between two anchors that were last averaged a round ago, or two"""
+
+
+def held_out() -> torch.Tensor:
+    return byte_gpt.validation_windows(64, 32)
+
+
+def loss_of_bytes(host: Host, out: Path, *words: str) -> float:
+    export(host, out, *words)
+    model = byte_gpt.build_model("0.25M", seed=1)
+    found = model.load_state_dict(load_file(out), strict=False)
+    assert not found.unexpected_keys and set(found.missing_keys) <= {"head.weight", "embedding.weight"}, found
+    return byte_gpt.evaluate(model, held_out())
+
+
+def loss_of_lightning(host: Host, out: Path) -> float:
+    return loss_of_bytes(host, out, "--strip-prefix", "gpt.")
+
+
+def loss_of_transformers(host: Host, out: Path) -> float:
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=256, n_positions=64, n_embd=96, n_layer=2, n_head=3)
+    transformers.GPT2LMHeadModel(config).save_pretrained(out / "base")
+    export(host, out / "model", "--base", str(out / "base"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(out / "model").eval()
+    with torch.no_grad():
+        return float(model(input_ids=held_out(), labels=held_out()).loss)
+
+
+def export(host: Host, out: Path, *words: str) -> None:
+    done = gossipdp("--home", str(host.home), "checkpoint", "export", str(out), *words)
+    assert done.returncode == 0, done.stderr
+
+
+def command(recipe: str, steps: int, ranks: int, out: Path, short: str) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    script = [sys.executable, *launcher, str(RECIPES / f"{recipe}_gossip.py"), str(steps), str(out)]
+    # No framework asks its maker for anything; Ray's sockets lie in its own folder, and a socket's path is short.
+    return [
+        "env",
+        "HF_HUB_OFFLINE=1",
+        "CUDA_VISIBLE_DEVICES=",
+        f"RAY_TMPDIR={short}",
+        "RAY_USAGE_STATS_ENABLED=0",
+        *script,
+    ]
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
+@pytest.mark.parametrize(
+    ("recipe", "needs", "steps", "ranks", "loss"),
+    [
+        ("plain", "", 120, 1, loss_of_bytes),
+        pytest.param("ddp", "", 240, 2, loss_of_bytes, marks=pytest.mark.long),
+        pytest.param("fsdp", "", 240, 2, loss_of_bytes, marks=pytest.mark.long),
+        pytest.param("hf_trainer", "transformers", 240, 1, loss_of_transformers, marks=pytest.mark.long),
+        pytest.param("lightning_trainer", "lightning", 240, 1, loss_of_lightning, marks=pytest.mark.long),
+        pytest.param("accelerate_loop", "accelerate", 240, 2, loss_of_bytes, marks=pytest.mark.long),
+        pytest.param("ray_train", "ray", 240, 1, loss_of_bytes, marks=pytest.mark.long),
+    ],
+)
+def test_two_hosts_of_a_recipe_are_one_model_when_exported(
+    network: Callable[..., Network],
+    tmp_path: Path,
+    recipe: str,
+    needs: str,
+    steps: int,
+    ranks: int,
+    loss: Callable[[Host, Path], float],
+) -> None:
+    if needs:
+        pytest.importorskip(needs, reason=f"{needs} is not installed")
+    made = network(2, settings=SETTINGS)
+    made.settle_in()
+    with tempfile.TemporaryDirectory(prefix="ray") as short:
+        for host in made.hosts:
+            host.start_daemon()
+            host.start_training(command(recipe, steps, ranks, tmp_path / f"{host.name}.safetensors", short))
+        for host in made.hosts:
+            assert host.training is not None
+            until(f"{host.name} has trained", lambda host=host: host.training.code is not None, 300, made.hosts)
+            assert host.training.code == 0, host.last_words()
+    exchanges = [host.exchanges() for host in made.hosts]
+    losses = []
+    for host in made.hosts:
+        assert (tmp_path / f"{host.name}.safetensors").stat().st_size > 0
+        assert gossipdp("--home", str(host.home), "leave").returncode == 0
+        assert host.daemon is not None and host.daemon.ended(30) == 0, host.last_words()
+        losses.append(loss(host, tmp_path / f"{host.name}-exported"))
+    print(f"{recipe}, {ranks} ranks: {exchanges} exchanges, {losses[0]:.3f} and {losses[1]:.3f} nats")
+    assert min(exchanges) >= 8
+    assert abs(losses[0] - losses[1]) <= AGREE
+    assert max(losses) < UNTRAINED - 2.0
+    for host in made.hosts:
+        # Not every traceback: on a busy host Ray's own actors complain, and go on.
+        assert "GD-501" not in host.text() and f'File "{RECIPES.parents[2] / "gossipdp"}' not in host.text()

@@ -1,0 +1,72 @@
+"""What people read: each trouble once a minute, in log, status and metrics; and how a re-sync ended."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any, cast
+
+import pytest
+
+from gossipdp.protocol import events
+from gossipdp.protocol.messages import short
+from gossipdp.runtime.journal import AGAIN, Journal
+
+SOURCE = b"s" * 32
+
+
+class Listener:
+    """Stands in for status and metrics."""
+
+    def __init__(self) -> None:
+        self.heard: list[events.Event] = []
+        self.notices: deque[str] = deque()
+
+    def observe(self, event: events.Event) -> None:
+        self.heard.append(event)
+
+
+@pytest.fixture
+def listeners(caplog: pytest.LogCaptureFixture) -> tuple[Journal, Listener, Listener]:
+    caplog.set_level(logging.INFO, "gossipdp.node")
+    status, metrics = Listener(), Listener()
+    return Journal(cast(Any, None), cast(Any, status), cast(Any, metrics)), status, metrics
+
+
+Listeners = tuple[Journal, Listener, Listener]
+
+
+def test_same_trouble_is_said_once_a_minute(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
+    journal, status, metrics = listeners
+    for now in (0.0, 1.0, AGAIN - 0.1, AGAIN, AGAIN + 1.0):
+        journal.trouble("GD-102", "nobody can dial this peer", now)
+    journal.trouble("GD-102", "another address", 2.0)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["GD-102 nobody can dial this peer"] * 2 + ["GD-102 another address"]
+    assert list(status.notices) == told and not metrics.heard
+    assert {vars(record)["code"] for record in caplog.records} == {"GD-102"}
+
+
+def test_trouble_of_the_daemons_own_is_counted_each_time(listeners: Listeners) -> None:
+    journal, status, metrics = listeners
+    for now in (0.0, 1.0):
+        journal.counted("GD-602", "still being written", now)
+    assert metrics.heard == [events.Notice("GD-602", "still being written")] * 2
+    assert list(status.notices) == ["GD-602 still being written"]
+
+
+@pytest.mark.parametrize(
+    ("complete", "outcome"),
+    [
+        (True, f"model fetched from {short(SOURCE)}"),
+        (False, "nobody left to fetch the model from, it goes on with its own"),
+    ],
+)
+def test_end_of_a_resync_says_whose_model_this_peer_holds(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture, complete: bool, outcome: str
+) -> None:
+    journal, status, metrics = listeners
+    event = events.ResyncEnded("apart", SOURCE, complete, 3.0)
+    journal.observe(event, 0.0)
+    assert status.heard == metrics.heard == [event]
+    assert caplog.messages == [f"re-sync (apart) ended after 3.0 s: {outcome}"]

@@ -1,0 +1,83 @@
+"""The long campaign: parts, resumption, and what is told of a seed that fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simulations import campaign as campaigns
+from simulations.campaign import Part, State, fingerprint, main, play
+
+
+@pytest.fixture
+def seeds_played(monkeypatch):
+    """Seeds cost nothing, and 13 fails; parts are played in this process."""
+    played = []
+
+    def run_seed(seed):
+        played.append(seed)
+        if seed == 13:
+            raise AssertionError("I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace")
+
+    monkeypatch.setattr(campaigns, "run_seed", run_seed)
+    monkeypatch.setattr(campaigns, "campaign", lambda parts, processes: map(play, parts))
+    return played
+
+
+@pytest.mark.parametrize(
+    ("finished", "parts"),
+    [
+        ([], [(5, 15), (15, 25), (25, 28)]),
+        ([(5, 15)], [(15, 25), (25, 28)]),
+        ([(15, 25)], [(5, 15), (25, 28)]),
+        ([(0, 7), (9, 26), (26, 40)], [(7, 9)]),
+        ([(0, 3), (40, 50)], [(5, 15), (15, 25), (25, 28)]),
+        ([(0, 30)], []),
+    ],
+)
+def test_what_is_missing_is_played_in_parts_and_nothing_twice(finished, parts):
+    state = State("code", finished)
+    assert [(part.start, part.stop) for part in state.missing(5, 28, 10)] == parts
+
+
+def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_played, capsys):
+    assert main(["--first", "10", "--last", "20", "--part", "5"]) == 1
+    told = capsys.readouterr().out
+    assert seeds_played == [*range(10, 20)]
+    assert "seed 13 FAILED: I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace" in told
+    assert told.splitlines()[-1].startswith("10 seeds, 1 failed")
+
+
+def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):
+    path = tmp_path / "t1.json"
+    begun = State(fingerprint())
+    begun.take(Part(10, 15, {13: "I2: twice"}, 2.0))
+    begun.save(path)
+    assert main(["--first", "10", "--last", "22", "--part", "5", "--state", str(path)]) == 1
+    assert seeds_played == [*range(15, 22)]
+    after = State.load(path, fingerprint())
+    assert after.finished == [(10, 15), (15, 20), (20, 22)] and after.failed == {13: "I2: twice"} and after.seeds == 12
+    assert "5 seeds were played before, 1 failed" in capsys.readouterr().out
+
+
+def test_state_of_other_code_is_refused(seeds_played, tmp_path, capsys):
+    path = tmp_path / "t1.json"
+    path.write_text(json.dumps({"code": "other", "finished": [[10, 15]], "failed": {}, "seconds": 1.0}))
+    with pytest.raises(SystemExit):
+        main(["--first", "10", "--last", "20", "--state", str(path)])
+    assert "was written by other code" in capsys.readouterr().err and seeds_played == []
+
+
+def test_fingerprint_changes_with_any_module(tmp_path):
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / "peer.py").write_text("x = 1\n")
+    before = fingerprint(tmp_path, ["protocol"])
+    (tmp_path / "protocol" / "peer.py").write_text("x = 2\n")
+    assert fingerprint(tmp_path, ["protocol"]) != before
+
+
+def test_real_seeds_in_processes_of_their_own():
+    parts = sorted(campaigns.campaign([range(3, 4), range(9, 10)], 2), key=lambda part: part.first)
+    assert [(part.first, part.last, part.failed) for part in parts] == [(3, 4, {}), (9, 10, {})]
+    assert all(part.seconds > 0 for part in parts)

@@ -1,0 +1,57 @@
+"""The tests' daemon of one peer, with the real keeper of moments; several may hold the same, as if fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ledger_daemon import WIDTH, LedgerDaemon
+
+from gossipdp.protocol.moments import Moments
+from gossipdp.runtime import link as links
+from gossipdp.runtime.moments import MomentsKeeper
+
+
+class MomentsDaemon(LedgerDaemon):
+    def __init__(self, home: Path, *, moments_every: int = 1, held: Moments | None = None, **options: Any) -> None:
+        super().__init__(home, **options)
+        self.moments_every, self.held = moments_every, held
+        self.keeper = MomentsKeeper(self._run)
+        self.told: list[str] = []
+
+    def _run(self, piece: Any) -> None:
+        self.keeper.ran(piece())
+
+    def begin_session(self) -> None:
+        """As the base's, and says what there is of moments."""
+        if self.a is None:
+            self.a = self.region.x.copy()
+        if self.v is None:
+            self.v = 0.0 * self.a
+        self.region.x[:] = self.a
+        self.session += 1
+        self.open, self.out, self.dirty = 1, 0, set()
+        self.pending = {1: self.region.slots[1]}
+        steps = 0 if self.held is None else self.held.steps
+        said = links.Session(
+            self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, self.moments_every, steps
+        )
+        self.server.send(said)
+
+    def feed(self, event: links.LinkEvent) -> None:
+        match event:
+            case links.MomentsWritten():
+                self.told.append(event.which)
+                assert self.schema is not None
+
+                def done(moments: Moments | None) -> None:
+                    self.held = moments or self.held
+                    self.server.send(links.MomentsTaken(event.number))
+
+                self.keeper.take(event.which, event.steps, self.region.x, self.schema, done)
+            case links.MomentsWanted(_, which):
+                assert self.held is not None and self.schema is not None
+                given = links.MomentsGiven(which)
+                self.keeper.give(which, self.region.x, self.held, self.schema, lambda: self.server.send(given))
+            case _:
+                super().feed(event)

@@ -1,0 +1,324 @@
+"""A new optimizer begins with the moments that the daemon has for it: its own of before, or another host's."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from moments_daemon import MomentsDaemon
+from torch import nn
+
+import gossipdp
+from gossipdp.codecs import moments as codec
+from gossipdp.runtime import link as links
+from gossipdp.training.attach import Attachment
+from gossipdp.training.handover import Handover
+
+Optimizer = torch.optim.Optimizer
+KEYS = ("exp_avg", "exp_avg_sq")
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Callable[..., MomentsDaemon]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str = "a", **options: Any) -> MomentsDaemon:
+            daemon = MomentsDaemon(tmp_path / name, **options)
+            stack.callback(daemon.server.close)
+            return daemon
+
+        yield start
+
+
+def attach(daemon: MomentsDaemon, model: nn.Module, optimizer: Optimizer) -> Attachment:
+    with daemon.running():
+        return gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=20)
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(20, 300, bias=False), nn.BatchNorm1d(300), nn.Tanh(), nn.Linear(300, 10))
+
+
+def loss_of(model: nn.Module, random: torch.Generator) -> torch.Tensor:
+    data = torch.randn(32, 20, generator=random)
+    target = torch.tanh(3 * data[:, :10]) + 0.1 * torch.randn(32, 10, generator=random)
+    return nn.functional.mse_loss(model(data), target)
+
+
+def train(
+    model: nn.Module, optimizer: Optimizer, steps: int, daemon: MomentsDaemon | None = None, seed: int = 1
+) -> list[float]:
+    random, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, random)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if daemon is not None:
+            daemon.pump()
+    return losses
+
+
+def die(peer: Attachment) -> None:
+    """The process is gone without a word."""
+    assert peer._session is not None and peer._session._link is not None
+    for hook in peer._hooks:
+        hook.remove()
+    peer._session._link.close()
+    peer._session._retry_at = math.inf
+
+
+def adam(model: nn.Module, kind: type[Optimizer] = torch.optim.AdamW, **options: Any) -> Optimizer:
+    return kind(model.parameters(), lr=3e-3, **options)  # type: ignore[call-arg]
+
+
+def update(state: dict[str, torch.Tensor]) -> torch.Tensor:
+    return state["exp_avg"] / state["exp_avg_sq"].sqrt()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.Adam, {}),
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.RAdam, {"foreach": True}),
+    ],
+)
+def test_process_that_was_killed_comes_back_with_its_moments(
+    daemons: Callable[..., MomentsDaemon], kind: type[Optimizer], options: dict[str, Any]
+) -> None:
+    daemon = daemons(every=4)
+    model = model_of()
+    optimizer = adam(model, kind, **options)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 41, daemon)
+    assert daemon.told[:4] == ["second", "first"] * 2 and daemon.held is not None
+    die(peer)
+    daemon.pump()
+    again = model_of(5)
+    fresh = adam(again, kind, **options)
+    attach(daemon, again, fresh)
+    for mine, before in zip(again.parameters(), model.parameters(), strict=True):
+        new, old = fresh.state[mine], optimizer.state[before]
+        assert 35 <= int(new["step"]) <= 41 and new["step"].dtype == old["step"].dtype
+        assert set(new) == set(old)
+        assert all(new[key].shape == mine.shape and new[key].dtype == mine.dtype for key in KEYS)
+        # The second moments of some steps ago, to 6 %, and the first to what it has become since.
+        assert torch.allclose(new["exp_avg_sq"], old["exp_avg_sq"], rtol=0.5, atol=0.05 * old["exp_avg_sq"].max())
+        assert torch.corrcoef(torch.stack([update(new).flatten(), update(old).flatten()]))[0, 1] > 0.6
+    train(again, fresh, 5, daemon)
+    assert int(fresh.state[next(again.parameters())]["step"]) >= 40
+
+
+def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
+    daemons: Callable[..., MomentsDaemon],
+) -> None:
+    """Told after the last step, so that nothing has moved since."""
+    daemon = daemons(every=4)
+    model = model_of()
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 8, daemon)
+    moments = peer._moments
+    assert moments is not None and daemon.schema is not None
+    whole = {key: np.zeros(daemon.region.size, np.float32) for key in KEYS}
+    moments.read("second", whole["exp_avg_sq"])
+    moments.read("first", whole["exp_avg"])
+    daemon.keeper.take("second", 8, whole["exp_avg_sq"], daemon.schema, lambda _: None)
+    daemon.keeper.take("first", 8, whole["exp_avg"], daemon.schema, lambda held: setattr(daemon, "held", held))
+    die(peer)
+    daemon.pump()
+    again = model_of(5)
+    fresh = adam(again)
+    attach(daemon, again, fresh)
+    anchor = daemon.a
+    assert anchor is not None
+    for entry, parameter in zip(daemon.schema.entries, again.parameters(), strict=False):
+        assert np.array_equal(parameter.detach().numpy().ravel(), anchor[entry.offset : entry.stop])
+    for mine, before in zip(again.parameters(), model.parameters(), strict=True):
+        new, old = fresh.state[mine], optimizer.state[before]
+        used = old["exp_avg_sq"] > 0
+        error = (update(new) - update(old))[used].abs()
+        assert float(error.max()) <= codec.MOST_RATIO / 254 + 0.0293 * float(update(old)[used].abs().max())
+        assert float((error**2).mean().sqrt()) < 0.03 * float((update(old)[used] ** 2).mean().sqrt())
+        assert torch.allclose(new["exp_avg_sq"], old["exp_avg_sq"], rtol=0.06)
+
+
+def test_optimizer_that_has_a_state_keeps_it(daemons: Callable[..., MomentsDaemon]) -> None:
+    daemon = daemons(every=4)
+    model = model_of()
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 20, daemon)
+    die(peer)
+    daemon.pump()
+    again = model_of(1)
+    own = adam(again)
+    train(again, own, 3)
+    kept = {key: own.state[next(again.parameters())][key].clone() for key in KEYS}
+    attach(daemon, again, own)
+    assert all(torch.equal(own.state[next(again.parameters())][key], kept[key]) for key in KEYS)
+    assert not any(isinstance(event, links.MomentsWanted) for event in daemon.events)
+
+
+def test_daemon_that_dies_changes_no_moments_and_hears_them_anew(daemons: Callable[..., MomentsDaemon]) -> None:
+    daemon = daemons(every=4)
+    model = model_of()
+    optimizer = adam(model)
+    attach(daemon, model, optimizer)
+    train(model, optimizer, 20, daemon)
+    held, anchor = daemon.held, daemon.a
+    daemon.server.close()
+    second = daemons(every=4, held=held, anchor=anchor)
+    train(model, optimizer, 40, second, seed=2)
+    assert int(optimizer.state[next(model.parameters())]["step"]) == 60
+    assert second.told[:2] == ["second", "first"] and second.held is not held and second.held is not None
+    assert not any(isinstance(event, links.MomentsWanted) for event in second.events)
+
+
+def test_what_stands_in_the_padding_of_a_model_does_no_harm(daemons: Callable[..., MomentsDaemon]) -> None:
+    """An exchange may have moved it: it is nobody's, but a negative second moment would be refused."""
+    daemon = daemons(every=2)
+    model = model_of()
+    optimizer = adam(model)
+    attach(daemon, model, optimizer)
+    random = np.random.default_rng(0)
+    for step in range(12):
+        daemon.region.x[:] = -1.0
+        daemon.mix(1e-3 * random.standard_normal(daemon.region.size).astype(np.float32))
+        daemon.seal()
+        train(model, optimizer, 1, daemon, seed=step)
+    assert daemon.held is not None and daemon.told[:2] == ["second", "first"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "overlap"])
+def test_moments_are_told_whenever_corrections_land(daemons: Callable[..., MomentsDaemon], mode: str) -> None:
+    daemon = daemons(every=4, mode=mode, settles=lambda daemon: None)
+    model = model_of()
+    optimizer = adam(model)
+    attach(daemon, model, optimizer)
+    if mode == "sync":
+        with daemon.running():
+            train(model, optimizer, 30)
+    else:
+        train(model, optimizer, 30, daemon)
+    assert daemon.held is not None and daemon.told[:4] == ["second", "first"] * 2 and daemon.snapshot >= 4
+
+
+def test_switched_off_nothing_is_told(daemons: Callable[..., MomentsDaemon]) -> None:
+    daemon = daemons(every=2, moments_every=0)
+    model = model_of()
+    optimizer = adam(model)
+    attach(daemon, model, optimizer)
+    train(model, optimizer, 20, daemon)
+    assert not daemon.told and daemon.snapshot > 5
+
+
+def test_of_another_optimizer_nothing_is_told_and_that_is_said_once(
+    daemons: Callable[..., MomentsDaemon], caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = daemons(every=2)
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    with caplog.at_level(logging.INFO, "gossipdp.training"):
+        attach(daemon, model, optimizer)
+        train(model, optimizer, 20, daemon)
+    assert not daemon.told and daemon.snapshot > 5
+    assert [record.message for record in caplog.records].count(
+        "this optimizer's moments are not told to the network: only Adam's are"
+    ) == 1
+
+
+def test_parameters_that_were_never_trained_begin_as_new(daemons: Callable[..., MomentsDaemon]) -> None:
+    daemon = daemons(every=4)
+    model = model_of()
+    optimizer = torch.optim.AdamW(list(model[0].parameters()), lr=1e-3)  # type: ignore[index]
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 20, daemon)
+    die(peer)
+    daemon.pump()
+    again = model_of(1)
+    fresh = adam(again)
+    attach(daemon, again, fresh)
+    assert [bool(fresh.state.get(parameter)) for parameter in again.parameters()] == [True] + [False] * 4
+
+
+def test_snapshots_and_moments_never_use_the_memory_at_once(daemons: Callable[..., MomentsDaemon]) -> None:
+    """The daemon sees whole snapshots of the model, and whole moments, whatever it does when."""
+    daemon = daemons(every=1)
+    model = model_of()
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    random = np.random.default_rng(0)
+    for step in range(200):
+        train(model, optimizer, 1, seed=step)
+        if random.random() < 0.4:
+            daemon.pump()
+        if daemon.last is not None:
+            # Parameters of this model are of both signs and small; second moments are of one.
+            assert (daemon.last[: 20 * 300] < 0.0).mean() > 0.3
+    assert len(daemon.told) > 30 and daemon.snapshot > 20 and daemon.held is not None
+    assert peer._session is not None and daemon.held.steps > 150
+
+
+def test_joiner_with_moments_loses_less_in_its_first_steps(daemons: Callable[..., MomentsDaemon]) -> None:
+    """The jump of the loss after joining, with the moments of the source and without."""
+    source = daemons("source", every=20)
+    model = model_of()
+    optimizer = adam(model)
+    attach(source, model, optimizer)
+    before = float(np.mean(train(model, optimizer, 400, source)[-50:]))
+    assert source.held is not None and source.a is not None
+    jumps = {}
+    for name, held in (("with", source.held), ("without", None)):
+        joiner = daemons(name, every=20, held=held, anchor=source.a.copy())
+        joined = model_of(9)
+        joined_optimizer = adam(joined)
+        attach(joiner, joined, joined_optimizer)
+        jumps[name] = float(np.mean(train(joined, joined_optimizer, 20, joiner, seed=3))) - before
+    print(f"loss before {before:.4f}, jump in 20 steps: {jumps}")
+    assert jumps["with"] <= jumps["without"]
+
+
+def test_handover_tells_both_after_the_first_round_and_then_every_so_many() -> None:
+    handover, told = Handover(), []
+    handover.begin(3)
+    for number in range(1, 9):
+        handover.round_done()
+        while told_now := handover.next():
+            assert handover.open and not handover.next()
+            handover.taken(told_now + 1)
+            assert handover.open
+            handover.taken(told_now)
+            told.append((number, told_now))
+    assert told == [(1, 1), (1, 2), (4, 3), (4, 4), (7, 5), (7, 6)]
+
+
+def test_handover_of_what_was_not_told_is_open_again() -> None:
+    handover = Handover()
+    handover.begin(1)
+    handover.round_done()
+    assert handover.next() == 1
+    handover.undo()
+    assert not handover.open and handover.next() == 1
+
+
+def test_handover_that_was_interrupted_begins_again_with_the_second_moment() -> None:
+    handover = Handover()
+    handover.begin(1)
+    handover.round_done()
+    assert handover.next() == 1
+    handover.begin(1)
+    assert not handover.open and not handover.next()
+    handover.round_done()
+    assert handover.next() == 3
