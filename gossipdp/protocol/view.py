@@ -25,6 +25,7 @@ __all__ = ["LIVE", "MAX_MEMBERS", "Seen", "View", "overrides"]
 MAX_MEMBERS: Final = 16_384
 """members known, this one included; past it new ones take the place of the longest dead, or are refused and counted"""
 _TRIES: Final = 8
+"""to pick a member blindly, before all are looked at"""
 LIVE: Final = (State.ALIVE, State.SUSPECT)
 
 

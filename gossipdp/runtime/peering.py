@@ -153,7 +153,7 @@ class Peering:
                 return True
         except BrokenPipeError:
             self._dead.append(connection)
-            return self.drop("link down")
+            return self.drop("link down", int(size > 0))  # a word of this layer's own is no message lost
         if not self.fits(len(connection.queue), connection.queued_bytes, size):
             return self.drop("queue")
         connection.queue.append((frames, size))

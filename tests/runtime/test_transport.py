@@ -139,6 +139,25 @@ def test_both_lanes_both_ways_over_one_link(net: Net) -> None:
     assert [(x.peer, x.inbound, x.queued) for x in b.links()] == [(name(a), True, 0)]
 
 
+def test_word_of_the_link_itself_that_finds_it_gone_is_no_lost_message(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = net.peer(), net.peer()
+    a.send(name(b), at(b), Lane.CONTROL, [b"\x90first"])
+    net.until(lambda: net.events(b, Received))
+
+    def gone(*_: object) -> bool:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(a._peering, "_push", gone)
+    link = a._peering.linked(name(b))
+    link.told_run = b"another"
+    a._peering._tell_run(link)
+    assert not a.counters.drops
+    assert not a.send(name(b), at(b), Lane.CONTROL, [b"\x90second"])
+    assert a.counters.drops == {"link down": 1}
+
+
 def test_large_buffers_arrive_whole_and_in_order(net: Net) -> None:
     a, b = net.peer(), net.peer()
     payloads = [os.urandom(64) * (1 << 14) for _ in range(64)]
