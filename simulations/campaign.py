@@ -43,6 +43,9 @@ class Part:
     failed: dict[int, str]
     seconds: float
     """of a core"""
+    escalated: int = 0
+    false_accepts: int = 0
+    """blocks whose check told that the differences did not fit, and blocks whose check missed it"""
 
 
 @dataclass
@@ -55,6 +58,8 @@ class State:
     failed: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     """of a core"""
+    escalated: int = 0
+    false_accepts: int = 0
 
     @property
     def seeds(self) -> int:
@@ -73,7 +78,8 @@ class State:
         if held["code"] != code:
             raise ValueError(f"{path} was written by other code: give it another name, or remove it")
         failed = {int(seed): told for seed, told in held["failed"].items()}
-        return cls(code, [(first, last) for first, last in held["finished"]], failed, held["seconds"])
+        finished = [(first, last) for first, last in held["finished"]]
+        return cls(code, finished, failed, held["seconds"], held["escalated"], held["false_accepts"])
 
     def save(self, path: Path) -> None:
         new = path.with_name(path.name + ".new")
@@ -84,6 +90,8 @@ class State:
         self.finished = sorted([*self.finished, (part.first, part.last)])
         self.failed |= part.failed
         self.seconds += part.seconds
+        self.escalated += part.escalated
+        self.false_accepts += part.false_accepts
 
     def missing(self, first: int, last: int, size: int = PART) -> Iterator[range]:
         """The seeds of `first` to `last` that were not played, in parts of at most `size`."""
@@ -96,13 +104,16 @@ class State:
 
 def play(seeds: range) -> Part:
     """Play them one after another; a seed that fails does not stop the others."""
-    began, failed = time.process_time(), {}
+    began, failed, escalated, missed = time.process_time(), {}, 0, 0
     for seed in seeds:
         try:
-            run_seed(seed)
+            outcome = run_seed(seed)
         except AssertionError as error:
             failed[seed] = str(error)
-    return Part(seeds.start, seeds.stop, failed, time.process_time() - began)
+        else:
+            escalated += outcome.escalated
+            missed += outcome.false_accepts
+    return Part(seeds.start, seeds.stop, failed, time.process_time() - began, escalated, missed)
 
 
 def campaign(parts: Sequence[range], processes: int) -> Iterator[Part]:
@@ -158,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     for seed, told in sorted(state.failed.items()):
         print(f"\nseed {seed}: {told}")
+    print(f"{state.escalated} blocks escalated, {state.false_accepts} that should have been were taken as they were")
     print(f"{state.seeds} seeds, {len(state.failed)} failed, {state.seconds:.0f} s of a core")
     return 1 if state.failed else 0
 

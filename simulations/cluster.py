@@ -125,6 +125,9 @@ class Outcome:
     doubts: int
     resyncs: dict[str, int]
     """by reason"""
+    escalated: int
+    false_accepts: int
+    """blocks whose check told that the differences did not fit, and blocks whose check missed it"""
     faults: tuple[str, ...]
     wall: float
 
@@ -381,6 +384,8 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         books.rounds,
         sum(books.doubts.values()),
         dict(books.resyncs),
+        books.escalated,
+        books.false_accepts,
         tuple(map(str, plan.script)),
         time.perf_counter() - started,
     )

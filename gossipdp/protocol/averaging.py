@@ -222,7 +222,7 @@ class Averaging:
 
     def job_done(self, job: jobs.Job, result: jobs.Turn, now: float) -> None:
         """The result of a chunk's job."""
-        assert isinstance(job, jobs.Begin | jobs.Answer | jobs.Decode | jobs.DecodeAndMix | jobs.Mix)
+        assert isinstance(job, (jobs.Begin, jobs.Answer, jobs.Decode, jobs.DecodeAndMix, jobs.Mix))
         initiator, exchange, _ = job.key
         side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
         if side is not None:
@@ -474,12 +474,12 @@ class Averaging:
         self._outputs.send(partner, self._offer_out, address=self._membership.address_of(partner))
 
     def timer(self) -> float | None:
-        sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
-        sides += [self._active] if isinstance(self._active, Initiator) else []
-        times = [side.timer() for side in sides]
-        if self._active is None and self.model is not None and not self._stopped and not self._held:
+        times = [side.timer() for side in self._settling.values()] + [log.timer() for log in self._logs.values()]
+        if isinstance(self._active, Initiator):
+            times.append(self._active.timer())
+        elif self._active is None and self.model is not None and not self._stopped and not self._held:
             times.append(self._matching.timer())
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:
         sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]

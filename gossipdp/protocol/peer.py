@@ -306,7 +306,7 @@ class Peer:
         times += [self._reunion.timer(), self.moments.timer()]
         if not self._left:
             times += [self._leaving_at, self.sharding.timer()]
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:
         self.membership.handle_timer(now)
@@ -424,9 +424,7 @@ class Peer:
             self._outputs.emit(Left())
 
     def _current_model(self) -> Model | None:
-        if self.model is None:
-            return None
-        return replace(self.model, clock=self.clock, rounds=self.rounds.rounds)
+        return None if self.model is None else replace(self.model, clock=self.clock, rounds=self.rounds.rounds)
 
     # -- the model --------------------------------------------------------------------------------------------
 
@@ -461,6 +459,7 @@ class Peer:
         self.rounds.allocate(self.model.chunks, schema.size)
         self.rounds.rounds = rounds
         self._clock = max(self._clock, clock, self.progress.clock())
+        self._source.took(self._clock - clock)
         self._rounds_before = rounds
         self.averaging.model = self.model
         self._pacing.began(fresh=origin != "founded")
@@ -473,6 +472,7 @@ class Peer:
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another's now, `clock` steps and `rounds` old."""
         self._clock = max(self._clock, clock)
+        self._source.took(self.clock - clock)
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead
         self._rounds_before += ahead
@@ -489,6 +489,7 @@ class Peer:
     def _exchange_ended(self, chunks: int, duration: float, now: float) -> None:
         if chunks:
             self.rounds.mixed()
+            self._source.mixed()
             self._reunion.mixed(now)
             self._pacing.mixed(chunks, duration)
         else:

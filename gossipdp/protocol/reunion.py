@@ -329,9 +329,11 @@ class Reunion:
     # -- time -------------------------------------------------------------------------------------------------
 
     def timer(self) -> float | None:
-        verdict = None if self.reason or not self.apart else self._verdict_at
-        times = [self._tick_at, verdict, self.follower.timer()]
-        least = min(time for time in times if time is not None)
+        least, follower = self._tick_at, self.follower.timer()
+        if self.apart and not self.reason:
+            least = min(least, self._verdict_at)
+        if follower is not None:
+            least = min(least, follower)
         return None if math.isinf(least) else least
 
     def handle_timer(self, now: float) -> None:

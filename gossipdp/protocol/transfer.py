@@ -96,6 +96,16 @@ class Source:
         self._snapshot: _Snapshot | None = None
         self._numbers = 0
         self._witness = Witness(outputs)
+        self._behind = 0
+        """steps of the network's clock that the anchor is older than that clock says"""
+
+    def took(self, behind: int) -> None:
+        """The anchor is another's as it was `behind` steps ago: its transfer took so long."""
+        self._behind = max(0, behind)
+
+    def mixed(self) -> None:
+        """The anchor has met that of a partner in step, at a weight of one half."""
+        self._behind //= 2
 
     def receive(
         self, message: StateRequest | StateAsk | StateProbe, source: bytes, model: Model | None, now: float
@@ -115,7 +125,7 @@ class Source:
         snapshot = self._snapshot
         if snapshot is None or (len(snapshot.chunks) == model.chunks and self._stale(snapshot, model, now)):
             self._numbers += 1
-            snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock, model.rounds)
+            snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
             self._outputs.ask(jobs.Freeze(0))
         snapshot.used = now
         if len(snapshot.waiting) < 256:
@@ -138,7 +148,7 @@ class Source:
 
     def sampled(self, result: jobs.Sampled, model: Model) -> None:
         """The result of a Sample."""
-        self._witness.sampled(result, model.clock, model.rounds)
+        self._witness.sampled(result, model.clock - self._behind, model.rounds)
 
     def _send_manifests(self, model: Model) -> None:
         snapshot = self._snapshot

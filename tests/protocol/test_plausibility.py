@@ -115,6 +115,21 @@ def test_honest_state_is_vouched_for_by_one_other_peer_and_no_more_are_compared(
     assert network.joiner.done and sorted(network.probed) == [B, C] and not network.refused
 
 
+def test_state_whose_own_transfer_took_long_says_how_old_it_is_until_exchanges_bring_it_up():
+    """Seed 650: a joiner took six rounds to fetch its model, gave it on at once as of now, and was refused."""
+    late = Member(A, off=0.11)
+    late.source.took(60)
+    network = Network(late, Member(B), Member(C)).run(A)
+    assert [plausible for _, _, plausible in network.verdicts] == [True] and not network.refused
+    assert network.joiner.manifest.clock == 40
+    assert Network(Member(A, off=0.11), Member(B), Member(C)).run(A).refused == [(A, "implausible")]
+    mixed = Member(A)
+    mixed.source.took(60)
+    mixed.source.mixed()
+    mixed.source.mixed()
+    assert Network(mixed, Member(B), Member(C)).run(A).joiner.manifest.clock == 85
+
+
 @pytest.mark.parametrize("scale", [-1.0, 100.0, 0.0], ids=["flipped", "hundredfold", "zero"])
 def test_poisoned_state_is_refused_and_fetched_from_another(scale):
     good = Member(B)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ def seeds_played(monkeypatch):
         played.append(seed)
         if seed == 13:
             raise AssertionError("I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace")
+        return SimpleNamespace(escalated=seed, false_accepts=seed == 17)
 
     monkeypatch.setattr(campaigns, "run_seed", run_seed)
     monkeypatch.setattr(campaigns, "campaign", lambda parts, processes: map(play, parts))
@@ -47,6 +49,7 @@ def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_play
     assert seeds_played == [*range(10, 20)]
     assert "seed 13 FAILED: I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace" in told
     assert told.splitlines()[-1].startswith("10 seeds, 1 failed")
+    assert "132 blocks escalated, 1 that should have been were taken as they were" in told
 
 
 def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):
