@@ -38,6 +38,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
+from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.transfer import Model
 from gossipdp.protocol.wire import Buffer
 
@@ -48,8 +49,6 @@ LATELY = 10
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
 MAX_LOGS = 256
-PACE_DECAY = 0.8
-"""of the mean of log seconds a chunk: a slow partner among many moves it little, a network that has slowed down does"""
 MAX_MET = 4096
 """partners of whom the last exchange is remembered"""
 
@@ -97,7 +96,7 @@ class Averaging:
         self._first = 0
         self._round = 0
         self._stopped = self._held = False
-        self._log_pace = math.nan
+        self._tempo = Tempo(config.deadlines.ask)
         self.model: Model | None = None
         self.codec, self.pull, self.window = "", 0.0, config.window
         self.schedule: Schedule | None = None
@@ -351,7 +350,7 @@ class Averaging:
             chunks=self.model.chunks,
             chunk_parameters=self.model.chunk_parameters,
             now=now,
-            usual=math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace),
+            tempo=self._tempo,
         )
         self._start(initiator, source)
 
@@ -421,9 +420,7 @@ class Averaging:
             if chunks == 0:
                 self._matching.unmatched(active.terms.partner, now)
             elif duration > 0.0:
-                latest = math.log(duration / chunks)
-                before = latest if math.isnan(self._log_pace) else self._log_pace
-                self._log_pace = PACE_DECAY * before + (1.0 - PACE_DECAY) * latest
+                self._tempo.exchanged(chunks, duration)
             self._ended(chunks, duration, now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]

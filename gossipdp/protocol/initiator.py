@@ -13,6 +13,7 @@ from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
 from gossipdp.protocol.messages import Ack, Ask, Data, End, Message, Miss, Ranges, Void
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Initiator"]
@@ -43,11 +44,11 @@ class Initiator(Side):
         chunks: int,
         chunk_parameters: int,
         now: float,
-        usual: float = math.inf,
+        tempo: Tempo,
     ) -> None:
-        """`usual`: seconds a chunk takes with this peer's partners; infinite while that is not known."""
+        """`tempo`: of all of this peer's exchanges."""
         super().__init__(terms, outputs, chunks, chunk_parameters, now)
-        self._me, self._deadlines, self._usual = me, deadlines, usual
+        self._me, self._deadlines, self._tempo = me, deadlines, tempo
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
         self._open: dict[int, OpenChunk] = {}
@@ -92,7 +93,7 @@ class Initiator(Side):
     def _slow_at(self) -> float:
         """When the chunks mixed so far, and the next, have taken too long. A short wait is nobody's slowness, and a
         rate that was agreed on is no reproach."""
-        expected = max(self._usual * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
+        expected = max(self._tempo.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
         return self.tally.started + self._deadlines.ask + SLOW * expected
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
@@ -119,6 +120,8 @@ class Initiator(Side):
             return
         if share is not None and turn == 1:
             return  # nothing has been told that could have been mixed
+        if not self.ended:
+            self._tempo.answered(now - chunk.said_at, chunk.asked)
         # Either answer ends the doubt: a Data says not mixed yet, an Ack says mixed.
         chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
         key, terms = self._key(number), self.terms
@@ -159,12 +162,12 @@ class Initiator(Side):
             self._say(chunk, number_of_turn, message, turn.buffers, now)
 
     def _say(self, chunk: OpenChunk, turn: int, message: Message, buffers: tuple[Buffer, ...], now: float) -> None:
-        chunk.turn, chunk.message, chunk.buffers, chunk.asked = turn, message, buffers, 0
+        chunk.turn, chunk.message, chunk.buffers, chunk.said_at, chunk.asked = turn, message, buffers, now, 0
         self._send(message, buffers)
         self._wait(chunk, now)
 
     def _wait(self, chunk: OpenChunk, now: float) -> None:
-        pause = self._deadlines.doubt if self.ended else self._deadlines.ask
+        pause = self._deadlines.doubt if self.ended else self._tempo.patience
         chunk.ask_at = now + pause * min(8, 2**chunk.asked)
 
     def timer(self) -> float | None:

@@ -17,6 +17,7 @@ from gossipdp.protocol.messages import Accept, Ack, Data, End, Member, Offer, Ra
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.transfer import Model
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
@@ -101,6 +102,7 @@ class Asking(Machine):
             chunks=CHUNKS,
             chunk_parameters=256,
             now=0.0,
+            tempo=Tempo(1.0),
         )
 
 

@@ -16,6 +16,7 @@ from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Void
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.responder import Responder
+from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.wire import encode
 
 CHUNKS, WIDTH = 3, 256
@@ -78,8 +79,10 @@ class Side:
 class Pair:
     """Both machines and the wire between them; every message is decoded from its frames."""
 
-    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=float("inf")):
-        self.now = 0.0
+    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=None):
+        self.now, self.tempo = 0.0, Tempo(DEADLINES.ask)
+        if usual is not None:
+            self.tempo.exchanged(1, usual)
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
         accept = Accept(EXCHANGE, codec, 0.5, 0.0, window)
         size = {"chunks": CHUNKS, "chunk_parameters": WIDTH, "now": 0.0}
@@ -93,7 +96,7 @@ class Pair:
             self.initiator.outputs,
             DEADLINES,
             first=1,
-            usual=usual,
+            tempo=self.tempo,
             **size,
         )
         self.wire: deque[tuple[Side, object]] = deque()

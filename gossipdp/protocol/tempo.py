@@ -1,0 +1,48 @@
+"""How long exchanges take with this peer's partners, learnt from those there were: a chunk, and an answer.
+
+What is slower than usual is left; what is merely under way is not asked for again, for on a slow link asking again
+only lengthens the queue. Answers to what was said twice do not tell which of the two they answer, so only the others
+are measured, and patience that was needed is kept until one is (Karn & Partridge, "Improving round-trip time estimates
+in reliable transport protocols", SIGCOMM 1987). No message and no clock is here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["Tempo"]
+
+DECAY: Final = 0.8
+"""what earlier exchanges count for in the mean of log seconds a chunk: a slow partner among many moves it little, a
+network that has slowed down does"""
+MARGIN: Final = 2.0
+"""patience relative to the time of an answer"""
+MOST: Final = 8.0
+"""patience is learnt up to so many times the least; a partner may be dead"""
+
+
+class Tempo:
+    """Args: ask: seconds without an answer after which it is asked for again, at the least."""
+
+    def __init__(self, ask: float) -> None:
+        self._least = ask
+        self.patience = ask
+        """seconds to wait for an answer"""
+        self._log_pace = math.nan
+
+    @property
+    def pace(self) -> float:
+        """Seconds a chunk takes; infinite while that is not known."""
+        return math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace)
+
+    def exchanged(self, chunks: int, duration: float) -> None:
+        """An exchange has mixed so many chunks in so many seconds."""
+        latest = math.log(duration / chunks)
+        before = latest if math.isnan(self._log_pace) else self._log_pace
+        self._log_pace = DECAY * before + (1.0 - DECAY) * latest
+
+    def answered(self, seconds: float, asked: int) -> None:
+        """An answer has come so many seconds after what it answers was first said, and asked for so many times."""
+        wanted = max(self.patience, seconds) if asked else max(self._least, MARGIN * seconds)
+        self.patience = min(wanted, MOST * self._least)
