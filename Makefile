@@ -11,7 +11,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY)  ## four peers on this machine train a small GPT; DEMO='--peers 6 --minutes 3' for more
+demo: $(READY)  ## four peers on this machine train a small GPT; DEMO='--peers 6 --steps 3000' for more
 	$(BIN)/gossipdp demo $(DEMO)
 
 test: $(READY) system  ## every test but the long ones

@@ -100,8 +100,9 @@ class Exchange(Section, frozen=True, kw_only=True):
     """by the network's clock: until then exchanges run back to back with lr 1 and momentum 0"""
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000
     """by the network's clock: until then a round makes min(3, ceil(log2 N)) exchanges; unused if run_steps is set"""
-    partners: Annotated[str, Choice("hypercube", "random")] = "hypercube"
-    """whom early rounds meet: along the hypercube if N is a power of two and the view full and fresh, or at random"""
+    partners: Annotated[str, Choice("hypercube", "base2", "random")] = "hypercube"
+    """whom to meet while the view is full and fresh: in early rounds, if N is a power of two, along the hypercube; in
+    all rounds, for any N, along the Base-2 graph; else, and with "random", a random member"""
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
     """length of the run by the network's clock, 0 if unknown; early rounds are then its first 40 %"""
     bandwidth: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf

@@ -151,7 +151,9 @@ def peer_config(config: Config) -> PeerConfig:
             rate=exchange.bandwidth,
             window=exchange.window,
             matching=replace(
-                timing["matching"], schedule=exchange.partners == "hypercube", exact=exchange.mode == "sync"
+                timing["matching"],
+                schedule="" if exchange.partners == "random" else exchange.partners,
+                exact=exchange.mode == "sync",
             ),
             deadlines=timing["deadlines"],
         ),

@@ -283,7 +283,7 @@ class Averaging:
         accept = Accept(
             offer.exchange,
             codec,
-            min(offer.weight, self._config.weight),
+            min(offer.weight, self._wish(source)),
             min(offer.pull, self.pull),
             min(offer.window, self.window),
             self._incarnation,
@@ -387,7 +387,7 @@ class Averaging:
         counts = True
         if self.schedule is not None and self._step <= self._last_step:
             # One that comes beside the schedule is served beside it, and one that comes a step early is that step's.
-            counts = side.initiator or partner == self._scheduled()
+            counts = side.initiator or partner == self._scheduled()[0]
             self._step += counts
         self._matching.matched(counts)
         if len(self._met) > MAX_MET:
@@ -434,7 +434,7 @@ class Averaging:
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         excluded |= dict.fromkeys(self.apart, "apart")
         met = {member.id for member in alive if self._met.get(member.id) == self._round}
-        scheduled = None if self._matching.wanted == 0 else self._scheduled()
+        scheduled = (self._matching.wanted and self._scheduled()[0]) or None
         partner = self._matching.candidate(alive, excluded, met, self._membership.rtt, now, scheduled)
         if partner is not None:
             self._counter += 1
@@ -444,7 +444,7 @@ class Averaging:
                 self.model.schema.digest,
                 self._config.settings,
                 self.codec,
-                self._config.weight,
+                self._wish(partner),
                 self.pull,
                 self._first,
                 self.window,
@@ -454,10 +454,14 @@ class Averaging:
         elif self._matching.lonely(now):
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
-    def _scheduled(self) -> bytes | None:
-        """Whom the next step names."""
-        met = None if self.schedule is None else self.schedule.partner(self._me, self._step)
-        return None if met is None else met[0]
+    def _scheduled(self) -> tuple[bytes, float]:
+        """Whom the next step names, if anybody, and the weight."""
+        return (self.schedule and self.schedule.partner(self._me, self._step)) or (b"", 0.0)
+
+    def _wish(self, partner: bytes) -> float:
+        """The weight of an exchange with `partner`: only the schedule may ask for more than gamma."""
+        named, weight = self._scheduled()
+        return 2.0 * self._config.weight * weight if partner == named else self._config.weight
 
     def _remember(self, source: bytes, exchange: int) -> None:
         """Offers up to this one have been dealt with: a copy that comes late must not begin the exchange anew."""

@@ -176,6 +176,7 @@ class Timetable:
     ) -> None:
         self._config, self._membership, self._progress = config, membership, progress
         self._averaging, self._pacing = averaging, pacing
+        self._policy = config.averaging.matching.schedule
         self._followed: Schedule | None = None
 
     def begin_round(self, clock: int, seed: bytes, now: float) -> None:
@@ -184,15 +185,16 @@ class Timetable:
         if members > 1:
             early = max(clock, self._progress.clock()) < self._config.early_steps
             # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one.
-            self._averaging.schedule = self._schedule(clock, seed, now) if early else None
+            follows = early or self._policy == "base2"
+            self._averaging.schedule = self._schedule(clock, seed, now) if follows else None
             self._averaging.want(exchanges_per_round(members, early), now, clock // self._pacing.every)
 
     def _schedule(self, clock: int, seed: bytes, now: float) -> Schedule | None:
         """The schedule to follow in this round, while the view is full and fresh, and all keep step."""
         members = self._membership.settled(now)
-        if not self._config.averaging.matching.schedule or self._pacing.warming_up or not members:
+        if not self._policy or self._pacing.warming_up or not members:
             return None
-        if len(members) & (len(members) - 1):
+        if self._policy == "hypercube" and len(members) & (len(members) - 1):
             # The Base-2 graph leaves more noise between rounds than random matching does (simulations.consensus).
             return None
         reports = [self._progress.of(peer) for peer in members]

@@ -28,8 +28,9 @@ class MatchingConfig:
     longest_pause: float = 2.0
     biased: float = 0.8
     """share of the choices that favour near members"""
-    schedule: bool = True
-    """while the view is full and fresh, and N a power of two, meet along the hypercube (`schedule`)"""
+    schedule: str = "hypercube"
+    """whom to meet while the view is full and fresh (`schedule`): "hypercube", in early rounds, if N is a power of two;
+    "base2", in all rounds; "": at random"""
     patience: float = 1.0
     """wait so long for the scheduled partner, plus 4 round trips; then anybody will do"""
     exact: bool = False

@@ -46,7 +46,7 @@ def per_round(cluster):
 
 
 def test_hypercube_saves_exchanges_and_agrees_as_well():
-    scheduled, random = played(True), played(False)
+    scheduled, random = played("hypercube"), played("")
     assert random.scheduled == 0 < scheduled.scheduled
     assert scheduled.scheduled > 0.5 * scheduled.exchanges
     assert per_round(scheduled) < 0.95 * per_round(random)
@@ -55,14 +55,35 @@ def test_hypercube_saves_exchanges_and_agrees_as_well():
 
 @pytest.mark.parametrize("peers", [3, 6])
 def test_sizes_that_are_no_power_of_two_meet_at_random(peers):
-    assert played(True, peers=peers).scheduled == 0
+    assert played("hypercube", peers=peers).scheduled == 0
+
+
+@pytest.mark.parametrize("peers", [5, 6])
+def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
+    """With weights other than one half; `agree` has the replicas that train no more agree in a few rounds."""
+    weights = set()
+
+    class Late(Early):
+        def _config(self):
+            return replace(super()._config(), early_steps=0)
+
+        def _heard(self, host, event):
+            if isinstance(event, ExchangeStarted):
+                weights.add(host.peer.averaging._active.terms.weight)
+            super()._heard(host, event)
+
+    plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)
+    cluster = Late(11, plan, schedule="base2")
+    cluster.run()
+    assert cluster.scheduled > 0.5 * cluster.exchanges
+    assert 0.5 in weights and max(weights) > 0.5
 
 
 def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead():
     crashes = tuple(
         Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)
     )
-    churned = played(True, script=crashes)
-    calm = played(True)
+    churned = played("hypercube", script=crashes)
+    calm = played("hypercube")
     assert churned.scheduled < calm.scheduled
     assert per_round(churned) > 0.5 * per_round(calm)
