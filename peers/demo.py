@@ -2,7 +2,10 @@
 
 Everything is real: each peer is started as a user would start it (`up`, then `join` by the invite), with a daemon and
 a training process of its own, CURVE on, talking over loopback. What is printed at the end was measured in this run
-and is written to OUT/summary.json, OUT/loss.png and OUT/report.txt.
+and is written to OUT/summary.json, OUT/loss.png and OUT/report.txt. A mark that is missed is named there, and the exit
+status stays 0, for a demo shows what a run of its length gives; a process that fails ends the demo with GD-503.
+
+Nothing heavy may be imported before a process is started: `gossipdp demo --help` answers at once.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -22,21 +25,26 @@ from pathlib import Path
 from typing import Any
 
 from gossipdp.errors import GossipdpError, HardwareError
-from peers import demo_report as report
-from peers.control import ask
+from peers import demo_folder
 
 POLL = 1.0
 """seconds between looks at the peers"""
+SIZES = ("0.25M", "1M", "3M", "11M")
+"""those of byte_gpt, which is not asked because it imports torch"""
+RESTARTS = 3
+"""so many of one peer's processes, and it is not going to work: the back-off has grown to seconds by then"""
+_RESTART = re.compile(rb" supervisor \w+: (?:peer daemon|training command) .*; again in [\d.]+ s$")
+"""the line with which a supervisor says that a child is gone and will be started again"""
 
 
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gossipdp demo", description="Peers on this machine train a GPT together.")
-    parser.add_argument("--peers", type=int, default=4, help="how many (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1200, help="optimizer steps of each replica (%(default)s)")
-    parser.add_argument("--size", default="0.25M", help="of the model: 0.25M, 1M, 3M or 11M (%(default)s)")
-    parser.add_argument("--batch", type=int, default=4, help="windows a step (%(default)s)")
-    parser.add_argument("--every", type=int, default=30, help="steps a round, H (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where all goes (%(default)s)")
+    parser.add_argument("--peers", type=_count, default=4, help="how many (%(default)s)")
+    parser.add_argument("--steps", type=_count, default=1200, help="optimizer steps of each replica (%(default)s)")
+    parser.add_argument("--size", choices=SIZES, default="0.25M", help="parameters of the model (%(default)s)")
+    parser.add_argument("--batch", type=_count, default=4, help="windows a step (%(default)s)")
+    parser.add_argument("--every", type=_count, default=30, help="steps a round, H (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="a folder of its own (%(default)s)")
     parser.add_argument("--no-live", action="store_true", help="plain lines instead of a live table")
     chosen = parser.parse_args(argv)
     if not 2 <= chosen.peers <= 32:
@@ -44,21 +52,42 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
 @dataclass
 class Process:
-    """One child of the demo and what it leaves behind. `home` is None for the replica that trains alone."""
+    """One child of the demo and what it leaves behind in `out`. `home` is None for the replica that trains alone."""
 
     name: str
+    out: Path
     home: Path | None
-    log: Path
-    weights: Path
     child: subprocess.Popen[bytes]
     status: dict[str, Any] = field(default_factory=dict)
+    _restarts: int = 0
+    _read: int = 0
+    """bytes of `log` in which restarts have been counted"""
+
+    @property
+    def log(self) -> Path:
+        """What the processes printed."""
+        return self.out / f"{self.name}.log"
+
+    @property
+    def losses(self) -> Path:
+        return self.out / f"{self.name}.jsonl"
+
+    @property
+    def weights(self) -> Path:
+        return self.out / f"{self.name}.safetensors"
 
     def last_line(self) -> dict[str, Any]:
         """The newest complete line of the training log that has a training loss."""
         try:
-            with open(self.log, "rb") as lines:
+            with open(self.losses, "rb") as lines:
                 lines.seek(max(0, lines.seek(0, os.SEEK_END) - 2000))
                 complete = lines.read().split(b"\n")[:-1]
         except OSError:
@@ -68,9 +97,29 @@ class Process:
 
     def ask(self) -> None:
         """Look at the daemon; what it said last stays when it is gone."""
+        from peers.control import ask
+
         if self.home is not None and self.child.poll() is None:
             with contextlib.suppress(GossipdpError, OSError):
                 self.status = ask(self.home, "status", timeout=2.0)
+
+    def restarts(self) -> int:
+        """How often its supervisor has said that the daemon or the training command is to be started again."""
+        with open(self.log, "rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                self._restarts += _RESTART.search(line.rstrip()) is not None
+        return self._restarts
+
+    def failed(self, cause: str) -> HardwareError:
+        with open(self.log, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+            tail = log.read().decode(errors="replace").splitlines()[-12:]
+        seen = "".join(f"\n    {line}" for line in tail) or " nothing"
+        return HardwareError("GD-503", cause, seen=f"the end of its log:{seen}", do=f"see {self.log}")
 
 
 class Demo:
@@ -94,8 +143,7 @@ class Demo:
             child = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        files = (self.out / f"{name}.jsonl", self.out / f"{name}.safetensors")
-        process = Process(name, home, *files, child)
+        process = Process(name, self.out, home, child)
         self.processes.append(process)
         return process
 
@@ -114,15 +162,18 @@ class Demo:
         deadline = time.monotonic() + seconds
         while not path.exists():
             if process.child.poll() is not None or time.monotonic() > deadline:
-                tail = (self.out / f"{process.name}.log").read_text(errors="replace")[-1500:]
-                raise HardwareError("GD-503", f"{process.name} did not start", seen=tail, do="see the log above")
+                raise process.failed(f"{process.name} did not start")
             time.sleep(0.1)
 
     def run(self) -> dict[str, Any]:
-        shutil.rmtree(self.out / "homes", ignore_errors=True)
-        (self.out / "homes").mkdir(parents=True)
-        for old in [*self.out.glob("*.jsonl"), *self.out.glob("*.safetensors")]:
-            old.unlink()
+        """From the first process to the last one's end; the figures.
+
+        Raises:
+            HardwareError: GD-503, a process failed, or the run was too short.
+        """
+        from peers import demo_report, demo_table
+
+        (self.out / "homes").mkdir(exist_ok=True)
         started = time.monotonic()
         first = self.start_peer(1, None)
         invite = self.out / "homes" / "peer1" / "invite"
@@ -131,18 +182,27 @@ class Demo:
             self.start_peer(number, invite)
         # Peer 1's windows, so that the two differ in nothing but the company.
         self.start("alone", self.training_command("alone", 1), None, {"GOSSIPDP_OFF": "1"})
-        with report.live(self.options) as show:
+        with demo_table.live(self.options) as show:
             while any(process.child.poll() is None for process in self.processes):
                 for process in self.processes:
                     process.ask()
                 show(self.processes, time.monotonic() - started)
+                self.check_nobody_fails()
                 self.check_nobody_is_left_behind()
                 time.sleep(POLL)
+        self.check_nobody_fails()
         for process in self.processes:
-            if process.child.returncode != 0:
-                tail = (self.out / f"{process.name}.log").read_text(errors="replace")[-1500:]
-                raise HardwareError("GD-503", f"{process.name} ended with {process.child.returncode}", seen=tail)
-        return report.summarize(self.processes, self.options, time.monotonic() - started)
+            if not process.weights.exists():
+                raise process.failed(f"{process.name} ended without having trained")
+        return demo_report.summarize(self.processes, self.options, time.monotonic() - started)
+
+    def check_nobody_fails(self) -> None:
+        """A supervisor never gives up: what a person would look into after a while, a demo must notice itself."""
+        for process in self.processes:
+            if code := process.child.poll():
+                raise process.failed(f"{process.name} ended with {code}")
+            if process.restarts() >= RESTARTS:
+                raise process.failed(f"{process.name} was restarted {process.restarts()} times, in vain")
 
     def check_nobody_is_left_behind(self) -> None:
         """In a very short run the first peer may be done, and gone, before another has got the model from it."""
@@ -170,24 +230,33 @@ class Demo:
 
 @contextlib.contextmanager
 def stopping(demo: Demo) -> Iterator[None]:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """However this ends, the peers end too: they lead sessions of their own, and no closed terminal reaches them."""
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup stays what it is
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers}
     try:
         yield
     finally:
         demo.stop()
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     chosen = options(argv)
     demo = Demo(chosen)
-    print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; everything is in {chosen.out}")
-    with stopping(demo):
-        try:
-            summary = demo.run()
-        except KeyboardInterrupt:
-            print("stopped")
-            return 130
-    report.write(summary, demo.out, chosen)
+    with demo_folder.claimed(chosen.out):
+        print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; all is in {chosen.out}")
+        with stopping(demo):
+            try:
+                summary = demo.run()
+            except KeyboardInterrupt:
+                print("stopped")
+                return 130
+        from peers import demo_report
+
+        demo_report.write(summary, chosen.out)
     return 0
 
 

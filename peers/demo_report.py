@@ -1,106 +1,59 @@
-"""What `demo` shows while it runs, and what it says at the end: live table, figures, picture.
+"""What `demo` says at the end: figures, the marks they are held against, text, picture.
 
 Every figure comes from the peers' own answers and files of this run. No process may be started here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
+import operator
 import platform
-import sys
+import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from peers.demo import Process
 
-__all__ = ["live", "summarize", "write"]
+__all__ = ["MARKS", "judge", "summarize", "write"]
 
-Show = Callable[[Sequence["Process"], float], None]
-PLAIN_EVERY = 10.0
-"""seconds between two plain lines"""
+COLUMNS = 80
 
 
-# -- while it runs ---------------------------------------------------------------------------------------------
+class Mark(NamedTuple):
+    says: str
+    mark: float
+    holds: Callable[[float, float], bool]
+    form: str
 
 
-@contextlib.contextmanager
-def live(options: Namespace) -> Iterator[Show]:
-    """A function to call with the processes and the seconds so far: a live table on a terminal, else plain lines."""
-    if options.no_live or not sys.stdout.isatty():
-        last = [-math.inf]
-
-        def plain(processes: Sequence[Process], seconds: float) -> None:
-            if seconds - last[0] >= PLAIN_EVERY:
-                last[0] = seconds
-                print(f"{seconds:5.0f} s  " + "  ".join(_brief(process) for process in processes), flush=True)
-
-        yield plain
-        return
-    with Live(console=Console(), refresh_per_second=4, transient=True) as display:
-        yield lambda processes, seconds: display.update(_table(processes, options, seconds))
+MARKS = {
+    "gain_over_alone": Mark("nats/byte better than alone, at least", 0.05, operator.ge, ".3f"),
+    "spread_of_replicas": Mark("nats/byte between best and worst replica, at most", 0.02, operator.le, ".3f"),
+    "escalated_median": Mark("of the blocks escalated in the median round, at most", 0.10, operator.le, ".1%"),
+    "bytes_off_formula": Mark("between the bytes measured and the formula's, at most", 0.05, operator.le, ".1%"),
+}
+"""What a demo of the default length is expected to reach on any machine; a very short one misses some."""
+LOST = """\
+Time lost is what a training process spends in gossipdp's hook after its steps;
+what daemons take by working on the same cores is not in it."""
 
 
-def _brief(process: Process) -> str:
-    line = process.last_line()
-    return f"{process.name} {line.get('step', 0)}:{line.get('loss', math.nan):.3f}"
-
-
-def _table(processes: Sequence[Process], options: Namespace, seconds: float) -> Table:
-    table = Table(title=f"byte_gpt {options.size}, {seconds:.0f} s", title_justify="left", box=None, pad_edge=False)
-    for name in ("peer", "state", "round", "steps", "loss", "partner", "received", "sent", "distance"):
-        table.add_column(name, justify="left" if name in ("peer", "state", "partner") else "right", no_wrap=True)
-    names = {process.status.get("id", ""): process.name for process in processes if process.status}
-    for process in processes:
-        line, status = process.last_line(), process.status
-        partner = status.get("partner") or status.get("last_partner") or ""
-        table.add_row(
-            process.name,
-            _state(process),
-            str(status.get("round", "")),
-            str(line.get("step", "")),
-            f"{line['loss']:.3f}" if "loss" in line else "",
-            names.get(partner, partner[:8]),
-            _bytes(status.get("received_bytes")),
-            _bytes(status.get("sent_bytes")),
-            f"{status['consensus_distance']:.1e}" if status.get("consensus_distance") else "",
-        )
-    return table
-
-
-def _state(process: Process) -> str:
-    if process.child.poll() is not None:
-        return "done" if process.child.returncode == 0 else f"exit {process.child.returncode}"
-    if process.home is None:
-        return "alone"
-    if not process.status:
-        return "starting"
-    return "warm-up" if process.status.get("warming_up") else str(process.status.get("state"))
-
-
-def _bytes(count: float | None) -> str:
-    if count is None:
-        return ""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
-# -- at the end ------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------------------
 
 
 def summarize(processes: Sequence[Process], options: Namespace, seconds: float) -> dict[str, Any]:
-    """The figures of one run. Evaluates every replica, their average and the lone one on the same windows."""
+    """The figures of one run. Evaluates every replica, their average and the lone one on the same windows.
+
+    `stall_share` is the mean over the peers of the share of its training time that a training process spent in
+    gossipdp's hook after each optimizer step: handing over snapshots, adding corrections, looking for either. Not in
+    it: waiting for the first model before the first step, and handing over the last steps after it; nor what the
+    daemons take from training by working on the same cores. A figure that the run did not give is None.
+    """
     import torch
     from safetensors.torch import load_file
 
@@ -110,28 +63,25 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
     held_out = byte_gpt.validation_windows(256, 128)
     model = byte_gpt.build_model(options.size)
 
-    def loss(weights: dict[str, torch.Tensor]) -> float:
+    def loss(weights: dict[str, torch.Tensor]) -> float | None:
         model.load_state_dict(weights)
-        return byte_gpt.evaluate(model, held_out)
+        return _rounded(byte_gpt.evaluate(model, held_out), 4)
 
     peers = [process for process in processes if process.home is not None]
     replicas = [load_file(process.weights) for process in peers]
     average = {name: torch.stack([replica[name] for replica in replicas]).mean(0) for name in replicas[0]}
     alone = next(process for process in processes if process.home is None)
     statuses = [process.status for process in peers]
-    parameters = sum(status.get("exchanged_parameters", 0.0) for status in statuses)
 
-    def per_parameter(key: str) -> float:
-        return sum(status.get(key, 0.0) for status in statuses) / parameters if parameters else math.nan
+    def total(key: str) -> float:
+        return sum(status.get(key) or 0 for status in statuses)
 
-    ends = [_summary_line(process) for process in peers]
-    blocks = sum(status.get("blocks", 0) for status in statuses)
-    medians = [status["escalated_median"] for status in statuses if status.get("escalated_median") is not None]
-    exchanges: dict[str, int] = {}
+    medians = sorted(status["escalated_median"] for status in statuses if status.get("escalated_median") is not None)
+    exchanges: Counter[str] = Counter()
     for status in statuses:
-        for result, count in status.get("exchanges", {}).items():
-            exchanges[result] = exchanges.get(result, 0) + count
-    return {
+        exchanges.update(status.get("exchanges", {}))
+    stalls = [share for process in peers if (share := _stall_share(process)) is not None]
+    summary = {
         "peers": len(peers),
         "size": options.size,
         "steps": options.steps,
@@ -139,102 +89,154 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
         "batch": options.batch,
         "seconds": round(seconds, 1),
         "rounds": max((status.get("round", 0) for status in statuses), default=0),
-        "exchanges": exchanges,
+        "exchanges": dict(exchanges),
         "validation_loss": {
-            "replicas": [round(loss(replica), 4) for replica in replicas],
-            "average": round(loss(average), 4),
-            "alone": round(loss(load_file(alone.weights)), 4),
+            "replicas": [loss(replica) for replica in replicas],
+            "average": loss(average),
+            "alone": loss(load_file(alone.weights)),
         },
         "bytes_per_parameter_per_exchange": {
-            "measured": round(per_parameter("exchanged_bytes"), 4),
-            "formula": round(per_parameter("formula_bytes"), 4),
+            "measured": _ratio(total("exchanged_bytes"), total("exchanged_parameters"), 4),
+            "formula": _ratio(total("formula_bytes"), total("exchanged_parameters"), 4),
         },
         "escalated_blocks": {
-            "share": round(sum(status.get("escalated_blocks", 0) for status in statuses) / max(1, blocks), 4),
-            "median_exchange": round(sorted(medians)[len(medians) // 2], 4) if medians else None,
+            "share": _ratio(total("escalated_blocks"), total("blocks"), 4),
+            "median_exchange": round(medians[len(medians) // 2], 4) if medians else None,
         },
         "received_bytes": [status.get("received_bytes", 0) for status in statuses],
-        "stall_share": round(sum(end["stall_share"] for end in ends) / len(ends), 6),
+        "stall_share": _ratio(sum(stalls), len(stalls), 6),
         "machine": {"python": platform.python_version(), "torch": torch.__version__, "processor": platform.machine()},
+    }
+    return summary | {"marks": judge(summary)}
+
+
+def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each of MARKS: the value, the mark, and whether it is reached; a value that is missing (None) reaches none."""
+    losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
+    values: dict[str, float | None] = dict.fromkeys(MARKS)
+    if None not in (*losses["replicas"], losses["alone"]):
+        mean = sum(losses["replicas"]) / len(losses["replicas"])
+        values["gain_over_alone"] = round(losses["alone"] - mean, 4)
+        values["spread_of_replicas"] = round(max(losses["replicas"]) - min(losses["replicas"]), 4)
+    values["escalated_median"] = summary["escalated_blocks"]["median_exchange"]
+    if sent["measured"] is not None and sent["formula"]:
+        values["bytes_off_formula"] = round(abs(sent["measured"] / sent["formula"] - 1), 4)
+    return {
+        name: {"value": value, "mark": MARKS[name].mark, "reached": value is not None and _holds(name, value)}
+        for name, value in values.items()
     }
 
 
-def _summary_line(process: Process) -> dict[str, Any]:
-    """The JSON line that a training process prints last, found in its log."""
-    for line in reversed((process.log.with_suffix(".log")).read_text(errors="replace").splitlines()):
+def _holds(name: str, value: float) -> bool:
+    return MARKS[name].holds(value, MARKS[name].mark)
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    """JSON has no NaN: the loss of a model that diverged is None."""
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def _ratio(part: float, whole: float, digits: int) -> float | None:
+    return round(part / whole, digits) if whole else None
+
+
+def _stall_share(process: Process) -> float | None:
+    """Out of the JSON line that a training process prints last."""
+    for line in reversed(process.log.read_text(errors="replace").splitlines()):
         if line.startswith("{") and '"stall_share"' in line:
-            return dict(json.loads(line))
-    return {"stall_share": math.nan}
+            return float(json.loads(line)["stall_share"])
+    return None
 
 
-def write(summary: dict[str, Any], out: Path, options: Namespace) -> None:
-    """Print the report, and write report.txt, summary.json and loss.png into `out`."""
-    text = _text(summary, out)
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+# -- text ------------------------------------------------------------------------------------------------------
+
+
+def write(summary: dict[str, Any], out: Path) -> None:
+    """Print the report, and write report.txt, summary.json and, where matplotlib is, loss.png into `out`."""
+    (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    files = ["summary.json", "report.txt", *(["loss.png"] if _picture(out, summary) else []), "logs"]
+    text = f"{_text(summary)}\n{out}/: {', '.join(files)}\n"
     (out / "report.txt").write_text(text)
-    _picture(out, summary, options)
     print("\n" + text, end="")
 
 
-def _text(summary: dict[str, Any], out: Path) -> str:
-    losses, sent, escalated = (
-        summary["validation_loss"],
-        summary["bytes_per_parameter_per_exchange"],
-        summary["escalated_blocks"],
-    )
-    spread = max(losses["replicas"]) - min(losses["replicas"])
-    gain = losses["alone"] - sum(losses["replicas"]) / len(losses["replicas"])
+def _text(summary: dict[str, Any]) -> str:
+    losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
+    escalated, marks = summary["escalated_blocks"], summary["marks"]
+    gain, spread = (_shown(marks[name]["value"], ".3f") for name in ("gain_over_alone", "spread_of_replicas"))
     exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
-    median = escalated["median_exchange"]
     rows = [
-        ("validation loss of each replica", "  ".join(f"{value:.3f}" for value in losses["replicas"]) + "  nats/byte"),
-        ("of their average", f"{losses['average']:.3f}"),
-        ("of one replica trained alone", f"{losses['alone']:.3f}"),
-        ("gossip is better by", f"{gain:.3f}; replicas differ by {spread:.3f}"),
-        ("rounds, exchanges (both ends)", f"{summary['rounds']}, {exchanges}"),
+        (
+            "validation loss of each replica",
+            "  ".join(_shown(value, ".3f") for value in losses["replicas"]) + "  nats/byte",
+        ),
+        ("of their average", _shown(losses["average"], ".3f")),
+        ("of one replica trained alone", _shown(losses["alone"], ".3f")),
+        ("gossip is better by", f"{gain}; replicas differ by {spread}"),
+        ("rounds; exchanges (both ends)", f"{summary['rounds']}; {exchanges or 'none'}"),
         (
             "bytes/parameter/exchange received",
-            f"{sent['measured']:.3f} measured, {sent['formula']:.3f} by the formula",
+            f"{_shown(sent['measured'], '.3f')} measured, {_shown(sent['formula'], '.3f')} by the formula",
         ),
         (
             "blocks escalated",
-            f"{escalated['share']:.1%}, median exchange {'-' if median is None else format(median, '.1%')}",
+            f"{_shown(escalated['share'], '.1%')}, median exchange {_shown(escalated['median_exchange'], '.1%')}",
         ),
-        ("training time lost to gossip", f"{summary['stall_share']:.2%}"),
+        ("training time lost to gossip", _shown(summary["stall_share"], ".2%")),
         ("seconds", f"{summary['seconds']:.0f}"),
     ]
     width = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    return "\n".join([*lines, "", f"{out}/: summary.json, loss.png, report.txt, logs", ""])
+    lines = []
+    for name, value in rows:
+        first, *more = textwrap.wrap(value, COLUMNS - width - 2)
+        lines += [f"{name:<{width}}  {first}", *(" " * (width + 2) + line for line in more)]
+    return "\n".join([*lines, "", LOST, "", *_verdict(marks), ""])
 
 
-def _picture(out: Path, summary: dict[str, Any], options: Namespace) -> None:
+def _verdict(marks: dict[str, dict[str, Any]]) -> list[str]:
+    missed = [name for name, judged in marks.items() if not judged["reached"]]
+    if not missed:
+        return [f"all {len(marks)} marks are reached (they are in summary.json)"]
+    lines = [f"{len(missed)} of {len(marks)} marks missed:"]
+    for name in missed:
+        mark = MARKS[name]
+        lines.append(f"  {_shown(marks[name]['value'], mark.form)} {mark.says} {mark.mark:{mark.form}}")
+    return lines
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+# -- picture ---------------------------------------------------------------------------------------------------
+
+
+def _picture(out: Path, summary: dict[str, Any]) -> bool:
+    """Draw loss.png from the logs of this run's processes; False if nothing here can draw."""
     try:
-        import matplotlib
+        import matplotlib.figure
     except ModuleNotFoundError:
         print("no picture: `pip install 'gossipdp[demo]'` brings matplotlib")
-        return
+        return False
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
-    for path in sorted(out.glob("*.jsonl")):
-        records = [json.loads(line) for line in path.read_text().splitlines()]
+    figure = matplotlib.figure.Figure(figsize=(8, 4.5), dpi=120, layout="tight")
+    axes = figure.subplots()
+    for name in [*(f"peer{number}" for number in range(1, summary["peers"] + 1)), "alone"]:
+        records = [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
         points = [(record["step"], record["loss"]) for record in records if "loss" in record]
         steps, losses = [step for step, _ in points], _smooth([loss for _, loss in points])
-        lone = path.stem == "alone"
-        axes.plot(steps, losses, label=path.stem, color="black" if lone else None, linewidth=1.6 if lone else 1.0)
+        lone = name == "alone"
+        axes.plot(steps, losses, label=name, color="black" if lone else None, linewidth=1.6 if lone else 1.0)
     shown = summary["validation_loss"]
-    gossip = sum(shown["replicas"]) / len(shown["replicas"])
-    axes.set_title(f"byte_gpt {options.size}: validation {gossip:.3f} with gossip, {shown['alone']:.3f} alone")
+    gossip = None if None in shown["replicas"] else sum(shown["replicas"]) / len(shown["replicas"])
+    with_gossip, alone = _shown(gossip, ".3f"), _shown(shown["alone"], ".3f")
+    axes.set_title(f"byte_gpt {summary['size']}: validation {with_gossip} with gossip, {alone} alone")
     axes.set_xlabel("steps of one replica")
     axes.set_ylabel("training loss, nats per byte (smoothed)")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.tight_layout()
     figure.savefig(out / "loss.png")
-    pyplot.close(figure)
+    return True
 
 
 def _smooth(values: Sequence[float], window: int = 9) -> list[float]:

@@ -1,0 +1,274 @@
+"""Figures, marks, report and picture of a demo, and the table while it runs, from files and answers made up here."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+from peers import demo_table
+from peers.demo import Process, options
+from peers.demo_report import MARKS, judge, summarize, write
+from peers.jobs import byte_gpt
+
+SUMMARY: dict[str, Any] = {
+    "peers": 2,
+    "size": "0.25M",
+    "steps": 40,
+    "seconds": 12.3,
+    "rounds": 4,
+    "exchanges": {"lost": 1, "done": 6},
+    "validation_loss": {"replicas": [1.70, 1.71], "average": 1.69, "alone": 1.80},
+    "bytes_per_parameter_per_exchange": {"measured": 0.58, "formula": 0.57},
+    "escalated_blocks": {"share": 0.02, "median_exchange": 0.0},
+    "stall_share": 0.0131,
+}
+
+
+def judged(**changed: Any) -> dict[str, Any]:
+    """SUMMARY, with one figure or another replaced, and its marks."""
+    summary = copy.deepcopy(SUMMARY)
+    for name, figures in changed.items():
+        summary[name] = {**summary[name], **figures} if isinstance(figures, dict) else figures
+    return summary | {"marks": judge(summary)}
+
+
+def status(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "aa", "state": "ready", "round": 4, "exchanges": {"done": 3}, "exchanged_bytes": 600_000,
+        "exchanged_parameters": 1_000_000.0, "formula_bytes": 590_000.0, "blocks": 1000, "escalated_blocks": 30,
+        "escalated_median": 0.02, "received_bytes": 700_000, "sent_bytes": 650_000, **more,
+    }  # fmt: skip
+
+
+def curve(process: Process, number: int = 1) -> None:
+    """A training log of four losses, the last line a validation loss."""
+    lines = [{"step": step, "loss": 3.0 - step / 100 + number / 10, "elapsed": 1.0} for step in (10, 20, 30, 40)]
+    process.losses.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"step": 40, "val": 1.7}]))
+
+
+def curves(out: Path, peers: int) -> None:
+    child: Any = SimpleNamespace(poll=lambda: 0)
+    for number, name in enumerate([*(f"peer{number}" for number in range(1, peers + 1)), "alone"], 1):
+        curve(Process(name, out, None, child), number)
+
+
+def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int]) -> list[Process]:
+    """Peers with these answers and weights made from `seeds`, the last of which is the lone replica's."""
+    processes = []
+    for number, seed in enumerate(seeds, 1):
+        lone = number == len(seeds)
+        name = "alone" if lone else f"peer{number}"
+        child: Any = SimpleNamespace(poll=lambda: 0)
+        process = Process(name, out, None if lone else out / "homes" / name, child)
+        process.status = {} if lone else statuses[number - 1]
+        save_file(byte_gpt.build_model("0.25M", seed).state_dict(), process.weights)
+        curve(process, number)
+        process.log.write_text(
+            f'12:00:00 supervisor started\n{{"steps": 40, "stall_share": {number / 100}}}\nleaving\n'
+        )
+        processes.append(process)
+    return processes
+
+
+@pytest.fixture
+def few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = torch.randint(256, (2, 17), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(byte_gpt, "validation_windows", lambda count, context: windows)
+
+
+# -- figures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few_windows")
+def test_summary_of_two_peers_and_one_alone(tmp_path: Path) -> None:
+    more = status(round=5, exchanges={"done": 4, "lost": 1}, exchanged_bytes=400_000, escalated_median=0.04)
+    processes = a_run(tmp_path, [status(), more], [0, 0, 7])
+    summary = summarize(processes, options(["--peers", "2", "--steps", "40"]), 12.34)
+    losses = summary["validation_loss"]
+    assert losses["replicas"] == [losses["average"]] * 2 and losses["alone"] != losses["average"]
+    assert all(5.0 < loss < 6.0 for loss in (losses["average"], losses["alone"])), "ln 256 is that of a fresh model"
+    assert summary["bytes_per_parameter_per_exchange"] == {"measured": 0.5, "formula": 0.59}
+    assert summary["escalated_blocks"] == {"share": 0.03, "median_exchange": 0.04}
+    assert summary["exchanges"] == {"done": 7, "lost": 1} and summary["rounds"] == 5
+    assert summary["stall_share"] == 0.015, "the mean of the peers; the lone one has no daemon to wait for"
+    assert (summary["peers"], summary["size"], summary["steps"], summary["every"], summary["batch"]) == (
+        2, "0.25M", 40, 30, 4
+    )  # fmt: skip
+    assert summary["seconds"] == 12.3 and summary["received_bytes"] == [700_000, 700_000]
+    assert summary["marks"] == judge(summary)
+
+
+@pytest.mark.usefixtures("few_windows")
+def test_average_is_that_of_the_weights(tmp_path: Path) -> None:
+    summary = summarize(a_run(tmp_path, [status(), status()], [1, 2, 1]), options(["--peers", "2"]), 1.0)
+    one, two = (byte_gpt.build_model("0.25M", seed) for seed in (1, 2))
+    with torch.no_grad():
+        for mine, other in zip(one.parameters(), two.parameters(), strict=True):
+            mine.lerp_(other, 0.5)
+    expected = byte_gpt.evaluate(one, byte_gpt.validation_windows(0, 0))
+    assert summary["validation_loss"]["average"] == pytest.approx(expected, abs=2e-4)
+    assert summary["validation_loss"]["replicas"][0] == summary["validation_loss"]["alone"]
+
+
+@pytest.mark.usefixtures("few_windows")
+def test_a_run_without_an_exchange__figures_are_missing_and_no_mark_is_reached_by_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = a_run(tmp_path, [{}, {}], [1, 2, 3])
+    for process in processes:
+        process.log.write_text("killed before the last line\n")
+    weights = byte_gpt.build_model("0.25M", 1).state_dict()
+    save_file({name: value * torch.nan for name, value in weights.items()}, processes[0].weights)
+    summary = summarize(processes, options(["--peers", "2"]), 1.0)
+    assert summary["validation_loss"]["replicas"][0] is summary["validation_loss"]["average"] is None
+    assert summary["bytes_per_parameter_per_exchange"] == {"measured": None, "formula": None}
+    assert summary["stall_share"] is None and summary["escalated_blocks"] == {"share": None, "median_exchange": None}
+    assert [mark["reached"] for mark in summary["marks"].values()] == [False] * 4
+    write(summary, tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail) == summary
+    assert "4 of 4 marks missed:\n  - nats/byte better than alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, set()),
+        ({"validation_loss": {"alone": 1.755}}, set()),  # 0.05 to the digit
+        ({"validation_loss": {"alone": 1.7549}}, {"gain_over_alone"}),
+        ({"validation_loss": {"alone": 1.5}}, {"gain_over_alone"}),
+        ({"validation_loss": {"replicas": [1.70, 1.72]}}, set()),
+        ({"validation_loss": {"replicas": [1.70, 1.7201]}}, {"spread_of_replicas"}),
+        ({"escalated_blocks": {"median_exchange": 0.1}}, set()),
+        ({"escalated_blocks": {"median_exchange": 0.1001}}, {"escalated_median"}),
+        ({"bytes_per_parameter_per_exchange": {"measured": 0.5985}}, set()),
+        ({"bytes_per_parameter_per_exchange": {"measured": 0.61}}, {"bytes_off_formula"}),
+        ({"bytes_per_parameter_per_exchange": {"measured": 0.53}}, {"bytes_off_formula"}),
+    ],
+)
+def test_a_mark_is_reached_up_to_its_bound(changed: dict[str, Any], missed: set[str]) -> None:
+    marks = judged(**changed)["marks"]
+    assert {name for name, mark in marks.items() if not mark["reached"]} == missed
+    assert {name: mark["mark"] for name, mark in marks.items()} == {
+        "gain_over_alone": 0.05,
+        "spread_of_replicas": 0.02,
+        "escalated_median": 0.10,
+        "bytes_off_formula": 0.05,
+    }
+
+
+# -- report and picture ------------------------------------------------------------------------------------------
+
+
+def test_report_says_plainly_which_mark_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves(tmp_path, 2)
+    write(judged(validation_loss={"alone": 1.73}, escalated_blocks={"median_exchange": 0.25}), tmp_path)
+    told = capsys.readouterr().out
+    assert "2 of 4 marks missed:\n" in told
+    assert "  0.025 nats/byte better than alone, at least 0.050\n" in told
+    assert "  25.0% of the blocks escalated in the median round, at most 10.0%\n" in told
+    write(judged(), tmp_path)
+    assert "all 4 marks are reached" in capsys.readouterr().out
+
+
+def test_report_has_every_figure__fits_80_columns__and_is_written_as_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    curves(tmp_path, 12)
+    summary = judged(peers=12, validation_loss={"replicas": [1.7 + n / 1000 for n in range(12)]})
+    write(summary, Path())
+    told = capsys.readouterr().out
+    text = Path("report.txt").read_text()
+    assert told == "\n" + text and max(map(len, text.splitlines())) <= 80
+    for figure in ("1.700", "1.711", "1.690", "1.800", "4; 6 done, 1 lost", "0.580", "0.570", "2.0%", "1.31%", "12"):
+        assert figure in text, figure
+    assert "the hook after its steps" in text.replace("gossipdp's", "the"), "what lost time counts is said"
+    assert json.loads(Path("summary.json").read_text()) == summary
+
+
+def test_picture_is_of_this_runs_processes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn: list[Any] = []
+    real = figures.Figure.savefig
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, path: (drawn.append(self), real(self, path))[1])
+    curves(tmp_path, 2)
+    for foreign in ("notes.jsonl", "peer3.jsonl"):
+        (tmp_path / foreign).write_text("not JSON")
+    write(judged(), tmp_path)
+    (axes,) = drawn[0].axes
+    assert [line.get_label() for line in axes.lines] == ["peer1", "peer2", "alone"]
+    assert list(axes.lines[0].get_xdata()) == [10, 20, 30, 40]
+    assert list(axes.lines[2].get_ydata()) == pytest.approx([3.05] * 4), "the mean of all, for the window is longer"
+    assert "1.705 with gossip, 1.800 alone" in axes.get_title()
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "loss.png" in (tmp_path / "report.txt").read_text()
+
+
+def test_without_matplotlib__the_report_names_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write(judged(), tmp_path)
+    told = capsys.readouterr().out
+    assert "pip install 'gossipdp[demo]'" in told and "loss.png" not in told
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.json", "report.txt"}
+
+
+# -- while it runs -----------------------------------------------------------------------------------------------
+
+
+def alive() -> Any:
+    return SimpleNamespace(poll=lambda: None)
+
+
+def running(out: Path, count: int) -> list[Process]:
+    processes = []
+    for number in range(1, count + 1):
+        state = status(id=f"{number:02d}" * 32, last_partner="01" * 32, consensus_distance=0.00123)
+        process = Process(f"peer{number}", out, out, alive(), state)
+        process.losses.write_text('{"step": 12000, "loss": 2.3456}\n{"step": 12010, "lo')
+        processes.append(process)
+    return [*processes, Process("alone", out, None, alive())]
+
+
+def test_table_at_80_columns_cuts_nothing(tmp_path: Path) -> None:
+    processes = running(tmp_path, 12)
+    processes[1].status |= {"warming_up": True, "received_bytes": 123_456_789, "sent_bytes": 99_900}
+    processes[2].status = {}
+    processes[3].child.poll = lambda: -15  # type: ignore[method-assign]
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(demo_table.table(processes, options([]), 75.0))
+    title, head, first, second, third, fourth, *_, lone = (line.rstrip() for line in screen.getvalue().splitlines())
+    assert "…" not in screen.getvalue() and title == "byte_gpt 0.25M, 75 s"
+    assert head.split() == list(demo_table.WIDTHS)
+    assert first.split() == ["peer1", "ready", "4", "12000", "2.346", "peer1", "700kB", "650kB", "1.2e-03"]
+    assert second.split()[1:2] + second.split()[-3:] == ["warm-up", "123MB", "99.9kB", "1.2e-03"]
+    assert third.split()[:2] == ["peer3", "starting"] and "exit -15" in fourth
+    assert lone.split() == ["alone", "alone"]
+
+
+def test_plain_lines_fit_80_columns__and_keep_a_name_and_its_figures_together(tmp_path: Path) -> None:
+    lines = demo_table.plain(running(tmp_path, 5), 20.0).splitlines()
+    assert lines[0] == "   20 s  peer1 12000:2.346  peer2 12000:2.346  peer3 12000:2.346"
+    assert lines[1] == "         peer4 12000:2.346  peer5 12000:2.346  alone alone"
+
+
+def test_plain_lines_are_ten_seconds_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with demo_table.live(options(["--no-live"])) as show:
+        for seconds in (1.0, 2.0, 10.9, 11.0, 20.0):
+            show(running(tmp_path, 1), seconds)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "11"]
+
+
+def test_marks_have_texts_that_fit_a_line() -> None:
+    assert all(len(f"  100.000 {mark.says} {mark.mark:{mark.form}}") <= 80 for mark in MARKS.values())
