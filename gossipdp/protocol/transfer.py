@@ -337,8 +337,8 @@ class Joiner:
             if self._take is jobs.Adopt:
                 self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
         assert self.manifest is not None
-        if manifest.clock > self.manifest.clock:
-            self.manifest = manifest
+        if manifest.clock < self.manifest.clock:
+            self.manifest = manifest  # a patchwork is as old as its oldest part
         self._failures = 0
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True

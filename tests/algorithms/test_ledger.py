@@ -311,3 +311,26 @@ def test_resync_with_what_is_no_frozen_chunk_changes_nothing(fault):
     anchor, slots = host.ledger.a.copy(), host.region[1:].copy()
     assert not host.ledger.resync(0, payload, digest)
     assert (host.ledger.a == anchor).all() and (host.region[1:] == slots).all()
+
+
+def test_released_buffer_is_zero_when_it_serves_again():
+    host = Host()
+    host.land(0, 1.0)
+    host.seal()
+    host.drain()
+    assert host.region[1 + host.sealed % 2].any()
+    host.release()
+    assert not host.region[1:].any()
+    host.land(0, 1.0)
+    host.seal()
+    host.drain()
+    assert host.error() < TOLERANCE
+
+
+def test_what_was_pending_when_a_session_begins_is_in_its_start_and_nowhere_else():
+    host = Host()
+    for chunk in range(CHUNKS):
+        host.land(chunk, 1.0)
+        host.ledger.attach(chunk)
+    assert (host.region[0] == host.ledger.a).all() and not host.region[1:].any()
+    assert host.ledger.seal().chunks == ()

@@ -135,3 +135,13 @@ def test_any_codes_are_bounded():
     payload[len(payload) // 2 : len(payload) // 2 + 300] = 128
     first, second = decode_first(payload, 300), decode_second(payload, 300)
     assert (np.abs(first) <= 1.001 * MOST_RATIO * np.sqrt(second)).all()
+
+
+def test_ratio_past_its_bound_by_the_tolerance_of_the_scale_is_cut_by_the_receiver():
+    payload, _, _ = both(*adam(size=300))
+    half = len(payload) // 2
+    payload[half : half + 300] = 128
+    payload[half + 300 :] = np.full(2, 1.0005 * MOST_RATIO / 127.0, "<f4").view(np.uint8)
+    assert check(payload, 300)
+    first, second = decode_first(payload, 300), decode_second(payload, 300)
+    assert first / np.sqrt(second) == pytest.approx(np.full(300, -MOST_RATIO), rel=1e-6)

@@ -297,3 +297,31 @@ def test_words_of_others_and_of_earlier_transfers_are_not_heard():
     assert len(taker.outputs.messages) == 1
     taker.fetcher.receive(message, list(buffers), A, 0.0)
     assert isinstance(taker.outputs.messages[-1].message, MomentsAsk)
+
+
+def test_bad_chunk_of_a_source_already_left_does_not_blame_the_next():
+    taker, a, b = Taker(A, B), Giver(A, encoded(1)), Giver(B, encoded(2))
+
+    def mangle(envelope):
+        if isinstance(envelope.message, MomentsChunk):
+            return envelope._replace(frames=[envelope.frames[0], bytes(len(envelope.frames[1]))])
+        return envelope
+
+    checking, taker.work = taker.work, lambda now: None
+    carry(taker, a, mangle=mangle)
+    taker.fetcher.gone(A, 0.0)
+    checking(0.0)
+    assert [(event.peer, event.reason) for event in taker.of(UpdateRefused)] == [(A, "moments")]
+    assert taker.fetcher.source == B
+    taker.work = checking
+    carry(taker, b)
+    assert payloads(taker.fetcher.moments) == payloads(encoded(2))
+
+
+def test_moments_of_two_sources_have_the_steps_of_the_one_that_made_more():
+    """Adam's bias correction for fewer steps than were made lengthens the next ones."""
+    taker, a, b = Taker(A, B), Giver(A, encoded(1, steps=90)), Giver(B, encoded(2, steps=50))
+    carry(taker, a, mangle=lambda said: None if getattr(said.message, "chunk", 0) == 4 else said)
+    taker.fetcher.gone(A, 0.0)
+    carry(taker, b)
+    assert taker.fetcher.over and taker.fetcher.moments.steps == 90

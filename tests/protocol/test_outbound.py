@@ -7,7 +7,8 @@ from random import Random
 
 from gossipdp.protocol import wire
 from gossipdp.protocol.dissemination import Dissemination
-from gossipdp.protocol.messages import Member, Pong, State
+from gossipdp.protocol.membership import Membership
+from gossipdp.protocol.messages import Member, Ping, PingRequest, Pong, State
 from gossipdp.protocol.outbound import MOORINGS, PERIODS, Mooring, moorings
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
@@ -71,3 +72,23 @@ def test_peer_that_can_be_dialled_keeps_no_moorings():
     mooring, outputs, _ = moored("h:9")
     mooring.handle_timer(50.0)
     assert not outputs.messages and mooring.timer() == math.inf
+
+
+def test_silent_outbound_only_member_is_pinged_by_its_moorings_and_by_nobody_else():
+    me, behind = member(0x77), Member(ME, "", "", 1, 0, State.ALIVE)
+    others = [member(first) for first in range(0x18, 0xF8, 0x10)]
+    outputs, board = Outputs(), ProgressBoard(me.id)
+    machine = Membership(LAN, me, random=Random(1), outputs=outputs, now=0.0, progress=board)
+    for heard in (*others, behind):
+        machine.receive(Ping(1, (heard,)), heard.id, 0.0)
+    asked: list[bytes] = []
+    while not asked:
+        now = machine.timer()
+        assert now is not None and now < 60.0
+        for other in others:
+            machine.contact(other.id, now)
+        outputs.messages.clear()
+        machine.handle_timer(now)
+        requests = [said for said in outputs.messages if isinstance(said.message, PingRequest)]
+        asked = [said.to for said in requests if said.message.target == ME]
+    assert asked == moorings(ME, others, LAN.indirect_probes)

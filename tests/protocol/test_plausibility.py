@@ -260,3 +260,13 @@ def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
     witness.receive(StateProbe(99, (0, SIZE)), C, SIZE)
     assert [said.message for said in outputs.messages] == [StateSample(0, 70, 7, 0.0, 1.0), StateRefuse(99, "busy")]
     assert len(outputs.jobs) == QUEUE
+
+
+def test_witness_whose_own_state_was_long_on_its_way_says_how_old_it_is():
+    """Or it would take an honest source, which has gone on, for one that is far off by now."""
+    late = Member(B)
+    late.source.took(60)
+    late.receive(StateProbe(5, (0,)), 0.0)
+    late.source.mixed()
+    late.receive(StateProbe(6, (0,)), 0.0)
+    assert [said.message.clock for said in late.outputs.messages] == [40, 70]

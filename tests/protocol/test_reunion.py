@@ -15,7 +15,8 @@ from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
-from gossipdp.protocol.reunion import FREEZE, HEARING, NO_LINE, Reunion, strength
+from gossipdp.protocol.reunion import FREEZE, HEARING, MAX_LIVES, NO_LINE, Reunion, strength
+from gossipdp.protocol.view import MAX_MEMBERS
 
 EVERY, ROUNDS = 5, 10
 PERIOD = LOCAL.join_interval
@@ -402,6 +403,19 @@ def test_what_is_left_of_a_side_of_three_meets_what_is_left_of_another(left, the
     assert (b.reunion.reason == "apart") == follows
 
 
+def test_whoever_gives_its_own_model_up_is_not_followed_until_it_has_done_so():
+    b = Side()
+    b.divide(D, E)
+    for peer in (D, E):
+        b.hear(peer, GREATER, lag=BEHIND)
+    b.wait(4 * HEARD)
+    assert not b.reunion.reason
+    b.hear(D, GREATER)
+    assert not b.reunion.reason, "one voice"
+    b.hear(E, GREATER)
+    assert b.reunion.reason == "apart"
+
+
 def test_who_is_left_alone_keeps_its_line_while_others_follow_it():
     b = Side()
     b.divide(D, E)
@@ -623,3 +637,8 @@ def test_greatest_lag_is_no_voucher():
     b.hear(A, apart=False, lag=BEHIND)
     b.hear(C, apart=False, lag=0)
     assert not b.reunion.reason
+
+
+def test_tables_are_not_swept_at_each_word_of_a_network_as_large_as_membership_holds():
+    """A sweep that finds nobody to forget is due again at once: ten thousand members would pay it at every event."""
+    assert MAX_LIVES >= 2 * MAX_MEMBERS

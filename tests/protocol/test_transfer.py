@@ -131,6 +131,7 @@ def test_seek_asks_one_source_and_not_again_while_it_works():
 @pytest.mark.parametrize("given", range(CHUNKS))
 def test_source_dies_half_way_and_the_rest_comes_from_another(given):
     taker, sources = Taker(), givers(A, B)
+    sources[B].model = dataclasses.replace(sources[B].model, clock=160)
     taker.joiner.seek([A], 0.0)
     passed = []
 
@@ -149,6 +150,7 @@ def test_source_dies_half_way_and_the_rest_comes_from_another(given):
     taker.joiner.seek([B], 2.0)
     carry(taker, sources, 2.0)
     assert taker.joiner.done and taker.allocated == 1
+    assert taker.joiner.manifest.clock == 100, "a patchwork is as old as its oldest part"
     for chunk in range(CHUNKS):
         span = taker.algorithm.ledger.span(chunk)
         source = first if chunk in kept else sources[B]
@@ -171,6 +173,26 @@ def test_silent_source_is_left_for_another():
     taker.joiner.handle_timer(taker.joiner.timer())
     taker.joiner.seek([A, B], 11.0)
     assert taker.joiner.source == B
+
+
+def test_source_that_falls_silent_between_chunks_is_left_for_another():
+    taker, sources, given = Taker(), givers(A, B), []
+
+    def mangle(envelope):
+        if isinstance(envelope.message, StateChunk):
+            given.append(envelope)
+            return envelope if len(given) == 1 else None
+        return envelope
+
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=mangle)
+    times = []
+    while taker.joiner.source == A and len(times) < 20:
+        times.append(taker.joiner.timer())
+        taker.joiner.handle_timer(times[-1])
+        carry(taker, sources, times[-1], mangle=mangle)
+    assert times == sorted(set(times)) and times[-1] == CONFIG.silence
+    assert taker.joiner.source is None and taker.joiner.refusals == {A: "silent"}
 
 
 def test_lost_chunks_are_asked_for_again():

@@ -1,0 +1,69 @@
+"""Terms of exchanges follow what the link has carried, and the limit of lag what a transfer has taken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gossipdp.protocol.averaging import AveragingConfig
+from gossipdp.protocol.membership import LOCAL
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pacing import AGAINST_EXCHANGE, Pacing
+from gossipdp.protocol.peer_config import PeerConfig
+
+CHUNKS = 16
+AVERAGING = AveragingConfig(fineness={}, settings=b"the settings....")
+WINDOW, PATIENCE = AVERAGING.window, AVERAGING.deadlines.ask
+
+
+class Paced:
+    """A peer past its warm start that has fetched the model, of which a chunk came every so many `seconds`."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        self.averaging = SimpleNamespace(model=SimpleNamespace(chunks=CHUNKS), codec="", window=0, pull=0.0)
+        rounds = SimpleNamespace(rounds=50)
+        config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=10)
+        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), clock=lambda: 10_000)
+        for chunk in range(CHUNKS):
+            self.pacing.state_came(5.0 + chunk * seconds)
+        self.pacing.began(fresh=True)
+
+    @property
+    def terms(self) -> tuple[str, int]:
+        return self.averaging.codec, self.averaging.window
+
+
+@pytest.mark.parametrize(
+    ("patiences", "terms"),
+    [(0.01, ("modulo16", WINDOW)), (0.9, ("modulo16", 1)), (1.5, ("modulo8", 1)), (3.0, ("modulo4", 1))],
+)
+def test_terms_follow_how_fast_the_state_came(patiences: float, terms: tuple[str, int]) -> None:
+    assert Paced(patiences * PATIENCE).terms == terms
+
+
+def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_window_back() -> None:
+    paced = Paced()
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo16", WINDOW), "a partner may have died"
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo8", 1)
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo4", 1)
+    windows = []
+    for _ in range(3):
+        paced.pacing.mixed(CHUNKS, 1.0)
+        windows.append(paced.terms)
+    assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
+
+
+def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_one_took() -> None:
+    paced = Paced()
+    paced.pacing.submitted(10, 100.0)
+    paced.pacing.submitted(10, 105.0)
+    paced.pacing.mixed(CHUNKS, 3.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 3.0 / 0.5)
+    paced.pacing.resynced(40.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
+    paced.pacing.mixed(CHUNKS, 30.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
