@@ -11,6 +11,7 @@ import click
 from peers.options import find_home, home_option, json_option
 
 if TYPE_CHECKING:
+    from gossipdp.errors import DataError
     from gossipdp.runtime.store import Store
 
 __all__ = ["checkpoint"]
@@ -68,20 +69,31 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
 
 @checkpoint.command("verify")
 @click.argument("path", required=False, metavar="[CHECKPOINT]")
+@json_option
 @home_option
 @click.pass_context
-def checkpoint_verify(ctx: click.Context, path: str | None) -> int:
-    """Read every byte of one checkpoint, or of all; exit with 8 if one is damaged."""
+def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> int:
+    """Read every byte of one checkpoint, or of all; exit with 8 if one is damaged, or none is there."""
     from gossipdp.errors import DataError
+    from peers import tables
 
     store, code = _store(ctx), 0
+    rows: list[dict[str, Any]] = []
     named = None if path is None else _checkpoint_path(store, path)
     for each, found in store.each() if named is None else [(named, store.verify(named))]:
+        row = {"path": str(each), "name": each.name}
         if isinstance(found, DataError):
             click.echo(str(found), err=True)
             code = found.exit_code
+            rows.append({**row, "state": "damaged", "code": found.code, "seen": found.seen})
         else:
-            click.echo(f"ok: {each}, round {found.meta.round}")
+            rows.append({**row, "state": "ok", "round": found.meta.round})
+            if not as_json:
+                click.echo(f"ok: {each}, round {found.meta.round}")
+    if not rows:
+        raise _nothing_to("verify", store)
+    if as_json:
+        tables.print_json(rows)
     return code
 
 
@@ -103,7 +115,6 @@ def checkpoint_export(
     With --base OUT is a new directory, whole: from_pretrained loads it, and what serves its models does. Without, OUT
     is one safetensors file of what peers exchange: no frozen parameters, no config.json.
     """
-    from gossipdp.errors import DataError
     from peers import export
 
     store = _store(ctx)
@@ -114,7 +125,7 @@ def checkpoint_export(
         for notice in notices:
             click.echo(notice, err=True)
         if newest is None:
-            raise DataError("GD-604", "there is no checkpoint to export", seen=str(store.dir))
+            raise _nothing_to("export", store)
         chosen = newest
     where = Path(out).absolute()
     if base is None:
@@ -137,6 +148,14 @@ def _store(ctx: click.Context) -> Store:
 
     home = find_home(ctx)
     return Store(home / homes.read_config(home).checkpoint.dir)
+
+
+def _nothing_to(verb: str, store: Store) -> DataError:
+    from gossipdp.errors import DataError
+
+    where = str(store.dir) if store.dir.exists() else f"{store.dir} does not exist"
+    do = "say which home is meant (--home), or wait for the peer's first checkpoint"
+    return DataError("GD-604", f"there is no checkpoint to {verb}", seen=where, do=do)
 
 
 def _checkpoint_path(store: Store, text: str) -> Path:

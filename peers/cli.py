@@ -172,7 +172,8 @@ def _invite_text(argument: str | None) -> str:
         with open(Path(argument[1:]).expanduser(), encoding="utf-8") as file:
             return file.read(limit)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("GD-206", "the invite cannot be read", seen=str(error)) from None
+        do = "name the file that `gossipdp invite` wrote, as @FILE; this user must be able to read it"
+        raise ConfigError("GD-206", "the invite cannot be read", seen=str(error), do=do) from None
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
@@ -382,12 +383,25 @@ def config() -> None:
 @config.command("check")
 @click.argument("run_toml", required=False, metavar="[RUN.toml]")
 @flags_option
+@json_option
 @home_option
 @click.pass_context
-def config_check(ctx: click.Context, run_toml: str | None) -> None:
+def config_check(ctx: click.Context, run_toml: str | None, as_json: bool) -> None:
     """Exit with 3, and say file, line, value and range, if something is wrong."""
+    from peers import tables
+
     checked = _config(ctx, run_toml)
-    click.echo(f"ok: network {checked.network.name}, preset {checked.preset}, {len(checked.origins)} keys set")
+    chosen = {key: origin for key, origin in checked.origins.items() if not _brought(origin)}
+    if as_json:
+        tables.print_json({"network": checked.network.name, "preset": checked.preset, "set": chosen})
+        return
+    keys = "1 key" if len(chosen) == 1 else f"{len(chosen)} keys"
+    click.echo(f"ok: network {checked.network.name}, preset {checked.preset}, {keys} set")
+
+
+def _brought(origin: str) -> bool:
+    """By the preset or by the network that the home belongs to, not by whoever wrote the configuration."""
+    return origin.startswith("preset ") or origin.endswith("/network.json")
 
 
 @config.command("show")

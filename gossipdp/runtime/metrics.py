@@ -36,8 +36,6 @@ MAX_PEERS: Final = 32
 """peers with series of their own; the traffic of all others stands under "other" """
 MAX_REASONS: Final = 16
 OTHER: Final = "other"
-RATE_WINDOW: Final = 5.0
-"""seconds over which samples a second are taken"""
 EXCHANGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
 
 
@@ -75,14 +73,12 @@ class Metrics:
         # membership
         self._members = gauge("members", "Members of the network as this peer sees them, itself included.", "state")
         self._member_changes = counter("member_changes_total", "Members seen to enter a state.", "state")
-        self._joined = gauge("joined", "1 once another member has answered, 0 after leaving.")
         self._rtt = gauge("peer_rtt_seconds", "Smoothed round-trip time of pings.", "peer")
         # training
         self._clock_steps = gauge("clock_steps", "The network's clock, in steps.")
         self._round = gauge("round", "Outer steps of this peer.")
         self._steps = counter("steps_total", "Optimizer steps submitted by the training process.")
         self._samples = counter("samples_total", "Samples submitted by the training process.")
-        self._rate = gauge("samples_per_second", "Samples a second of this peer, over five seconds or more.")
         self._loss = gauge("loss", "Training loss last reported.")
         self._stall = counter("training_stall_seconds_total", "Time the training process spent in gossipdp.")
         self._attached = gauge("training_attached", "1 while a training process is attached.")
@@ -95,8 +91,7 @@ class Metrics:
         # outer step and agreement; norms are RMS per parameter
         self._pseudo_gradient = gauge("pseudo_gradient_rms", "RMS of the last pseudo-gradient, per parameter.")
         self._movement = gauge("outer_step_rms", "RMS of the anchor's own last movement, per parameter.")
-        self._outer_lr = gauge("outer_learning_rate", "Learning rate of the last outer step (alpha).")
-        self._outer_momentum = gauge("outer_momentum", "Momentum of the last outer step (mu).")
+        self._outer_momentum = gauge("outer_momentum", "Momentum of the last outer step (mu); 0 while alone.")
         self._distance = gauge("exchange_distance_rms", "RMS distance of two anchors at the last exchange.")
         self._consensus = gauge("consensus_distance", "Estimated RMS distance of a replica to the mean of all.")
         self._staleness = gauge("staleness_rounds", "Own rounds since an exchange last mixed something.")
@@ -124,7 +119,6 @@ class Metrics:
         self._dropped = counter("messages_dropped_total", "Messages dropped, by reason.", "reason")
         self._full = counter("sends_delayed_total", "Sends that met a full connection and waited.")
         self._links = gauge("links", "Links to other peers that are up.")
-        self._queue_messages = gauge("queue_messages", "Messages waiting for a connection.")
         self._queue_bytes = gauge("queue_bytes", "Bytes waiting for a connection.")
         self._queue_jobs = gauge("queue_jobs", "Vector jobs not finished yet.")
         # state
@@ -147,7 +141,6 @@ class Metrics:
         self._peers = _PeerLabels((self._rtt,), (self._sent, self._received))
         self._reasons: dict[str, set[str]] = {}
         self._alive = 1
-        self._rate_from: tuple[float, float] | None = None
         self._round_at = self._round_time = math.nan
         self._mixed_round: int | None = None
         self._last_round = 0
@@ -177,10 +170,6 @@ class Metrics:
             case events.MemberChanged(member):
                 self._member_changes.labels(member.state.name.lower()).inc()
                 self._peers.changed(member.id, gone=member.state in (State.FAILED, State.LEFT))
-            case events.Joined():
-                self._joined.set(1)
-            case events.Left():
-                self._joined.set(0)
             case events.StateReady(_, clock):
                 self._ready.set(1)
                 self._transfer.set(1)
@@ -245,7 +234,6 @@ class Metrics:
         self._clock_steps.set(event.clock)
         self._pseudo_gradient.set(event.pseudo_gradient)
         self._movement.set(event.movement)
-        self._outer_lr.set(event.lr)
         self._outer_momentum.set(event.momentum)
 
     # -- what no event tells ----------------------------------------------------------------------------------
@@ -278,7 +266,7 @@ class Metrics:
         self._links.set(len(links))
         for link in links:
             self.set_rtt(link.peer, peer.membership.rtt(link.peer))
-        self.set_queues(jobs=queued, messages=sum(link.queued for link in links))
+        self.set_queues(jobs=queued)
 
     def set_members(self, counts: Mapping[str, int]) -> None:
         """How many members are in each state ("alive", "suspect", ...), this peer included."""
@@ -293,13 +281,6 @@ class Metrics:
         self._raise(self._stall, "stall", stall)
         self._loss.set(loss)
         self._attached.set(on)
-        now = self._clock()
-        if self._rate_from is None:
-            self._rate_from = now, samples
-        before, had = self._rate_from
-        if now - before >= RATE_WINDOW:
-            self._rate.set((samples - had) / (now - before))
-            self._rate_from = now, samples
 
     def set_traffic(self, sent: Mapping[tuple[bytes, Lane], int], received: Mapping[tuple[bytes, Lane], int]) -> None:
         """Bytes so far, by peer and lane."""
@@ -318,9 +299,9 @@ class Metrics:
         if seconds is not None and label != OTHER:
             self._rtt.labels(label).set(seconds)
 
-    def set_queues(self, *, jobs: int | None = None, messages: int | None = None, bytes: int | None = None) -> None:
-        """What waits: for the compute thread (jobs), for connections (messages, bytes)."""
-        for family, value in ((self._queue_jobs, jobs), (self._queue_messages, messages), (self._queue_bytes, bytes)):
+    def set_queues(self, *, jobs: int | None = None, bytes: int | None = None) -> None:
+        """What waits: for the compute thread (jobs), for connections (bytes)."""
+        for family, value in ((self._queue_jobs, jobs), (self._queue_bytes, bytes)):
             if value is not None:
                 family.set(value)
 

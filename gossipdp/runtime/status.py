@@ -56,6 +56,7 @@ class Status:
     blocks: int = 0
     escalated: int = 0
     exchanged_bytes: int = 0
+    """received in exchanges, those that mixed nothing included"""
     exchanged_parameters: float = 0.0
     formula_bytes: float = 0.0
     """what the codecs say these exchanges cost, with the escalations that were counted"""
@@ -98,6 +99,8 @@ class Status:
     def _exchange(self, event: events.ExchangeEnded) -> None:
         self.exchanges[event.result] += 1
         partner = self._of(event.partner)
+        # They came over the link, whatever became of them.
+        self.exchanged_bytes += event.received
         if event.chunks == 0:
             return
         partner.exchanges += 1
@@ -117,7 +120,6 @@ class Status:
         self.distance = event.distance
         self.blocks += event.blocks
         self.escalated += event.escalated
-        self.exchanged_bytes += event.received
         model = self.peer.model
         if model is not None:
             parameters = model.schema.size * event.chunks / event.of

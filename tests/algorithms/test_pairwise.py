@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 
 WIDTH = 256
@@ -92,9 +93,9 @@ def replicas(count, size=600, seed=0, **options):
 # -- 2: the mean equations ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("codec", list(CODECS))
+@settings(max_examples=4, deadline=None)
 @given(
-    st.sampled_from(["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo8", "modulo16"]),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=6),
     st.sampled_from([0.0, 0.3]),
     st.sampled_from([2.0, np.inf]),
@@ -124,42 +125,95 @@ def test_means_of_a_and_v_move_by_outer_steps_alone(codec, pairs, kappa, clip):
 
 # -- 6: growth of disagreement --------------------------------------------------------------------------------------
 
+PEERS = 16
+MIXING = ((PEERS - 2) / (2 * (PEERS - 1))) ** 0.5
+"""what a random perfect matching leaves of a distance: 0.683; 0.707 for any number of peers"""
 
-def growth(mu, kappa, rounds=40, peers=16, alpha=0.7):
-    """Factor a round by which the squared distance of (a, v) to their means grows, in random perfect matchings.
 
-    Progress is nil, so D = 0: what is left is how momentum and mixing treat a disagreement that is there.
+class Apart:
+    """Replicas whose anchors lie apart, and their momenta if `momenta`, in rounds of an outer step and a matching.
+
+    Progress is nil, so D = 0: what is left is how momentum and mixing treat a disagreement that is there. Before each
+    round every coordinate deals its pairs (a, v) to the peers anew. That gives it a matching of its own, so that one
+    round of many coordinates shows the mean over matchings, and growth is that of the mean square: a single row of
+    matchings would mostly look better than that.
     """
-    rng, made = np.random.default_rng(3), replicas(peers, size=256, seed=5)
-    for replica in made:
-        replica.ledger.v[:] = rng.standard_normal(256)
 
-    def disagreement():
-        a, v = np.array([r.a for r in made]), np.array([r.v for r in made])
-        return float(((a - a.mean(0)) ** 2).sum() + ((v - v.mean(0)) ** 2).sum())
+    def __init__(self, mu, kappa, momenta=True, alpha=0.7, size=1024):
+        self.mu, self.alpha, self.pull = mu, alpha, kappa / alpha
+        self.random, self.peers = np.random.default_rng(3), replicas(PEERS, size=size, seed=5)
+        common = self.random.standard_normal(size)
+        for replica in self.peers:
+            replica.ledger.v[:] = self.random.standard_normal(size) if momenta else common
 
-    history = []
-    for _ in range(rounds):
-        for replica in made:
+    @property
+    def a(self):
+        return np.array([replica.a for replica in self.peers])
+
+    @property
+    def v(self):
+        return np.array([replica.v for replica in self.peers])
+
+    def round(self):
+        order = self.random.permuted(np.tile(np.arange(PEERS)[:, None], self.a.shape[1]), axis=0)
+        a, v = np.take_along_axis(self.a, order, 0), np.take_along_axis(self.v, order, 0)
+        for replica, own_a, own_v in zip(self.peers, a, v, strict=True):
+            replica.ledger.a[:], replica.ledger.v[:] = own_a, own_v
+            replica.x[:] = replica.ledger.a
+            replica.outer(self.alpha, self.mu)
+        for first, second in zip(self.peers[::2], self.peers[1::2], strict=True):
+            exchange(first, second, pull=self.pull)
+        for replica in self.peers:
             replica.settle()
-            replica.outer(alpha, mu)
-            replica.settle()
-        order = rng.permutation(peers)
-        for first, second in zip(order[::2], order[1::2], strict=True):
-            exchange(made[first], made[second], "fp32", pull=kappa / alpha if mu else 0.0)
-        history.append(disagreement())
-    half = rounds // 2
-    return (history[-1] / history[half - 1]) ** (1.0 / (rounds - half))
+
+    def distances(self, rounds):
+        """Root mean square distances of anchors and of momenta to their means, before and after each round."""
+        history = [(self.a.std(0), self.v.std(0))]
+        for _ in range(rounds):
+            self.round()
+            history.append((self.a.std(0), self.v.std(0)))
+        return np.sqrt(np.square(history).mean(axis=2))
+
+    def growth(self, rounds=24):
+        """Factor a round by which anchors come to lie further apart, when what they began with is forgotten."""
+        anchors = self.distances(rounds)[:, 0]
+        return float((anchors[-1] / anchors[rounds // 2]) ** (1.0 / (rounds - rounds // 2)))
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
+def test_decoupled_anchors_shrink_by_the_mixing_alone_while_momenta_agree(mu):
+    """All anchors move by the same mu v then: 0.7 is the bound for every mu, as mixing leaves 0.683 of a distance."""
+    anchors, momenta = Apart(mu, 0.0, momenta=False).distances(8).T
+    factors = anchors[1:] / anchors[:-1]
+    np.testing.assert_allclose(factors, MIXING, rtol=0.05)
+    assert factors.mean() < 0.7 and momenta.max() < 1e-6
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
+def test_decoupled_momenta_forget_their_disagreement_by_mu_a_round_and_no_sooner(mu):
+    """Mixing never touches them at kappa 0, so nothing but mu does."""
+    momenta = Apart(mu, 0.0).distances(8)[:, 1]
+    np.testing.assert_allclose(momenta[1:] / momenta[:-1], mu, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
 def test_disagreement_shrinks_decoupled_in_the_long_run(mu):
-    assert growth(mu, 0.0) ** 0.5 < max(0.7, mu + 0.02)
+    """The slower of two decays rules: mixing leaves 0.683 of the anchors' distance, and mu of the momenta's, which
+    keep driving the anchors apart. So the bound is max(0.7, mu); 0.02 more is for what is drawn, and for mu 0.8,
+    where both decays are still to be told apart after so few rounds."""
+    assert Apart(mu, 0.0).growth() < max(0.7, mu + 0.02)
 
 
 @pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
-def test_disagreement_shrinks_at_the_default_share_in_the_long_run(mu):
-    assert growth(mu, 0.3) < 1.0
+def test_default_share_of_coupling_shrinks_disagreement_faster_than_momentum_alone_would(mu):
+    """At kappa 0.3 mixing pulls momenta together, too. Stable is below 1; derived are 0.693, 0.772 and 0.811."""
+    growth = Apart(mu, 0.3).growth()
+    assert growth == pytest.approx(rate(mu, 0.3), rel=0.03) and growth < max(0.72, mu)
+
+
+def test_coupled_momentum_grows_disagreement():
+    """kappa 1 at mu 0.9: why momentum must not see the whole mixing (algorithms section 2). 1.013 with 16 peers."""
+    assert 1.0 < Apart(0.9, 1.0, size=4096).growth() < 1.03
 
 
 def second_moments(mu, kappa, peers, alpha=0.7):
@@ -201,21 +255,12 @@ def test_one_round_maps_disagreement_as_derived(mu, kappa):
     np.testing.assert_allclose(moments(after_a, after_v), expected, atol=0.04)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
-def test_decoupled_disagreement_of_anchors_shrinks_below_seven_tenths_and_momentum_by_mu(mu):
-    eigenvalues = np.sort(np.abs(np.linalg.eigvals(second_moments(mu, 0.0, 16)))) ** 0.5
-    np.testing.assert_allclose(eigenvalues, np.sort([(14 / 30) ** 0.5, (mu * 14 / 30) ** 0.5, mu]), atol=1e-9)
-    assert (14 / 30) ** 0.5 < 0.7
-
-
-@pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
-def test_default_share_of_coupling_is_stable(mu):
-    assert rate(mu, 0.3) < 0.85
-
-
-def test_coupled_momentum_grows_disagreement():
-    """kappa 1 at mu 0.9: why momentum must not see the whole mixing (algorithms section 2)."""
-    assert rate(0.9, 1.0) > 1.0 and rate(0.9, 1.0, 64) > 1.02
+@pytest.mark.parametrize("kappa", [0.3, 1.0])
+@pytest.mark.parametrize("mu", [0.8, 0.9])
+def test_growth_of_more_peers_is_a_little_more(mu, kappa):
+    """Of the derivation, which the replicas above confirm for 16: up to where many peers would be."""
+    assert rate(mu, kappa) < rate(mu, kappa, 64) < rate(mu, kappa, 10_000)
+    assert (rate(mu, kappa, 10_000) < 0.84) == (kappa == 0.3)
 
 
 # -- 11: hostile payloads ---------------------------------------------------------------------------------------------
@@ -229,8 +274,9 @@ def bounded(scale=1.0):
     return i, j
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["fp32", "modulo4", "modulo8"]), st.floats(0.01, 1e6), st.booleans(), st.floats(0.0, 2.0))
+@pytest.mark.parametrize("codec", list(CODECS))
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.01, 1e6), st.booleans(), st.floats(0.0, 2.0))
 def test_hostile_initiator_moves_the_anchor_by_at_most_gamma_tau(codec, size, infinite, told):
     i, j = bounded()
     i.ledger.a[:] = np.random.default_rng(1).standard_normal(256) * size
@@ -263,8 +309,9 @@ def test_hostile_responder_moves_the_initiator_by_at_most_gamma_tau(share):
 FRAMES = st.lists(st.binary(max_size=1100), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo16"]), FRAMES, FRAMES)
+@pytest.mark.parametrize("codec", list(CODECS))
+@settings(max_examples=25, deadline=None)
+@given(FRAMES, FRAMES)
 def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges, codes):
     i, j = bounded()
     before, tau = j.a, j.algorithm._bound(0)
@@ -280,6 +327,29 @@ def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges
     if not turn.refused:
         turn = i.run(jobs.Mix(key, tuple(codes), 1.0, 0.5, 0.0, False))
     assert np.linalg.norm(i.a - before) <= 0.5 * i.algorithm._bound(0) * 1.01 and np.isfinite(i.a).all()
+
+
+@pytest.mark.parametrize("byte", [0x7F, 0xFF])
+@pytest.mark.parametrize("codec", list(CODECS))
+def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
+    """0xFF throughout is NaN in every floating-point format, 0x7F a value near its largest or NaN."""
+    for begin in (0.0, 0.5):
+        i, j = bounded()
+        before, tau = j.a, j.algorithm._bound(0)
+        key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+        turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
+        for first in (True, False, False, False, False):
+            turn = i.run(jobs.Decode(key, turn.buffers, first))
+            if turn.refused:
+                break  # the other side asked for more, as nothing checked, and sent nothing of use itself
+            frames = [bytearray(frame) for frame in turn.buffers]
+            for frame in frames:
+                frame[int(begin * len(frame)) :] = bytes([byte]) * len(frame[int(begin * len(frame)) :])
+            turn = j.run(jobs.DecodeAndMix(key, tuple(frames), np.inf, 0.5, 0.0, False))
+            if turn.mixed or turn.refused:
+                break
+        assert turn.refused or turn.mixed
+        assert np.isfinite(j.a).all() and np.linalg.norm(j.a - before) <= 0.5 * tau * 1.001 + 1e-5
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])

@@ -385,6 +385,12 @@ def test_a_damaged_invite_is_three_and_never_repeated(
     assert not text or text[5:40] not in done.err
 
 
+def test_an_invite_file_that_cannot_be_read_says_what_to_do(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    done = gossipdp("join", f"@{tmp_path}/nowhere")
+    assert done.code == 3 and not started
+    assert done.err.startswith("GD-206 the invite cannot be read\n  seen: ") and "\n  do:   name the file" in done.err
+
+
 def test_an_invite_cannot_set_what_a_host_decides(founder: Path) -> None:
     import base64
 
@@ -534,6 +540,24 @@ def test_config_show_as_text_and_json(gossipdp: Run, tmp_path: Path) -> None:
     assert shown["exchange.bandwidth"] == {"value": "unlimited", "origin": "default"}
 
 
+def test_config_check_counts_what_was_set_and_not_what_preset_or_network_brought(
+    gossipdp: Run, founder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text('preset = "local"\n')
+    assert gossipdp("config", "check", "run.toml").out == "ok: network gossipdp, preset local, 0 keys set\n"
+    (tmp_path / "run.toml").write_text("[outer]\nlr = 0.6\n")
+    assert gossipdp("config", "check", "run.toml").out.endswith(", 1 key set\n")
+    done = gossipdp("config", "check", "run.toml", "--set", "outer.momentum=0.5", "--json")
+    shown = json.loads(done.out)
+    assert shown["set"].pop("outer.momentum").startswith("flag")
+    assert shown == {"network": "gossipdp", "preset": "wan", "set": {"outer.lr": "run.toml:2"}}
+    (founder / "run.toml").unlink(missing_ok=True)
+    assert json.loads(gossipdp("config", "check", "--home", founder, "--json").out)["set"] == {}
+    (tmp_path / "run.toml").write_text("[outer]\nlr = 9\n")
+    done = gossipdp("config", "check", "run.toml", "--json")
+    assert (done.code, done.out) == (3, "") and "run.toml:2" in done.err
+
+
 def test_every_preset_is_a_valid_configuration_that_says_what_differs() -> None:
     presets = home.presets()
     assert set(presets) == {"local", "lan", "wan"}
@@ -652,6 +676,34 @@ def test_verify_of_a_named_checkpoint_says_ok_or_is_eight(gossipdp: Run, saved: 
     assert done.code == 0 and done.out.startswith("ok: ") and "round 1" in done.out and done.out.count("ok: ") == 1
     done = gossipdp("checkpoint", "verify", "checkpoint-00000009", "--home", saved)
     assert done.code == 8 and done.err.startswith("GD-601 checkpoint ")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize("home", ["founded", "nowhere"])
+def test_no_checkpoint_to_verify_is_eight_in_an_empty_home_and_in_none(
+    gossipdp: Run, founder: Path, tmp_path: Path, home: str, words: tuple[str, ...]
+) -> None:
+    where = founder if home == "founded" else tmp_path / "nowhere"
+    done = gossipdp("checkpoint", "verify", *words, "--home", where)
+    assert (done.code, done.out) == (8, "")
+    assert done.err.startswith(f"GD-604 there is no checkpoint to verify\n  seen: {where}/checkpoints")
+    assert "\n  do:   " in done.err and not (tmp_path / "nowhere").exists()
+
+
+def test_verify_as_json_has_a_row_a_checkpoint_and_the_same_code(gossipdp: Run, saved: Path) -> None:
+    done = gossipdp("checkpoint", "verify", "--json", "--home", saved)
+    assert done.code == 0 and [(row["name"], row["state"], row["round"]) for row in json.loads(done.out)] == [
+        ("checkpoint-00000001", "ok", 1),
+        ("checkpoint-00000002", "ok", 2),
+    ]
+    (saved / "checkpoints/checkpoint-00000002/state.safetensors").write_bytes(b"torn")
+    done = gossipdp("checkpoint", "verify", "--home", saved, "--json")
+    rows = json.loads(done.out)
+    assert done.code == 8 and done.err.startswith("GD-601 checkpoint ")
+    assert [(row["state"], row.get("code")) for row in rows] == [("ok", None), ("damaged", "GD-601")]
+    assert rows[1]["seen"]
+    [row] = json.loads(gossipdp("checkpoint", "verify", "checkpoint-00000001", "--json", "--home", saved).out)
+    assert (row["path"], row["round"]) == (str(saved / "checkpoints/checkpoint-00000001"), 1)
 
 
 def test_a_damaged_checkpoint_is_eight(gossipdp: Run, saved: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from peers import home as homes
 from simulations.wan.processes import (
@@ -24,6 +27,8 @@ __all__ = [
     "Host",
     "Network",
     "Process",
+    "byte_gpt",
+    "byte_gpt_steps",
     "end",
     "environment",
     "free_port",
@@ -31,6 +36,22 @@ __all__ = [
     "running",
     "until",
 ]
+
+
+def byte_gpt(host: Host, size: str) -> list[str]:
+    """A training command that steps for ever, with a line for `byte_gpt_steps` after each step."""
+    command = [sys.executable, "-m", "peers.jobs.byte_gpt", "--size", size, "--steps", "100000", "--batch", "1"]
+    command += ["--context", "16", "--threads", "1", "--eval-every", "0", "--eval-windows", "8"]
+    return [*command, "--log-every", "1", "--log", str(_steps_of(host))]
+
+
+def byte_gpt_steps(host: Host) -> list[dict[str, Any]]:
+    text = _steps_of(host).read_text() if _steps_of(host).exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def _steps_of(host: Host) -> Path:
+    return host.home.with_suffix(".steps")
 
 
 class Network:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
-from running import Host, Network, gossipdp, until
+from running import Host, Network, byte_gpt, byte_gpt_steps, gossipdp, until
 
 pytestmark = pytest.mark.processes
 
@@ -22,6 +24,12 @@ FAILED_WITHIN = 5.0
 BACK_WITHIN = 30.0
 PAUSE = 2.0
 """seconds without a step that this machine's own load may cause; a peer that waited for another would wait longer"""
+LOADED_WITHIN = 60.0
+TORCH_PAUSE = 5.0
+"""the same with torch and 11M parameters, while another torch is loaded; who waited for that one's return would wait
+longer, and who waited for the verdict on it would show that as time spent in gossipdp"""
+STALL_SHARE = 0.05
+"""of the time from the death to the return: a busy machine stretches copies of a model, and that time as well"""
 
 
 def until_dead(host: Host, victim: str) -> float:
@@ -121,6 +129,57 @@ def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[.
     four.until_it_runs(60)
     assert four.founder.status()["last_exchange"]["of"] > 8, "more chunks than credit"
     kill_and_bring_back(four, four.founder, "daemon", POINTS[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", POINTS)
+def test_torch_training_of_11M_killed_with_its_daemon__the_other_steps_on_and_it_exchanges_again(
+    network: Callable[..., Network], point: str
+) -> None:
+    two = network(2)
+    other, host = two.hosts
+    two.settle_in()
+    other.start_daemon()
+    host.start_daemon(armed(host, "both", point))
+    for each in two.hosts:
+        each.start_training(byte_gpt(each, "11M"))
+    two.until_it_runs(60, exchanges=2)
+    until("both have stepped", lambda: min(len(byte_gpt_steps(each)) for each in two.hosts) > 2, 20, two.hosts)
+    assert other.status()["last_exchange"]["of"] > 8, "more chunks than credit"
+
+    since, stalled = len(byte_gpt_steps(other)), other.status()["stall_seconds"]
+    host.home.with_suffix(".now").touch()
+    died = until_dead(host, "both")
+    until_failed(two, host, died)
+    incarnation = other.member(host.name)["incarnation"] + 1
+    host.home.with_suffix(".now").unlink()
+    reached = len(byte_gpt_steps(host))
+    host.start_daemon()
+    host.start_training(byte_gpt(host, "11M"))
+    # How long Python and torch take to load is this machine's affair, not the network's.
+    until("its daemon runs", host.status, LOADED_WITHIN, two.hosts)
+    until("it has the model", lambda: host.status().get("state") == "ready", BACK_WITHIN, two.hosts)
+    until("training runs", lambda: host.status().get("training") == "attached", LOADED_WITHIN, two.hosts)
+    begun, had = time.monotonic(), host.exchanges()
+    until_back(two, host, incarnation, BACK_WITHIN)
+    # One that it began as a whole peer again: the daemon exchanges as soon as it has the model.
+    until("one exchange more", lambda: host.exchanges() > had, BACK_WITHIN, two.hosts)
+    took = time.monotonic() - begun
+    until("it trains on", lambda: len(byte_gpt_steps(host)) > reached + 2, 10, two.hosts)
+
+    assert other.training is not None and other.training.code is None
+    took_each = [later["elapsed"] - earlier["elapsed"] for earlier, later in pairwise(byte_gpt_steps(other))]
+    pause, stalled = max(took_each[since - 1 :]), other.status()["stall_seconds"] - stalled
+    watched = sum(took_each[since - 1 :])
+    print(
+        f"both of {host.name} at {point}: exchanging {took:.1f} s after training ran; {other.name} made "
+        f"{len(took_each) - since + 1} steps meanwhile, the longest took {pause:.2f} s, "
+        f"{stalled:.2f} of {watched:.0f} s in gossipdp"
+    )
+    assert pause < TORCH_PAUSE, f"{other.name} made no step for {pause:.1f} s when {host.name} died at {point}"
+    assert stalled < STALL_SHARE * watched, f"{other.name} spent {stalled:.1f} of {watched:.0f} s in gossipdp"
+    assert all(math.isfinite(line["loss"]) for each in two.hosts for line in byte_gpt_steps(each))
+    assert sum(each.text().count("model founded") for each in two.hosts) == 1
 
 
 @pytest.mark.long

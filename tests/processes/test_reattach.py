@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import Host, Network, until
+from running import Host, Network, byte_gpt, until
+from running import byte_gpt_steps as steps
 
 pytestmark = pytest.mark.processes
 
 PAUSE = 3.0
 """seconds without a step: two steps of this model on a loaded machine, and the copy of a model"""
 BACK_WITHIN = 30.0
-
-
-def byte_gpt(host: Host, size: str) -> list[str]:
-    command = [sys.executable, "-m", "peers.jobs.byte_gpt", "--size", size, "--steps", "100000", "--batch", "1"]
-    command += ["--context", "16", "--threads", "1", "--eval-every", "0", "--eval-windows", "8"]
-    return [*command, "--log-every", "1", "--log", str(log_of(host))]
-
-
-def log_of(host: Host) -> Path:
-    return host.home.with_suffix(".steps")
-
-
-def steps(host: Host) -> list[dict[str, Any]]:
-    text = log_of(host).read_text() if log_of(host).exists() else ""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def until_back(network: Network, host: Host) -> None:

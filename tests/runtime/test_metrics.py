@@ -239,7 +239,7 @@ def test_update_takes_over_what_the_peer_says_of_itself(metrics: Metrics) -> Non
     assert value(metrics, "sent_bytes_total", peer=peer, lane="data") == 1000
     assert value(metrics, "received_bytes_total", peer=peer, lane="control") == 70
     plain = {"round": 3, "clock_steps": 150, "steps_total": 150, "samples_total": 1200, "loss": 1.5, "links": 1}
-    plain |= {"training_stall_seconds_total": 0.25, "compression_ratio": 8.0, "queue_jobs": 3, "queue_messages": 6}
+    plain |= {"training_stall_seconds_total": 0.25, "compression_ratio": 8.0, "queue_jobs": 3}
     assert {name: value(metrics, name) for name in plain} == plain
 
 
@@ -247,13 +247,6 @@ def test_total_that_fell_was_started_anew_and_goes_on_from_there(metrics: Metric
     for stall in (1.0, 1.5, 0.25, 0.5):
         metrics.set_training(steps=1, samples=1, loss=math.nan, stall=stall, on=True)
     assert value(metrics, "training_stall_seconds_total") == pytest.approx(2.0)
-
-
-def test_samples_per_second_are_taken_over_five_seconds(metrics: Metrics, clock: Time) -> None:
-    for _ in range(6):
-        metrics.set_training(steps=0, samples=int(80 * (clock.now - 100)), loss=1.0, stall=0.0, on=True)
-        clock.now += 1.25
-    assert value(metrics, "samples_per_second") == pytest.approx(80.0)
 
 
 def test_gauge_not_fed_yet_is_not_a_number(metrics: Metrics) -> None:
@@ -314,12 +307,13 @@ def test_reasons_a_peer_makes_up_share_a_label(metrics: Metrics) -> None:
 # -- exposition ------------------------------------------------------------------------------------------------
 
 
-def test_documented_families_are_there_and_no_more_than_sixty_four(metrics: Metrics) -> None:
+def test_documented_families_are_there_and_no_more_than_sixty(metrics: Metrics) -> None:
     fill(metrics)
     text = generate_latest(metrics.registry).decode()
     families = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
     assert {f"gossipdp_{name}" for name in DOCUMENTED} <= set(families)
-    assert len(families) == len(set(families)) <= 64
+    # Three more where there are graphics processors.
+    assert len(families) == len(set(families)) <= 57
     assert {name for name in families if not name.startswith(("gossipdp_", "process_"))} == set()
     samples = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     assert {"process_resident_memory_bytes", "process_open_fds"} <= samples
@@ -359,11 +353,12 @@ def test_graphics_processors_are_shown_where_there_are_any(monkeypatch: pytest.M
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     metrics = Metrics()
+    fill(metrics)
     assert [value(metrics, "gpu_utilization_ratio", gpu=gpu) for gpu in "012"] == [0.75, None, 0.75]
     assert value(metrics, "gpu_memory_used_bytes", gpu="2") == 12
     assert value(metrics, "gpu_memory_total_bytes", gpu="0") == 100
     families = re.findall(r"^# TYPE ", generate_latest(metrics.registry).decode(), re.MULTILINE)
-    assert len(families) <= 64
+    assert len(families) <= 60
 
 
 def test_module_imports_no_sockets_of_the_network_and_no_vectors() -> None:

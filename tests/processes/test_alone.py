@@ -1,0 +1,61 @@
+"""A lone peer, started by `gossipdp up`, is the bare optimizer bit for bit: byte_gpt with gossipdp and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from running import Network, environment
+from safetensors.torch import load_file
+
+from gossipdp.runtime.store import Store
+from peers.export import export_file, trained
+
+pytestmark = pytest.mark.processes
+
+EVERY, STEPS = 7, 60
+SETTINGS = f"[exchange]\nevery = {EVERY}\nwarmup_steps = 0\n"
+
+
+def byte_gpt(out: Path) -> list[str]:
+    command = [sys.executable, "-m", "peers.jobs.byte_gpt", "--size", "0.25M", "--steps", str(STEPS), "--batch", "2"]
+    command += ["--context", "32", "--threads", "1", "--data-seed", "3", "--eval-every", "0", "--eval-windows", "2"]
+    return [*command, "--save", str(out)]
+
+
+def test_lone_peer_with_a_real_daemon_trains_bit_for_bit_as_without(
+    network: Callable[..., Network], tmp_path: Path
+) -> None:
+    with_peer, without = tmp_path / "with.safetensors", tmp_path / "without.safetensors"
+    [host] = network(1, settings=SETTINGS).hosts
+    bare = subprocess.Popen(byte_gpt(without), env=environment(GOSSIPDP_OFF="1"), stdout=subprocess.PIPE, text=True)
+    try:
+        supervisor = host.start_supervised(byte_gpt(with_peer))
+        assert supervisor.ended(120) == 0, host.last_words()
+        said, _ = bare.communicate(timeout=120)
+    finally:
+        bare.kill()
+        bare.wait(10)
+    assert bare.returncode == 0
+
+    one, other = load_file(with_peer), load_file(without)
+    assert list(one) == list(other) and sum(tensor.numel() for tensor in one.values()) > 240_000
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    # Both read the same windows and end with the same loss, to the last digit.
+    summaries = [json.loads(line) for line in (*host.text().splitlines(), said) if line.startswith("{")]
+    assert len({summary["validation_loss"] for summary in summaries}) == 1 and len(summaries) == 2
+
+    # It was part of a network all the while: outer steps were made, and the anchor is where training ended.
+    newest, _ = Store(host.home / "checkpoints").latest()
+    assert newest is not None and newest.meta.steps == STEPS and newest.meta.round >= STEPS // EVERY, newest
+    exported = tmp_path / "anchor.safetensors"
+    export_file(trained(newest), exported)
+    anchor = load_file(exported)
+    assert set(anchor) == set(one)
+    for name, tensor in anchor.items():
+        torch.testing.assert_close(tensor, one[name], rtol=1e-6, atol=1e-7)

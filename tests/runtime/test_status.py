@@ -1,0 +1,48 @@
+"""What a peer says of itself, from the events it was fed."""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import Any
+
+import pytest
+
+from gossipdp.codecs import CODECS
+from gossipdp.protocol.events import ExchangeEnded
+from gossipdp.runtime.status import Status
+
+PARTNER = bytes([2]) * 32
+SIZE = 16_000
+
+
+@pytest.fixture
+def status() -> Status:
+    peer: Any = types.SimpleNamespace(model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE)))
+    transport: Any = types.SimpleNamespace()
+    return Status(peer, transport, "network")
+
+
+def ended(result: str, chunks: int, received: int, escalation_bytes: int = 0) -> ExchangeEnded:
+    return ExchangeEnded(
+        PARTNER, 7, True, result, "modulo4", chunks=chunks, of=16, distance=0.02 if chunks else math.nan, clipped=0,
+        blocks=10 * chunks, escalated=chunks, escalation_bytes=escalation_bytes, sent=500, received=received,
+        duration=0.7,
+    )  # fmt: skip
+
+
+def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_are_not(status: Status) -> None:
+    status.observe(ended("done", 16, 9000, escalation_bytes=90))
+    formula = CODECS["modulo4"].bytes_per_parameter * SIZE + 90
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (9000, SIZE)
+    assert status.formula_bytes == pytest.approx(formula)
+    before = dict(status.last_exchange)
+    status.observe(ended("lost", 0, 700))
+    assert status.exchanged_bytes == 9700 and status.exchanges == {"done": 1, "lost": 1}
+    assert (status.exchanged_parameters, status.formula_bytes) == (SIZE, pytest.approx(formula))
+    assert status.last_exchange == before and status.distance == 0.02 and status.blocks == 160
+
+
+def test_exchange_cut_short_counts_the_share_of_the_parameters_that_it_mixed(status: Status) -> None:
+    status.observe(ended("cut", 4, 2500))
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
