@@ -1,8 +1,9 @@
 """`attach(model, optimizer)`: one line that makes a training loop a peer.
 
-A hook on the optimizer runs at every step boundary: it counts the step, adds corrections that have come to the
-parameters, and hands a snapshot over every so often (algorithms section 1). The optimizer, its state and the loop stay
-the user's own. Nothing here waits for the network but `attach` itself, and nothing raises once training runs.
+A hook on the optimizer, of several on the last, runs at every step boundary: it counts the step, adds corrections that
+have come to the parameters, and hands a snapshot over every so often (algorithms section 1). The optimizer, its state
+and the loop stay the user's own. Nothing here waits for the network but `attach` itself, and nothing raises once
+training runs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -25,6 +26,7 @@ from gossipdp.runtime.link import default_home
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.layout import Layout
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
+from gossipdp.training.optimizers import followed, refuse_strangers
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replica_group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
@@ -64,21 +66,20 @@ class Attachment:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: tuple[torch.optim.Optimizer, ...],
         layout: Layout | None,
         session: Session | None,
         group: ReplicaGroup | None,
         samples_per_step: int,
     ) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizers = model, optimizers
         self._layout, self._session, self._group = layout, session, group
-        self._moments = None if layout is None else AdamMoments.find(layout, model, optimizer)
-        self._quiet = False
+        self._moments = None if layout is None else AdamMoments.find(layout, model, optimizers)
         self._world = 1 if group is None else group.world
         self._hooks: list[_Removable] = []
         self._skipped = SkippedSteps()
         self.step = 0
-        """optimizer steps since `attach`"""
+        """optimizer steps since `attach`; of several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
         """samples one process takes a step; may be set before a step that takes another number"""
         self._samples = 0
@@ -115,27 +116,27 @@ class Attachment:
             self._session.report()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """What the network does not keep of this training: the inner optimizer's state, by name, whole, on the CPU.
+        """What the network does not keep of this training: the optimizers' state, by name, whole, on the CPU.
 
         For the training process's own checkpoint: `safetensors.torch.save_file(peer.state_dict(), path)`. Collective;
-        only the first rank's is not empty.
+        only the first rank's is not empty, and that is where nothing is kept: before the first step, of plain SGD.
+
+        Raises:
+            DataError: GD-610, an optimizer keeps its state otherwise than by parameters.
         """
-        return optimizer_tensors(self._model, self._optimizer)
+        return optimizer_tensors(self._model, self._optimizers)
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Go on with these moments, saved by `state_dict` in a group of any size. Collective; the first rank's count.
 
+        A parameter of which nothing is there begins as new.
+
         Raises:
-            DataError: GD-608, they are of another model or optimizer.
+            DataError: GD-608, they are of another model or optimizer; GD-610, as `state_dict`.
         """
-        # To make room torch takes an empty step, which is none of training.
-        self._quiet = True
-        try:
-            restore_optimizer(self._model, self._optimizer, tensors)
-        finally:
-            self._quiet = False
-            if self._moments is not None:
-                self._moments.recount()
+        restore_optimizer(self._model, self._optimizers, tensors)
+        if self._moments is not None:
+            self._moments.recount()
 
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
@@ -179,6 +180,19 @@ class Attachment:
     # -- the step boundary ------------------------------------------------------------------------------------
 
     def _begin(self, timeout: float | None) -> None:
+        try:
+            self._load(timeout)
+        except BaseException:
+            # The daemon has room for one: the next attach, which may be the right one, must find it free.
+            self._leave()
+            raise
+        before, after = _eager(self._before_step), _eager(self._after_step)
+        self._hooks = [optimizer.register_step_pre_hook(before) for optimizer in self._optimizers]
+        self._hooks.append(self._optimizers[-1].register_step_post_hook(after))
+        atexit.register(self._at_exit)
+
+    def _load(self, timeout: float | None) -> None:
+        """Wait for the network's model, and load it."""
         if self._group is not None:
             self._group.begin(timeout, self._moments)
         elif self._session is not None:
@@ -191,11 +205,13 @@ class Attachment:
                 self._carry_out(order)
             self._session.empty = False
             self._recall()
-        atexit.register(self._at_exit)
-        self._hooks = [
-            self._optimizer.register_step_pre_hook(_eager(self._before_step)),
-            self._optimizer.register_step_post_hook(_eager(self._after_step)),
-        ]
+
+    def _leave(self) -> None:
+        if self._group is not None:
+            self._group.settle()
+        if self._session is not None and self._layout is not None:
+            self._layout.finish()
+            self._session.close()
 
     def _recall(self) -> None:
         """Give a new optimizer the moments that the daemon has for it."""
@@ -217,8 +233,6 @@ class Attachment:
             self._layout.before_step()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._quiet:
-            return
         self.step += 1
         samples = self.samples_per_step * self._world
         self._samples += samples
@@ -268,7 +282,7 @@ class Attachment:
 
 def attach(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     home: str | os.PathLike[str] | None = None,
     every: int | None = None,
@@ -282,8 +296,10 @@ def attach(
 
     Args:
         model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
-        optimizer: any torch optimizer; it is not changed. Its state is not touched, but that with `[exchange] moments`
-            a new Adam, AdamW or RAdam begins with the moments that are there for it.
+        optimizer: any torch optimizer, or Accelerate's; it is not changed. Its state is not touched, but that with
+            `[exchange] moments` a new Adam, AdamW or RAdam begins with the moments that are there for it. Several that
+            share one model (Muon for matrices, AdamW for the rest) in the order in which they step: a step is over,
+            and counts, when the last of them has stepped.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
         every: steps between snapshots, instead of what the network says.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
@@ -292,24 +308,27 @@ def attach(
     Raises:
         UnreachableError: GD-105, no daemon on this host; GD-106, no model in time.
         MismatchError: GD-301, the network trains another model; GD-304, GD-305, this one cannot be exchanged.
-        ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts.
+        ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts; GD-317, an
+            optimizer does not step on this model's own parameters.
         HardwareError: GD-502, no memory to share; GD-503, another training process is attached.
 
     Example:
         peer = gossipdp.attach(model, optimizer)
     """
+    optimizers, samples = followed(optimizer), samples_per_step or 1
     if _off(os.environ):
-        attachment = Attachment(model, optimizer, None, None, None, samples_per_step or 1)
+        attachment = Attachment(model, optimizers, None, None, None, samples)
         attachment._begin(timeout)
         return attachment
     layout = Layout(model)
+    refuse_strangers(model, optimizers)
     place = default_home() if home is None else Path(home).expanduser()
     several = together()
     session: Session | None = None
     if not several or dist.get_rank() == 0:
         session = Session(place, layout, world=dist.get_world_size() if several else 1, every=every)
     group = ReplicaGroup(layout, place, session) if several else None
-    attachment = Attachment(model, optimizer, layout, session, group, samples_per_step or 1)
+    attachment = Attachment(model, optimizers, layout, session, group, samples)
     attachment._begin(timeout)
     return attachment
 

@@ -27,10 +27,11 @@ class Follower:
     """Args:
 
     rank: 1 and up.
+    ranks: of the group.
     """
 
-    def __init__(self, home: Path, layout: Layout, rank: int) -> None:
-        self._home, self._layout, self.rank = home, layout, rank
+    def __init__(self, home: Path, layout: Layout, rank: int, ranks: int) -> None:
+        self._home, self._layout, self.rank, self._ranks = home, layout, rank, ranks
         self._link: links.Link | None = None
         self._outbox: deque[tuple[Fence, links.FromTraining]] = deque()
 
@@ -57,7 +58,7 @@ class Follower:
             log.warning("rank %d: no shared memory from the daemon: %s", self.rank, link.lost or "it does not answer")
             link.close()
             return False
-        self._layout.pin(link.region)
+        self._layout.pin(link.region, self.rank, self._ranks)
         self._link = link
         return True
 
@@ -84,6 +85,8 @@ class Follower:
     def close(self) -> None:
         if self._link is not None:
             self.farewell()
+            # A device may still copy to and from the memory that goes.
+            self._layout.finish()
             self._link.close()
         self._link = None
         self._outbox.clear()

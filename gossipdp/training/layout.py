@@ -9,9 +9,9 @@ device; a `Fence` says when the shared memory may be touched again. Nothing here
 from __future__ import annotations
 
 import logging
-import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,22 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gossipdp.runtime.link import Region
-from gossipdp.training.schema import exchanged, extent, local, unwrap
+from gossipdp.training.schema import candidates, exchanged, extent, local, unwrap
+from gossipdp.training.streams import Fence, SideStreams, passed, pin, pinned
 
 __all__ = ["Fence", "Flat", "Layout", "Vector", "passed", "pinned"]
 
 log = logging.getLogger("gossipdp.training")
 
 Vector: TypeAlias = NDArray[np.float32]
-Fence: TypeAlias = Callable[[], bool]
-"""True once every copy begun before is done; never waits"""
 
 _LOW: Final = (torch.bfloat16, torch.float16)
-
-
-def passed() -> bool:
-    """The fence of copies that are done when they return."""
-    return True
 
 
 class Piece(NamedTuple):
@@ -57,25 +51,30 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         self.schema, self.tensors = exchanged(model)
+        self._model = unwrap(model)
+        self._places = {entry.name: index for index, entry in enumerate(self.schema.entries)}
+        self._known = {name for name, _, _ in candidates(self._model)}
+        self._told = self._apart = False
         entries = self.schema.entries
         self.extents = [extent(tensor) for tensor in self.tensors]
         self._starts = [entry.offset + held.first for entry, held in zip(entries, self.extents, strict=True)]
         self._stops = [entry.offset + held.last for entry, held in zip(entries, self.extents, strict=True)]
-        self._residuals = {
-            index: torch.zeros(local(tensor).numel(), dtype=torch.float32, device=tensor.device)
-            for index, tensor in enumerate(self.tensors)
-            if tensor.dtype in _LOW
-        }
+        self._residuals: dict[int, Tensor] = {}
         self._variances = _variances(model, self.tensors)
-        self._devices = sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
-        self._streams = {device: torch.cuda.Stream(device) for device in self._devices}  # type: ignore[no-untyped-call]
-        self._copied: dict[torch.device, torch.cuda.Event] = {}
+        self.streams = SideStreams()
+        self.streams.begin(self._devices())
         self.device = self.tensors[0].device
         self.sharded = any(held.sharded for held in self.extents)
 
     def residual(self, index: int) -> Tensor | None:
         """What rounding has kept out of tensor `index` so far, flat fp32; None for fp32 and fp64."""
-        return self._residuals.get(index)
+        tensor, kept = self.tensors[index], self._residuals.get(index)
+        if kept is None and tensor.dtype in _LOW:
+            kept = torch.zeros(local(tensor).numel(), dtype=torch.float32, device=tensor.device)
+            self._residuals[index] = kept
+        elif kept is not None and kept.device != tensor.device:
+            kept = self._residuals[index] = kept.to(tensor.device)
+        return kept
 
     def replicated(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The runs of [start, stop) that every rank holds whole."""
@@ -102,41 +101,67 @@ class Layout:
         runs beside what comes next, until `before_step`.
         """
         flat = torch.from_numpy(into)
-        for device in self._devices:
-            self._streams[device].wait_stream(torch.cuda.current_stream(device))
+        changed = self._follow()
+        if changed and not self._told and not rank:
+            self._told = True
+            log.warning(
+                "GD-319 the model has changed since it was attached: %s is not exchanged; add, replace and unfreeze "
+                "parameters before attach, on every peer",
+                changed,
+            )
+        for index in range(len(self.tensors)):
+            self.residual(index)  # one that is new is made in the training's stream, and side streams follow that
+        self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):
             tensor = self.tensors[index]
+            if not self._fits(index):
+                # A snapshot that is not the model must not be used by anybody.
+                flat[start:stop].fill_(torch.nan)
+                continue
+            held, residual = local(tensor), self.residual(index)
             # A forward pass changes buffers: they are copied before it, parameters beside it.
             beside = tensor.is_cuda and self.schema.entries[index].kind == "parameter"
-            with torch.cuda.stream(self._streams[tensor.device] if beside else None):
-                values = local(tensor).reshape(-1)[start - first : stop - first]
-                residual = self._residuals.get(index)
+            with self.streams.beside(held) if beside else nullcontext():
+                values = held.reshape(-1)[start - first : stop - first]
                 if residual is not None:
                     values = values.float() + residual[start - first : stop - first]
-                flat[start:stop].copy_(values, non_blocking=pinned(flat, tensor))
-        if not self._devices:
-            return passed
-        for device, stream in self._streams.items():
-            self._copied[device] = stream.record_event()
-        events = [*self._copied.values(), *self._mark()]
-        return lambda: all(event.query() for event in events)  # type: ignore[no-untyped-call]
+                if self._apart and ranks == 1 and tensor.is_cuda:
+                    # What one rank has not pinned it may not copy together with what it has.
+                    values = values.cpu()
+                flat[start:stop].copy_(values, non_blocking=pinned(flat[start:stop], values))
+        return self.streams.end()
 
     def shares(self, rank: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
         """What one of `ranks` that read together writes: tensor, where in the flat vector what this rank holds of it
         begins, and the part [start, stop) of that."""
-        share = -(-self.schema.size // ranks)
         for index, held in enumerate(self.extents):
             start, stop = self._starts[index], self._stops[index]
-            if not held.sharded:
-                start, stop = max(start, rank * share), min(stop, (rank + 1) * share)
-            if start < stop and held.primary:
-                yield index, self._starts[index], start, stop
+            if held.primary:
+                for lower, upper in [(start, stop)] if held.sharded else self.own(start, stop, rank, ranks):
+                    yield index, start, lower, upper
+
+    def own(self, start: int, stop: int, rank: int, ranks: int) -> Iterator[tuple[int, int]]:
+        """Of [start, stop), which every rank holds, what one of `ranks` is to move: a part of the parameters, and the
+        first all buffers. Ranks differ in these (each has its own running averages), and where they meet again, in
+        DistributedDataParallel, the first rank's hold."""
+        trainable = self.schema.trainable
+        share = -(-trainable // ranks)
+        yield from _overlap(start, stop, rank * share, min((rank + 1) * share, trainable))
+        if rank == 0:
+            yield from _overlap(start, stop, trainable, self.schema.size)
+
+    def buffers(self) -> list[Tensor]:
+        """What ranks may differ in: buffers that each holds whole, and what rounding kept out of them."""
+        found: list[Tensor] = []
+        for index, entry in enumerate(self.schema.entries):
+            if entry.kind == "buffer" and not self.extents[index].sharded and self._fits(index):
+                residual = self.residual(index)
+                found += [local(self.tensors[index])] + ([] if residual is None else [residual])
+        return found
 
     def before_step(self) -> None:
         """Parameters are about to change: on the device, wait for the copy of what they were."""
-        for device, event in self._copied.items():
-            torch.cuda.current_stream(device).wait_event(event)
-        self._copied.clear()
+        self.streams.wait()
 
     @torch.no_grad()
     def load(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
@@ -145,22 +170,24 @@ class Layout:
         Where x already is `values` nothing is written, so that fp64 parameters keep their low bits. `shards`, `rest`:
         change the tensors that are sharded, those that are not.
         """
+        self.before_step()
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=pinned(values, tensor))
+            part = _to_device(values[piece.start : piece.stop], tensor)
             with Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 target.copy_(torch.where(target.float() == part, target, part.to(tensor.dtype)))
-                if (residual := self._residuals.get(piece.number)) is not None:
+                if (residual := self.residual(piece.number)) is not None:
                     torch.sub(part, target.float(), out=residual[piece.first : piece.last])
 
     @torch.no_grad()
     def add(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         """x += values on [start, start + len(values)) of the flat vector; the same bits on every device and rank."""
+        self.before_step()
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = values[piece.start : piece.stop].to(tensor.device, non_blocking=pinned(values, tensor))
-            residual = self._residuals.get(piece.number)
+            part = _to_device(values[piece.start : piece.stop], tensor)
+            residual = self.residual(piece.number)
             with Flat(local(tensor)) as flat:
                 target = flat[piece.first : piece.last]
                 if residual is None:
@@ -176,28 +203,48 @@ class Layout:
 
     def fence(self) -> Fence:
         """A fence behind everything begun so far."""
-        events = self._mark()
-        return (lambda: all(event.query() for event in events)) if events else passed  # type: ignore[no-untyped-call]
+        return self.streams.fence()
 
     def finish(self) -> None:
-        """Wait for everything begun so far; only where training is over, or has not begun."""
-        for device in self._devices:
-            torch.cuda.synchronize(device)
+        """Wait for everything begun so far; only where training is over, has not begun, or the memory goes."""
+        self.streams.finish()
 
-    def pin(self, region: Region) -> None:
-        """Let CUDA copy to and from `region` without a detour, if this model is on CUDA."""
-        if not self._devices:
+    def pin(self, region: Region, rank: int = 0, ranks: int = 1) -> None:
+        """If this model is on CUDA: let it copy without a detour what one of `ranks` moves to and from `region`."""
+        if not self._devices():
             return
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        self._apart = ranks > 1
+        spans = [
+            span
+            for index, held in enumerate(self.extents)
+            for whole in [(self._starts[index], self._stops[index])]
+            for span in ([whole] if held.sharded else self.own(*whole, rank, ranks))
+        ]
         for vector in (region.x, *region.slots):
-            result = runtime.cudaHostRegister(vector.ctypes.data, vector.nbytes, 0)
-            if int(result) != 0:
-                log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
+            if not pin(vector, spans):
                 return
-            weakref.finalize(vector, runtime.cudaHostUnregister, vector.ctypes.data)
 
-    def _mark(self) -> list[torch.cuda.Event]:
-        return [torch.cuda.current_stream(device).record_event() for device in self._devices]
+    def _devices(self) -> list[torch.device]:
+        return sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
+
+    def _follow(self) -> str:
+        """Buffers may be other tensors by now. Returns the name of a tensor that ought to be exchanged and is not."""
+        changed = ""
+        for name, tensor, kind in candidates(self._model):
+            index = self._places.get(name)
+            if index is None:
+                changed = changed or ("" if name in self._known or kind == "buffer" else name)
+                continue
+            if kind == "buffer" and tensor.shape == self.schema.entries[index].shape:
+                self.tensors[index] = tensor
+            # FSDP2 puts what it has gathered in the place of a shard, and the shard back.
+            replaced = tensor is not self.tensors[index] and not self.extents[index].sharded
+            if replaced or not self._fits(index):
+                changed = changed or name
+        return changed
+
+    def _fits(self, index: int) -> bool:
+        return self.tensors[index].shape == self.schema.entries[index].shape
 
     def _overlapping(self, start: int, stop: int) -> Iterator[int]:
         """The tensors of which some element stands in [start, stop), whoever holds it."""
@@ -216,7 +263,7 @@ class Layout:
         for index in self._overlapping(start, start + length):
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
-            if lower < upper and (shards if self.extents[index].sharded else rest):
+            if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
                 yield Piece(index, lower - first, upper - first, lower - start, upper - start)
 
 
@@ -235,9 +282,14 @@ class Flat:
             self._tensor.copy_(self._flat.view(self._tensor.shape))
 
 
-def pinned(memory: Tensor, tensor: Tensor) -> bool:
-    """Can what goes from one to the other be copied without waiting?"""
-    return tensor.is_cuda and memory.is_pinned()
+def _to_device(values: Tensor, tensor: Tensor) -> Tensor:
+    return values.to(tensor.device, non_blocking=pinned(values, tensor))
+
+
+def _overlap(start: int, stop: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    lower, upper = max(start, first), min(stop, last)
+    if lower < upper:
+        yield lower, upper
 
 
 def _variances(model: nn.Module, tensors: list[Tensor]) -> set[int]:

@@ -4,15 +4,16 @@ What is to be done is announced by the leader in a word, broadcast asynchronousl
 and read by all ranks at the next: gradients have been reduced in between, so the word is there and no step waits for
 it, and all ranks act at the same step. Each rank has the daemon's memory mapped. Of what all ranks hold (DDP, and the
 buffers under FSDP2) each brings its share from there, and an all-gather gives every rank the rest; of what is sharded
-each brings its own. The arithmetic is the same on all, so that replicas stay equal bit for bit. Nothing here may know
-the network.
+each brings its own. The arithmetic is the same on all, so that replicas stay equal bit for bit; buffers, in which ranks
+differ between two steps, are made the first rank's. Nothing here may know the network.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from gossipdp.training.follower import Follower
 from gossipdp.training.layout import Layout
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
+from gossipdp.training.streams import pinned
 
 __all__ = ["Announcement", "ReplicaGroup", "together"]
 
@@ -95,7 +97,7 @@ class ReplicaGroup:
         # The values travel where the tensors are: NCCL for CUDA, Gloo for the CPU.
         self._values_group: Any = dist.group.WORLD if layout.device.type == "cuda" else self._group
         self._leader = self._meet()
-        self._follower = None if session is not None else Follower(home, layout, self.rank)
+        self._follower = None if session is not None else Follower(home, layout, self.rank, self.world)
         self._work: Any = None
         self._posted = torch.zeros(len(_Word.__struct_fields__), dtype=torch.int64)
         self._order: Order | None = None
@@ -310,6 +312,7 @@ class ReplicaGroup:
         """Load or add what stands in shared memory on `spans`, on every rank."""
         values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(word)
         self._spread(self._layout.load if word.kind == _LOAD else self._layout.add, values, spans)
+        self._same_buffers()
         if self._session is not None and order is not None:
             self._session.done(order, self._layout.fence())
         elif self._follower is not None and word.kind == _DRAIN:
@@ -317,13 +320,38 @@ class ReplicaGroup:
 
     def _spread(self, change: Callable[..., None], values: Tensor, spans: list[tuple[int, int]]) -> None:
         """Call `change` with what of `values` this rank holds, on `spans`."""
-        for start, stop in spans:
-            if self._layout.sharded:
+        if self._layout.sharded:
+            for start, stop in spans:
                 change(start, values[start:stop], rest=False)
-            for lower, upper in self._layout.replicated(start, stop):
-                for first in range(lower, upper, PIECE):
-                    last = min(first + PIECE, upper)
-                    change(first, self._gather(values[first:last]), shards=False)
+        replicated = [run for span in spans for run in self._layout.replicated(*span)]
+        for turn in itertools.zip_longest(*(self._runs(rank, replicated) for rank in range(self.world))):
+            runs = [run or (0, 0) for run in turn]
+            everything = self._gather(values, runs)
+            for (start, stop), part in zip(runs, everything, strict=True):
+                if start < stop:
+                    change(start, part[: stop - start], shards=False)
+
+    def _runs(self, rank: int, replicated: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """What `rank` brings of what all hold, in pieces."""
+        most = max(1, PIECE // self.world)
+        for run in replicated:
+            for start, stop in self._layout.own(*run, rank, self.world):
+                for first in range(start, stop, most):
+                    yield first, min(first + most, stop)
+
+    def _same_buffers(self) -> None:
+        """Each rank has its own running averages: where all change together, the first rank's hold."""
+        buffers = self._layout.buffers()
+        if not buffers:
+            return
+        device = self._layout.device
+        # As bytes: every dtype goes, and arrives bit for bit.
+        everything = torch.cat([each.reshape(-1).view(torch.uint8).to(device) for each in buffers])
+        dist.broadcast(everything, 0, group=self._values_group)
+        if self.rank:
+            parts = torch.split(everything, [each.numel() * each.element_size() for each in buffers])
+            for each, part in zip(buffers, parts, strict=True):
+                each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def _tell(self, order: Order | None, word: _Word) -> None:
         """Every rank writes its part of one of the optimizer's moments."""
@@ -343,16 +371,17 @@ class ReplicaGroup:
         region = self._follower_region()
         return torch.from_numpy(region.x if word.kind == _LOAD else region.slots[word.slot % 2])
 
-    def _gather(self, values: Tensor) -> Tensor:
-        """`values`, of which each rank brings its share to its device."""
-        share = -(-len(values) // self.world)
-        part = values[self.rank * share : (self.rank + 1) * share]
-        mine = torch.zeros(share, dtype=torch.float32, device=self._layout.device)
-        # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
-        mine[: len(part)].copy_(part, non_blocking=mine.is_cuda and values.is_pinned())
-        everything = torch.empty(share * self.world, dtype=torch.float32, device=self._layout.device)
+    def _gather(self, values: Tensor, runs: list[tuple[int, int]]) -> Tensor:
+        """What stands at `runs` in `values`, a row for each rank, which brings it to its device; padded at the end."""
+        width = max(stop - start for start, stop in runs)
+        start, stop = runs[self.rank]
+        mine = torch.zeros(width, dtype=torch.float32, device=self._layout.device)
+        if start < stop:
+            # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
+            mine[: stop - start].copy_(values[start:stop], non_blocking=pinned(values[start:stop], mine))
+        everything = torch.empty(width * self.world, dtype=torch.float32, device=self._layout.device)
         _all_gather(everything, mine, group=self._values_group)
-        return everything[: len(values)]
+        return everything.view(self.world, width)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters and
 integer buffers stay at home. A sharded parameter counts with its full shape, so that the layout of a model is the same
-however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing here may change a
-tensor.
+however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing here may change
+a number in a tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gossipdp.protocol.schema import Dtype, Kind, Schema
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Extent", "exchanged", "extent", "local", "plain_name", "unwrap"]
+__all__ = ["Extent", "candidates", "exchanged", "extent", "local", "plain_name", "resharded", "unwrap"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -46,6 +46,18 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
+def resharded(model: nn.Module) -> nn.Module:
+    """`model`, which holds its shards again: a forward pass that no backward pass follows, as an evaluation is, leaves
+    what FSDP2's root module gathered in place of its parameters, and no optimizer knows that."""
+    # A module that was never imported has no instances: so nothing is imported to find out.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", ())
+    for module in model.modules():
+        if isinstance(module, kind):
+            module.reshard()
+    return model
+
+
 def plain_name(name: str) -> str:
     """Without what torch.compile and activation checkpointing of a part of the model put into it."""
     return ".".join(word for word in name.split(".") if word not in ("_orig_mod", "_checkpoint_wrapped_module"))
@@ -63,7 +75,6 @@ class Extent(NamedTuple):
 
 
 def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    # A module that was never imported has no instances: so nothing is imported to find out.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -104,12 +115,12 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
     Raises:
         MismatchError: GD-304, it is sharded in a way that cannot be exchanged; GD-305, it has tensors that cannot be.
     """
-    model = unwrap(model)
+    model = resharded(unwrap(model))
     _refuse_shards(model)
     found: list[tuple[str, Tensor, Kind]] = []
     extents: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
     seen: set[tuple[object, ...]] = set()
-    for name, tensor, kind in _candidates(model):
+    for name, tensor, kind in candidates(model):
         _check(name, tensor)
         key = _storage_key(tensor)
         if key in seen:
@@ -118,8 +129,8 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
         if kind == "buffer" and not bool(torch.isfinite(local(tensor)).all()):
             log.info("buffer %s holds Inf or NaN (a mask?) and is not exchanged", name)
             continue
-        # The detached twin of a DTensor would keep its first shard when torch gives it another.
-        found.append((name, tensor if _is_sharded(tensor) else tensor.detach(), kind))
+        # A detached twin would keep its first memory when the tensor is given another: by FSDP2, or by `p.data =`.
+        found.append((name, tensor, kind))
         storage = (tensor.device, local(tensor).untyped_storage().data_ptr())
         extents.setdefault(storage, []).append((*_extent(tensor), name))
     _refuse_overlaps(extents)
@@ -133,7 +144,8 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
     return schema, [tensor for _, tensor, _ in found]
 
 
-def _candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
+def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
+    """What `model`, unwrapped, has now that might be exchanged, by its plain name."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (isinstance(parameter, nn.UninitializedParameter) or parameter.numel()):
             yield plain_name(name), parameter, "parameter"
@@ -154,7 +166,7 @@ def _refuse_shards(model: nn.Module) -> None:
                 seen=f"{name or 'the model'} is wrapped in it",
                 do="shard with torch.distributed.fsdp.fully_shard (FSDP2)",
             )
-    for name, tensor, _ in _candidates(model):
+    for name, tensor, _ in candidates(model):
         if not _is_sharded(tensor):
             continue
         split = [placement for placement in tensor.placements if not placement.is_replicate()]

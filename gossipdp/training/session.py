@@ -97,8 +97,7 @@ class Session:
         every: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._home, self._layout, self._world, self._time = home, layout, world, clock
-        self._own_every = every
+        self._home, self._layout, self._world, self._time, self._own_every = home, layout, world, clock, every
         self._mode: Mode = "async"
         self._deadline = 0.0
         self._settled = 0
@@ -441,7 +440,7 @@ class Session:
         assert self._link is not None and self._link.region is not None
         if self._link.region.size != self._layout.schema.size:
             return self._lose("the daemon shares memory of another size", now)
-        self._layout.pin(self._link.region)
+        self._layout.pin(self._link.region, 0, self._world)
         self._phase = _Phase.WRITING
 
     def _begin(self) -> None:
@@ -488,6 +487,7 @@ class Session:
 
     def _drop(self) -> None:
         if self._link is not None:
+            self._layout.finish()  # a device may still copy to and from the memory that goes
             self._link.close()
         self._link = None
         self._outbox.clear()

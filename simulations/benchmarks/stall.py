@@ -9,8 +9,8 @@ Segments of `--rounds` rounds are trained attached and detached in turn, in one 
 * held: wall time inside the hooks of the optimizer, of a round's. On a CPU that is the copying itself;
 * lost: what attached segments take longer than detached ones, median of the pairs. Here a device's copies count too,
   and on a machine without idle cores the daemons' own work;
-* on CUDA, copy: the rate at which a snapshot reaches pinned memory, of the rate of one plain pinned copy of as many
-  bytes. The two alternate.
+* on CUDA, copy: the rate at which a snapshot reaches the memory that is shared with the daemon, mapped and pinned as in
+  training, of the rate of one plain copy of as many bytes to memory that CUDA itself allocated. The two alternate.
 
 Rounds and exchanges are counted: a run without them would be fast.
 """
@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import gossipdp
+from gossipdp.runtime.region import Allocation, Region
 from gossipdp.training.layout import Layout
 from peers.control import ask
 from peers.jobs import byte_gpt
@@ -99,9 +100,24 @@ def segments(job: Job, home: Path, settings: Mapping[str, Any], options: argpars
     }
 
 
+def shared(size: int) -> Region:
+    """Memory as the daemon allocates it, and as a training process maps it."""
+    allocation = Allocation(size)
+    try:
+        while not allocation.step():
+            continue
+        return Region(allocation.fd, size)
+    finally:
+        allocation.close()
+
+
 def copy_rate(job: Job, pairs: int = 7) -> float:
-    """The rate of a snapshot to pinned memory, of the rate of one pinned copy of as many bytes."""
+    """The rate of a snapshot to shared memory, of the rate of one pinned copy of as many bytes."""
     layout = Layout(job.model)
+    region = shared(layout.schema.size)
+    layout.pin(region)
+    if not torch.from_numpy(region.x).is_pinned():
+        raise SystemExit("CUDA cannot pin memory that is shared here: what was measured is not the copy of training")
     into = torch.empty(layout.schema.size, dtype=torch.float32, pin_memory=True)
     plain = torch.empty(layout.schema.size, dtype=torch.float32, device=job.device)
 
@@ -118,7 +134,8 @@ def copy_rate(job: Job, pairs: int = 7) -> float:
     ratios = []
     for _ in range(pairs + 1):
         reference = seconds(pinned_copy)
-        ratios.append(reference / seconds(lambda: layout.read(into.numpy())))
+        ratios.append(reference / seconds(lambda: layout.read(region.x)))
+    layout.finish()
     return round(statistics.median(ratios[1:]), 3)  # the first pair warms up
 
 

@@ -31,9 +31,16 @@ KILLED_AFTER = 25.0
 """what service managers and spot markets give between SIGTERM and SIGKILL, at the least"""
 
 
-def played(plan: Plan, directory: Path) -> Report:
+Record = Callable[[str, object], None]
+
+
+def played(plan: Plan, directory: Path, record: Record) -> Report:
     report = Chaos(plan, directory).run()
     print(report.table())
+    record("faults", report.faults)
+    for name, figure in report.figures.items():
+        if name != "faults":
+            record(name, figure)
     assert not report.violations, "\n".join(report.violations)
     return report
 
@@ -41,26 +48,31 @@ def played(plan: Plan, directory: Path) -> Report:
 # -- T3: loss, cuts, delay, a slow cable ---------------------------------------------------------------------------
 
 
+@pytest.mark.campaign("T3")
 @pytest.mark.namespaces
 @without_network
-def test_cut_again_and_again_under_30_percent_loss__training_goes_on_and_all_are_together_again(
-    tmp_path: Path,
+def test_cut_killed_and_stopped_under_30_percent_loss__training_goes_on_and_all_are_together_again(
+    tmp_path: Path, record_property: Record
 ) -> None:
+    kinds = [kind for kind in KINDS if kind.startswith(("cut", "kill", "stop"))]
     plan = Plan(
-        hosts=3, seconds=4, rate="10mbit", rtt=0.04, loss=0.3, kinds=["cut"], pause=(0.3, 1.0), size=20_000, quiet=1.0
-    )
-    assert played(plan, tmp_path).faults >= 2
+        hosts=3, seed=5, seconds=8, rate="10mbit", rtt=0.04, loss=0.3, kinds=kinds, pause=(0.3, 1.0), size=20_000,
+        quiet=1.0,
+    )  # fmt: skip
+    report = played(plan, tmp_path, record_property)
+    assert report.faults >= 5 and any(row["lives"] != 1 for row in report.rows), report.table()
 
 
+@pytest.mark.campaign("T3")
 @pytest.mark.long
 @pytest.mark.namespaces
 @without_network
 @pytest.mark.parametrize("kinds", [(), ("cut",), tuple(KINDS)], ids=["loss", "loss and cuts", "loss and all faults"])
 def test_a_minute_of_30_percent_loss_at_200_ms_and_10_Mbit__training_never_stops(
-    kinds: tuple[str, ...], tmp_path: Path
+    kinds: tuple[str, ...], tmp_path: Path, record_property: Record
 ) -> None:
     plan = Plan(seed=3, rate="10mbit", rtt=0.2, loss=0.3, kinds=kinds, pause=(1.0, 5.0), size=20_000)
-    report = played(plan, tmp_path)
+    report = played(plan, tmp_path, record_property)
     assert report.faults >= 10 or not kinds
 
 
@@ -74,7 +86,7 @@ def armed(network: Network, now: Path) -> list[str]:
     return [f"{point}@{2 + number % 2} if {now}" for number, point in enumerate(HALF)]
 
 
-def half_dies_and_returns(network: Network, now: Path, kill_next: Path) -> None:
+def half_dies_and_returns(network: Network, now: Path, kill_next: Path, record: Record) -> None:
     victims, survivors = network.hosts[:4], network.hosts[4:]
     since = time.monotonic()
     now.touch()
@@ -94,9 +106,8 @@ def half_dies_and_returns(network: Network, now: Path, kill_next: Path) -> None:
     for host in network.hosts:
         left = again + BACK_WITHIN - time.monotonic()
         until(f"{host.name} is in the network again", lambda host=host: network.runs(host), left, network.hosts)
-    print(
-        f"survivors went on within {went_on:.1f} s, the dead were back {time.monotonic() - again:.1f} s after the start"
-    )
+    record("seconds until the survivors exchanged", went_on)
+    record("seconds until the dead were back after their start", time.monotonic() - again)
     for host in network.hosts:
         pause = host.longest_pause(since, time.monotonic())
         assert pause < 3.0, f"{host.name} made no step for {pause:.1f} s"
@@ -104,16 +115,17 @@ def half_dies_and_returns(network: Network, now: Path, kill_next: Path) -> None:
     assert not [host.name for host in network.hosts if "Traceback" in host.text()]
 
 
+@pytest.mark.campaign("T4")
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_half_of_8_killed_in_their_exchanges__survivors_go_on_and_the_dead_come_back(
-    times: int, network: Callable[..., Network], tmp_path: Path
+    times: int, network: Callable[..., Network], tmp_path: Path, record_property: Record
 ) -> None:
     eight = network(8, size=20_000, pace=0.05)
     signals = [tmp_path / f"now-{number}" for number in range(times + 1)]
     eight.start(kill_at=armed(eight, signals[0]))
     eight.until_it_runs(60)
     for now, following in itertools.pairwise(signals):
-        half_dies_and_returns(eight, now, following)
+        half_dies_and_returns(eight, now, following, record_property)
 
 
 # -- T16: told to stop ---------------------------------------------------------------------------------------------
@@ -145,36 +157,66 @@ def stopped(network: Network, host: Host) -> float:
     return took
 
 
+@pytest.mark.campaign("T16")
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
-    times: int, network: Callable[..., Network]
+    times: int, network: Callable[..., Network], record_property: Record
 ) -> None:
     three = network(3, size=2_000_000, pace=0.02)
     three.start()
     three.until_it_runs(40)
-    random, took = Random(16), []
+    random = Random(16)
     for _ in range(times):
         host = random.choice(three.hosts)
-        took.append(stopped(three, host))
+        record_property("seconds to leave", stopped(three, host))
         host.start_daemon()
         until(f"{host.name} is back", lambda host=host: three.runs(host), BACK_WITHIN, three.hosts)
-    print(f"left after {', '.join(f'{seconds:.1f}' for seconds in took)} s")
 
 
 # -- T18: soak -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign("T18")
+@pytest.mark.namespaces
+@without_network
+def test_twenty_seconds_in_which_exchanges_fail__memory_and_descriptors_stay(
+    tmp_path: Path, record_property: Record
+) -> None:
+    plan = Plan(
+        hosts=2, seed=18, seconds=20, kinds=(), failing=0.5, rate="4mbit", rtt=0.02, size=400_000, pace=0.05,
+        quiet=2.0, warm_up=12, growth=1.05, descriptors=12,
+    )  # fmt: skip
+    report = played(plan, tmp_path, record_property)
+    assert report.faults >= 2 and report.failed >= 0.2, report.figures
+
+
+@pytest.mark.campaign("T18")
 @pytest.mark.long
 @pytest.mark.namespaces
 @without_network
-def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_stay(tmp_path: Path) -> None:
+def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_stay(
+    tmp_path: Path, record_property: Record
+) -> None:
     # Exchanges last a second here, so that a cut meets most of them half way.
     plan = Plan(
         seed=18, seconds=120, kinds=(), failing=0.5, rate="4mbit", rtt=0.02, size=400_000, pace=0.05,
         warm_up=40, growth=1.02, descriptors=8,
     )  # fmt: skip
-    report = played(plan, tmp_path)
+    report = played(plan, tmp_path, record_property)
     assert 0.35 <= report.failed <= 0.75, report.figures
+
+
+# -- T7: a host without CPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.campaign("T7")
+@pytest.mark.long
+@pytest.mark.namespaces
+@without_network
+def test_one_host_is_starved_of_cpu__the_others_step_on_as_before(tmp_path: Path, record_property: Record) -> None:
+    plan = Plan(seed=7, seconds=40, kinds=("starve",), pause=(3.0, 6.0), quiet=10, pace=0.05, undisturbed=0.95)
+    report = played(plan, tmp_path, record_property)
+    assert report.faults >= 5 and report.undisturbed >= 0.95, report.figures
 
 
 # -- the script itself ---------------------------------------------------------------------------------------------

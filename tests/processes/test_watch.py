@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from simulations.wan import chaos
+from simulations.wan.processes import Starvation
 from simulations.wan.watch import PAUSE, Watch
 
 STATUS: dict[str, Any] = {
@@ -44,7 +46,7 @@ class Pretender:
         return [dict(row) for row in self.rows]
 
     def notes(self, event: str = "", since: float = 0.0, before: float = math.inf) -> list[dict[str, Any]]:
-        return [note for note in self.diary if note["at"] <= before]
+        return [note for note in self.diary if since <= note["at"] <= before]
 
 
 @pytest.fixture
@@ -116,6 +118,45 @@ def test_growth__of_the_present_life_after_its_warm_up(watch: Watch, host: Prete
     life.memory = [(life.began + n, (100 if n < 10 else 150 + n // 30) << 20, 30 + n // 30) for n in range(100)]
     growth, descriptors = watch.growth(10.0)
     assert growth == pytest.approx(152 / 150) and descriptors == 2, "the middles of the first and the last quarter"
+
+
+@pytest.mark.parametrize(
+    ("looks", "measured", "grown", "blamed"),
+    [(100, 60.0, 1.02, ""), (100, 60.0, 1.2, "factor 1.2"), (7, 5.0, 1.0, ""), (7, 60.0, 1.0, "factor nan")],
+)
+def test_grew__blamed_for_growth_and_for_a_long_life_that_was_not_looked_at(
+    looks: int, measured: float, grown: float, blamed: str, watch: Watch
+) -> None:
+    life = watch.lives[-1]
+    life.memory = [
+        (life.began + 3.0 + measured * n / (looks - 1), int((100 if n < looks / 2 else 100 * grown) * 1000), 30)
+        for n in range(looks)
+    ]
+    told = watch.grew(3.0, 1.1)
+    assert (blamed in told and told) if blamed else told == ""
+
+
+def test_pace__steps_a_second_of_one_process(watch: Watch, host: Pretender) -> None:
+    assert watch.pace(2.0, 5.0) == pytest.approx(10.0)
+    host.diary += [{"pid": 3, "at": 10.0, "mean": 1.0, "steps": 0}]
+    assert math.isnan(watch.pace(5.0, 11.0)), "another process"
+    assert math.isnan(watch.pace(20.0, 30.0)), "no notes"
+
+
+def test_starvation__stops_and_lets_go_until_it_is_ended() -> None:
+    said: list[int] = []
+    enough = threading.Event()
+
+    class Told(Process):
+        def signal(self, number: int) -> None:
+            said.append(number)
+            if len(said) >= 4:
+                enough.set()
+
+    starvation = Starvation([Told(1)])  # type: ignore[list-item]
+    assert enough.wait(20)
+    starvation.end()
+    assert said[:4] == [signal.SIGSTOP, signal.SIGCONT] * 2 and said[-1] == signal.SIGCONT
 
 
 class Metrics(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ It trains until the network's clock stands at CLOCK steps, and so does its learn
 zero, in which others get what was learnt last, until there is a file DIARY.stop. With GOSSIPDP_OFF=1 the clock is its
 own. Lines of the diary, one file a rank:
 
-    {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation"}
+    {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
             lines.write(json.dumps({"at": time.monotonic(), "event": event, **more}) + "\n")
 
         peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
-        note("begin", step=0, digest=digest(model))
+        note("begin", step=0, digest=digest(model), process=os.getpid())
         step, trained = 0, False
         while (clock := peer.progress.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
             if clock >= until and not trained:

@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gossipdp
 from gossipdp.errors import GossipdpError
 from gossipdp.training import session
+from gossipdp.training.replica_group import ReplicaGroup
 
 
 class Model(nn.Module):
@@ -44,11 +47,35 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def bits(model: nn.Module) -> str:
+def bits(tensors: Iterable[torch.Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for parameter in model.parameters():
-        digest.update(whole(parameter).contiguous().view(torch.uint8).numpy())
+    for tensor in tensors:
+        digest.update(whole(tensor).contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def evaluate(replica: nn.Module) -> None:
+    """A forward pass without a backward pass, after which FSDP2's root holds whole parameters."""
+    replica.eval()
+    with torch.no_grad():
+        replica(torch.ones(2, 16))
+    replica.train()
+
+
+class BufferDiary:
+    """The buffers' bits after everything that came from the network; between, each rank has its own averages."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.trail: list[str] = []
+        """before and after, in turn"""
+        change = ReplicaGroup._change
+
+        def noted(group: ReplicaGroup, *arguments: Any) -> None:
+            before = bits(model.buffers())
+            change(group, *arguments)
+            self.trail += [before, bits(model.buffers())]
+
+        ReplicaGroup._change = noted  # type: ignore[method-assign]
 
 
 def refusal(model: nn.Module) -> str:
@@ -93,6 +120,8 @@ def main() -> None:
         raise AssertionError("a whole parameter was gathered on one rank")
 
     DTensor.full_tensor = forbidden  # type: ignore[method-assign, assignment]
+    buffers = BufferDiary(model)
+    evaluate(replica)
     peer = gossipdp.attach(replica, optimizer, home=home, samples_per_step=4, timeout=60)
     kept = home / "moments.safetensors"
     resumed = 0.0
@@ -103,12 +132,13 @@ def main() -> None:
     trail, stop = [], torch.zeros(1)
     while not stop:
         DTensor.full_tensor = gathered  # type: ignore[method-assign]
-        trail.append(bits(model))
+        trail.append(bits(model.parameters()))
         DTensor.full_tensor = forbidden  # type: ignore[method-assign, assignment]
         optimizer.zero_grad()
         replica(torch.randn(4, 16, generator=generator)).square().mean().backward()
         optimizer.step()
         if peer.step % 4 == 0:
+            evaluate(replica)
             moments = peer.state_dict()
             if rank == 0:
                 save_file(moments, home / "moments.new")
@@ -122,6 +152,7 @@ def main() -> None:
     peer.detach()
     told = {
         "trail": trail,
+        "buffers": buffers.trail,
         "known": known,
         "after": peer.alone,
         "step": peer.step,

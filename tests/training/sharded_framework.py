@@ -64,6 +64,10 @@ def with_lightning() -> None:
         def training_step(self, windows: torch.Tensor) -> torch.Tensor:
             return window_loss(self.gpt, windows)
 
+        def validation_step(self, windows: torch.Tensor) -> None:
+            # Lightning evaluates before it trains, which leaves whole parameters in FSDP2's root.
+            window_loss(self.gpt, windows)
+
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
@@ -75,7 +79,7 @@ def with_lightning() -> None:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=10,
         callbacks=[GossipCallback()],
     )  # fmt: skip
-    trainer.fit(Bytes(), DataLoader(Windows(steps * BATCH * 2), BATCH))
+    trainer.fit(Bytes(), DataLoader(Windows(steps * BATCH * 2), BATCH), DataLoader(Windows(4 * BATCH), BATCH))
 
 
 def with_transformers() -> None:

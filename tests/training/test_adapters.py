@@ -18,6 +18,7 @@ import torch
 from ledger_daemon import LedgerDaemon, PumpedDaemon
 from torch import nn
 
+import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
 from gossipdp.training import adapters
@@ -101,29 +102,6 @@ def test_a_framework_that_is_not_there_is_gd_307(monkeypatch: pytest.MonkeyPatch
 def test_an_adapter_is_one_short_file_with_one_name(name: str) -> None:
     assert Path(adapters.__file__).with_name(f"{name}.py").read_text().count("\n") < 150
     assert framework(name).__all__ == ["attach" if name in ("accelerate", "ray") else "GossipCallback"]
-
-
-class DeepSpeedZeroOptimizer:
-    """As deepspeed has it: no torch optimizer, though one is inside, of another copy of the parameters."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-
-
-class DeepSpeedOptimizerWrapper(torch.optim.Optimizer):
-    """As Accelerate has it."""
-
-    def __init__(self, optimizer: object) -> None:
-        self.optimizer = optimizer
-
-
-def test_an_optimizer_of_deepspeed_is_gd_309() -> None:
-    plain = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    assert adapters.bare(plain) is plain
-    for refused in (DeepSpeedZeroOptimizer(plain), DeepSpeedOptimizerWrapper(plain), None):
-        with pytest.raises(ConfigError, match="GD-317") as caught:
-            adapters.bare(refused)
-        assert type(refused).__name__ in caught.value.seen and "DDP or FSDP2" in caught.value.do
 
 
 # -- transformers -----------------------------------------------------------------------------------------------
@@ -318,27 +296,70 @@ def test_accelerate__an_exception_detaches_who_says_with(daemon: LedgerDaemon, a
     assert peer.alone and handed_over(daemon) == (1, 5)
 
 
+@pytest.mark.parametrize("off", [False, True])
+def test_accelerate__what_it_prepared_can_be_given_to_the_plain_attach(
+    daemon: LedgerDaemon, accelerator_of: Any, monkeypatch: pytest.MonkeyPatch, off: bool
+) -> None:
+    if off:
+        monkeypatch.setenv("GOSSIPDP_OFF", "1")
+    model = Line()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    accelerator = accelerator_of()
+    model, optimizer = accelerator.prepare(model, inner)
+    peer = gossipdp.attach(model, optimizer)
+    for _ in range(3):
+        accelerator.backward(model(torch.ones(5, 1), torch.ones(5, 1))["loss"])
+        optimizer.step()
+    peer.detach()
+    assert peer.step == 3 and handed_over(daemon)[0] == (0 if off else 3)
+    assert not inner._optimizer_step_post_hooks
+
+
+def test_accelerate__several_optimizers_are_one_step(daemon: LedgerDaemon, accelerator_of: Any) -> None:
+    accelerator = accelerator_of(gradient_accumulation_steps=2)
+    model = Line()
+    loader = torch.utils.data.DataLoader(Rows(30), batch_size=3)
+    made = [torch.optim.SGD([model.linear.weight], lr=0.1), torch.optim.AdamW([model.linear.bias], lr=0.1)]
+    model, first, second, loader = accelerator.prepare(model, *made, loader)
+    with framework("accelerate").attach(accelerator, model, [first, second], loader) as peer:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch)["loss"])
+                for optimizer in (first, second):
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert peer.step == 5 and handed_over(daemon) == (5, 30)
+    assert is_what_was_handed_over(accelerator.unwrap_model(model), daemon)
+
+
 # -- lightning --------------------------------------------------------------------------------------------------
 
 
-def lightning_module(model: Line, optimizers: int = 1) -> Any:
+def lightning_module(model: Line, parts: Any = None) -> Any:
+    """Steps on each of `parts` by its own optimizer, by hand; by default on everything, and Lightning does it."""
     from lightning.pytorch import LightningModule
 
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.automatic_optimization = optimizers == 1
+            self.automatic_optimization = parts is None
             self.losses: list[float] = []
 
         def training_step(self, batch: Any) -> torch.Tensor:
             loss = self.model(**batch)["loss"]
             self.losses.append(float(loss))
+            if parts is not None:
+                self.manual_backward(loss)
+                for optimizer in self.optimizers():
+                    optimizer.step()
+                    optimizer.zero_grad()
             return loss
 
         def configure_optimizers(self) -> Any:
-            made = [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(optimizers)]
-            return made if optimizers > 1 else made[0]
+            if parts is None:
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+            return [torch.optim.SGD(each, lr=0.1) for each in parts]
 
     return Module()
 
@@ -400,11 +421,21 @@ def test_lightning__an_exception_detaches(daemon: LedgerDaemon, tmp_path: Path) 
     assert handed_over(daemon) == (2, 24)
 
 
-def test_lightning__two_optimizers_are_gd_309(daemon: LedgerDaemon, tmp_path: Path) -> None:
-    callback = framework("lightning").GossipCallback()
+def test_lightning__several_optimizers_are_one_step(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback, model = framework("lightning").GossipCallback(), Line()
+    module = lightning_module(model, parts=[[model.linear.weight], [model.linear.bias]])
+    fit(module, callback, tmp_path, accumulate_grad_batches=1)
+    assert callback.peer.step == 3, "Lightning's six are those of either"
+    assert handed_over(daemon) == (3, 3 * 4)
+    assert is_what_was_handed_over(module, daemon)
+
+
+def test_lightning__two_optimizers_of_one_parameter_are_gd_317(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback, model = framework("lightning").GossipCallback(), Line()
+    module = lightning_module(model, parts=[model.parameters(), [model.linear.bias]])
     with pytest.raises(ConfigError, match="GD-317") as caught:
-        fit(lightning_module(Line(), optimizers=2), callback, tmp_path, accumulate_grad_batches=1)
-    assert caught.value.seen == "2 optimizers" and callback.peer is None
+        fit(module, callback, tmp_path, accumulate_grad_batches=1)
+    assert caught.value.seen == "SGD, SGD" and callback.peer is None and not seen(daemon, links.Attached)
 
 
 # -- ray --------------------------------------------------------------------------------------------------------

@@ -354,6 +354,35 @@ def test_stream_of_two_hosts_is_shared(monkeypatch, tmp_path, daemons):
         assert sorted(counts) == list(range(SIZE)) and counts.total() <= 1.1 * SIZE
 
 
+@pytest.mark.filterwarnings("ignore")  # those of datasets are its own affair
+@pytest.mark.parametrize(("files", "by"), [(1, "examples"), (12, "shards")])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_streamed_hf_data_set_is_read_once_from_its_files(monkeypatch, tmp_path, daemons, files, by, workers):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    paths = [tmp_path / f"{number:02}.jsonl" for number in range(files)]
+    for number, path in enumerate(paths):
+        path.write_text("".join(json.dumps({"sample": each}) + "\n" for each in range(number, SIZE, files)))
+    names = [str(path) for path in paths]
+    streamed = datasets.load_dataset("json", data_files=names, split="train", streaming=True, cache_dir=str(tmp_path))
+    source = streamed.shuffle(seed=3, buffer_size=50)
+    daemons.start(tmp_path / "a")
+    with daemons.running():
+        parts = []
+        for rank in range(2):
+            rank_of(monkeypatch, 2, rank, tmp_path / "a")
+            size, block = (SIZE, 50) if by == "examples" else (None, None)
+            stream = Stream(source, by=by, size=size, block=block, ahead=8)
+            parts.append(DataLoader(stream, batch_size=4, num_workers=workers))
+        orders = []
+        for _ in range(2):
+            batches = in_threads([lambda part=part: [*part] for part in parts])
+            orders.append([batch["sample"].tolist() for rank in batches for batch in rank])
+            counts = collections.Counter(number for batch in orders[-1] for number in batch)
+            assert sorted(counts) == list(range(SIZE)) and counts.total() <= SIZE + max(1, workers)
+        assert orders[0] != orders[1], "shuffled by the epoch"
+
+
 # -- token files ------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from ledger_daemon import PumpedDaemon
 from ledger_pair import Pair
+from moments_daemon import MomentsDaemon
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -27,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gossipdp
 from gossipdp.runtime import link as links
 from gossipdp.training import attach as attaching
+from gossipdp.training.adam import AdamMoments
 from gossipdp.training.layout import Layout
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
@@ -87,6 +89,70 @@ def test_a_snapshot_is_of_the_moment_it_was_taken_whatever_changes_beside_it(dev
             parameter.add_(1.0)
     settled(device)
     assert fence() and np.array_equal(region.x, expected)
+
+
+def drained(layout: Layout) -> None:
+    layout.add(0, torch.ones(layout.schema.size))
+
+
+def swapped(layout: Layout) -> None:
+    """By pointer, and what had the memory before is soon something else."""
+    for tensor in layout.tensors:
+        tensor.data = tensor.data + 1.0
+    for tensor in layout.tensors:
+        torch.full_like(tensor, 5.0)
+
+
+@on_each_device
+@pytest.mark.parametrize("change", [drained, swapped])
+def test_a_snapshot_is_whole_even_if_no_step_waits_for_it(device: str, change: Callable[[Layout], None]) -> None:
+    """Large enough for its copy to be under way still."""
+    torch.manual_seed(0)
+    network = nn.Linear(2048, 4096 if device == "cuda" else 4).to(device)
+    layout, region = Layout(network), region_of(Layout(network).schema.size)
+    layout.pin(region)
+    expected = bits(layout)
+    fence = layout.read(region.x)
+    change(layout)
+    settled(device)
+    assert fence() and np.array_equal(region.x, expected) and not np.array_equal(bits(layout), expected)
+
+
+@on_each_device
+def test_a_rank_that_has_pinned_its_own_part_writes_that_and_at_the_end_the_whole(device: str) -> None:
+    network = Mixed().to(device)
+    layout, region = Layout(network), region_of(Layout(network).schema.size)
+    expected = bits(Layout(network))
+    layout.pin(region, 0, 2)
+    for ranks in (2, 1):
+        fence = layout.read(region.x, 0, ranks)
+        settled(device)
+        assert fence()
+        for _, _, start, stop in layout.shares(0, ranks):
+            assert np.array_equal(region.x[start:stop], expected[start:stop])
+    assert np.array_equal(region.x, expected)
+
+
+@on_each_device
+def test_moments_are_of_the_moment_they_were_read_whatever_the_next_step_makes_of_them(device: str) -> None:
+    network = Mixed().to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+    descend(network, optimizer, 1, device)
+    layout = Layout(network)
+    region, moments = region_of(layout.schema.size), AdamMoments.find(layout, network, [optimizer])
+    layout.pin(region)
+    assert moments is not None
+    states = [optimizer.state[parameter]["exp_avg"] for parameter in network.parameters()]
+    kept = [state.double().cpu().numpy().ravel() for state in states]
+    fence = moments.read("first", region.x)
+    layout.before_step()
+    for state in states:
+        state.fill_(7.0)
+    settled(device)
+    assert fence()
+    names = [name for name, _ in network.named_parameters()]
+    found = {entry.name: region.x[entry.offset : entry.stop] for entry in layout.schema.entries}
+    assert all(np.array_equal(found[name], values) for name, values in zip(names, kept, strict=True))
 
 
 @on_each_device
@@ -197,6 +263,50 @@ def test_corrections_and_steps_are_bit_for_bit_those_of_the_cpu(
     assert np.allclose(vector, bits(Layout(alone)) + moved, rtol=0, atol=1e-5)
     assert daemon.last is not None
     assert kind != "one process" or np.array_equal(vector, daemon.last), "the last steps are handed over"
+
+
+class PumpedMoments(PumpedDaemon, MomentsDaemon):
+    """Keeps moments, and is pumped by two threads."""
+
+
+@on_each_device
+@pytest.mark.parametrize("mode", ["async", "overlap"])
+@pytest.mark.parametrize("kind", ["one process", "ddp"])
+def test_no_step_boundary_waits_for_the_device(
+    tmp_path: Path, world: Callable[[str], None], device: str, kind: str, mode: str
+) -> None:
+    """torch itself says what would: in snapshots, corrections and moments."""
+    daemon = PumpedMoments(tmp_path, every=3, mode=mode, moments_every=1)
+    network = Mixed().to(device)
+    if kind == "ddp":
+        world(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    moved = np.full(Layout(network).schema.size, 0.125, np.float32)
+    before = bits(Layout(network))
+    with daemon.running():
+        peer = gossipdp.attach(network, optimizer, home=tmp_path)
+        for number in range(24):
+            for parameter in network.parameters():
+                parameter.grad = torch.full_like(parameter, (-1.0) ** number)
+            settled(device)
+            if device == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                optimizer.step()
+            finally:
+                if device == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+            settled(device)
+            if number == 6:
+                with daemon.lock:
+                    daemon.mix(moved)
+                    daemon.seal()
+            daemon.pump()
+        peer.detach()
+    daemon.server.close()
+    assert daemon.drained == 1 and daemon.told[:2] == ["second", "first"] and daemon.last is not None
+    after = bits(Layout(network))
+    assert np.allclose(after[: 300 * 70], before[: 300 * 70] + 0.125, rtol=0, atol=0.03)
 
 
 @on_each_device

@@ -322,3 +322,39 @@ def test_handover_that_was_interrupted_begins_again_with_the_second_moment() -> 
     assert not handover.open and not handover.next()
     handover.round_done()
     assert handover.next() == 3
+
+
+def test_of_several_optimizers_those_of_adams_family_are_handed_over(daemons: Callable[..., MomentsDaemon]) -> None:
+    class Pair:
+        def __init__(self, model: Any) -> None:
+            self.sgd = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+            self.adams = [torch.optim.AdamW(model[1].parameters()), torch.optim.Adam(model[3].parameters())]
+            self.all = [self.sgd, *self.adams]
+
+        def zero_grad(self) -> None:
+            for each in self.all:
+                each.zero_grad()
+
+        def step(self) -> None:
+            for each in self.all:
+                each.step()
+
+    daemon, model, again = daemons(every=4), model_of(), model_of(5)
+    pair = Pair(model)
+    peer = attach(daemon, model, pair.all)  # type: ignore[arg-type]
+    train(model, pair, 41, daemon)  # type: ignore[arg-type]
+    assert daemon.told[:4] == ["second", "first"] * 2 and daemon.held is not None
+    die(peer)
+    daemon.pump()
+    fresh = Pair(again)
+    attach(daemon, again, fresh.all).detach()  # type: ignore[arg-type]
+    assert not fresh.sgd.state, "it begins as new"
+    for new, old in zip(fresh.adams, pair.adams, strict=True):
+        for mine, before in zip(new.param_groups[0]["params"], old.param_groups[0]["params"], strict=True):
+            assert 35 <= int(new.state[mine]["step"]) <= 41
+            assert (
+                torch.corrcoef(torch.stack([update(new.state[mine]).flatten(), update(old.state[before]).flatten()]))[
+                    0, 1
+                ]
+                > 0.6
+            )

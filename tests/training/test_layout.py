@@ -115,7 +115,7 @@ def test_load_and_read_are_row_major_whatever_the_memory_format(dtype: torch.dty
     values = np.random.default_rng(0).integers(-100, 100, 120).astype(np.float32)
     layout.load(0, torch.from_numpy(values))
     assert np.array_equal(flat(layout), values)
-    assert torch.equal(layout.tensors[0].float().reshape(-1), torch.from_numpy(values))
+    assert torch.equal(layout.tensors[0].detach().float().reshape(-1), torch.from_numpy(values))
     layout.add(50, torch.ones(30))
     values[50:80] += 1
     assert np.array_equal(flat(layout), values)
@@ -157,7 +157,7 @@ def test_small_corrections_survive_rounding_as_a_residual(dtype: torch.dtype) ->
     wanted = np.array([float(value) for value in exact])
     ulp = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-11
     assert np.abs(flat(layout) - wanted).max() < 1e-5
-    assert np.abs(layout.tensors[0].float().numpy() - wanted).max() <= 2 * ulp
+    assert np.abs(layout.tensors[0].detach().float().numpy() - wanted).max() <= 2 * ulp
     if dtype == torch.bfloat16:
         assert np.abs(plain.float().numpy() - wanted).max() > 0.01, "without a residual they are lost"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -71,6 +72,9 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind
 
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
     assert all(rank["trail"] == ranks[0]["trail"] for rank in ranks), "after every step"
+    before, after = ([rank["buffers"][place::2] for rank in ranks] for place in (0, 1))
+    assert all(each == after[0] for each in after) and len(set(after[0])) > 6, "buffers too"
+    assert before[0] != before[1], "each rank has seen other data"
     assert len(set(ranks[0]["trail"])) == len(ranks[0]["trail"]) == ranks[0]["step"]
     assert [rank["known"] for rank in ranks] == [[False, True]] * world, "all know of the daemon that died"
     assert [rank["after"] for rank in ranks] == [True] * world
@@ -93,6 +97,52 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(tmp_path: Path, kind
             if entry.kind == "parameter" and entry.dtype == "float32":
                 found = np.float32(ranks[-1]["weights"][entry.name])
                 assert np.array_equal(daemon.last[entry.offset : entry.stop], found), entry.name
+
+
+@pytest.mark.processes
+def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_path: Path) -> None:
+    """Under a daemon that says overlap, and under the next one, which says sync."""
+    random = np.random.default_rng(0)
+
+    def move(daemon: LedgerDaemon) -> None:
+        daemon.mix(0.01 * random.standard_normal(daemon.region.size).astype(np.float32))
+        daemon.seal()
+
+    def words(daemon: LedgerDaemon) -> list[links.Submitted | links.SlotApplied]:
+        return [event for event in daemon.events if isinstance(event, links.Submitted | links.SlotApplied)]
+
+    processes = ranks_of(tmp_path, "ddp", 2)
+    overlap = LedgerDaemon(tmp_path, every=4, mode="overlap")
+    until = time.monotonic() + DEADLINE
+    while overlap.drained < 4 and time.monotonic() < until:
+        overlap.pump(0.02)
+        if overlap.session:
+            move(overlap)
+    overlap.server.close()
+    sync = LedgerDaemon(tmp_path, every=3, mode="sync", anchor=overlap.a, settles=move)
+    while any(process.poll() is None for process in processes) and time.monotonic() < until:
+        sync.pump(0.02)
+        if sync.drained >= 4:
+            (tmp_path / "stop").touch()
+    sync.pump()
+    sync.server.close()
+    outputs = []
+    for process in processes:
+        process.kill()
+        outputs.append(process.communicate()[0])
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+
+    assert overlap.drained >= 4 and sync.drained >= 4
+    for word, after in itertools.pairwise(words(overlap)):
+        if isinstance(word, links.SlotApplied):
+            assert isinstance(after, links.Submitted) and after.applied == word.slot, "right before a snapshot"
+    rounds = words(sync)
+    for snapshot, slot in zip(rounds[::2], rounds[1::2], strict=False):
+        assert isinstance(snapshot, links.Submitted) and isinstance(slot, links.SlotApplied), "right after a snapshot"
+        assert (snapshot.steps, snapshot.applied) == (3, slot.slot - 1)
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0]["trail"] == ranks[1]["trail"] and len(set(ranks[0]["trail"])) == ranks[0]["step"]
+    assert ranks[0]["buffers"][1::2] == ranks[1]["buffers"][1::2]
 
 
 @pytest.mark.processes

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from gossipdp.errors import ConfigError
 
-__all__ = ["bare", "last_rows", "missing"]
+__all__ = ["last_rows", "missing"]
 
 
 def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
@@ -22,24 +20,6 @@ def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
         seen=str(error),
         do=f"pip install 'gossipdp[{extra}]'",
     )
-
-
-def bare(optimizer: object) -> torch.optim.Optimizer:
-    """The torch optimizer inside Accelerate's: a hook on the wrapper would not fire, for it is no whole optimizer.
-
-    Raises:
-        ConfigError: GD-317, what steps is no torch optimizer, or its parameters are not the model's.
-    """
-    # By name and not by `.optimizer`: DeepSpeed's has one too, which steps on a flat copy of the parameters.
-    inner = getattr(optimizer, "optimizer", None) if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
-    if not isinstance(inner, torch.optim.Optimizer) or "DeepSpeed" in type(inner).__name__:
-        raise ConfigError(
-            "GD-317",
-            "this optimizer does not step on the model's own parameters, and cannot be followed",
-            seen=f"{type(inner).__module__}.{type(inner).__name__}",
-            do="train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported",
-        )
-    return inner
 
 
 def last_rows(state: Any, processes: int) -> int | None:

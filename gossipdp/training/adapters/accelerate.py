@@ -10,14 +10,15 @@ Importing this file imports accelerate.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from gossipdp.training import attach as training
-from gossipdp.training.adapters import bare, last_rows, missing
+from gossipdp.training.adapters import last_rows, missing
 from gossipdp.training.attach import Attachment
+from gossipdp.training.optimizers import followed
 
 try:
     from accelerate.tracking import GeneralTracker
@@ -57,7 +58,7 @@ class _Tracker(GeneralTracker):  # type: ignore[misc]
 def attach(
     accelerator: Any,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     loader: Any = None,
     *,
     home: str | os.PathLike[str] | None = None,
@@ -72,15 +73,15 @@ def attach(
     a context manager too. In releases of Accelerate whose `init_trackers` forgets trackers, call that before.
 
     Args:
-        accelerator, model, optimizer, loader: as `accelerator.prepare` returned them; of `loader` its batch size is
-            taken, for the samples of a step.
+        accelerator, model, optimizer, loader: as `accelerator.prepare` returned them; several optimizers as
+            `gossipdp.attach` takes them. Of `loader` its batch size is taken, for the samples of a step.
         samples_per_step: samples one process takes a step, instead of that; 1 if neither is known.
         home, every, timeout: as `gossipdp.attach` takes them.
 
     Raises:
         GossipdpError: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed or Megatron steps.
     """
-    whole, stepping = getattr(loader, "total_batch_size", None), bare(optimizer)
+    whole, stepping = getattr(loader, "total_batch_size", None), followed(optimizer)
     batch = whole // accelerator.num_processes if samples_per_step is None and isinstance(whole, int) else 0
     usual = batch * accelerator.gradient_accumulation_steps if batch else samples_per_step
     peer = training.attach(model, stepping, home=home, every=every, samples_per_step=usual, timeout=timeout)
@@ -89,7 +90,7 @@ def attach(
         def count(*_: Any) -> None:
             peer.samples_per_step = _samples(accelerator, batch)
 
-        stepping.register_step_pre_hook(torch.compiler.disable(count))  # type: ignore[no-untyped-call]
+        stepping[-1].register_step_pre_hook(torch.compiler.disable(count))  # type: ignore[no-untyped-call]
     accelerator.trackers.append(_Tracker(peer))
     return peer
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gossipdp.training.adapters import bare, last_rows, missing
+from gossipdp.training.adapters import last_rows, missing
 from gossipdp.training.attach import Attachment, attach
 
 try:
@@ -57,7 +57,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         self.detach()
         self.peer = attach(
             model,
-            bare(optimizer),
+            optimizer,
             home=self._home,
             every=self._every,
             samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.adapters import bare, missing
+from gossipdp.training.adapters import missing
 from gossipdp.training.attach import Attachment, attach
 
 try:
@@ -32,16 +32,17 @@ __all__ = ["GossipCallback"]
 class GossipCallback(Callback):  # type: ignore[misc]
     """Trains together with the network whose daemon runs on this host.
 
-    A step is an optimizer step, whatever is accumulated for it; the last one of an epoch may have fewer samples. The
-    loss that is reported is the one that `training_step` returns, every `log_every_n_steps` of the Trainer.
+    A step is an optimizer step, whatever is accumulated for it, of several optimizers that of the last; the last step
+    of an epoch may have fewer samples. The loss that is reported is the one that `training_step` returns, every
+    `log_every_n_steps` of the Trainer.
 
     Args:
         batch_size: samples one process reads a batch; what the data loader says by default.
         home, every, timeout: as `gossipdp.attach` takes them.
 
     Raises:
-        GossipdpError: from `fit()`: what `gossipdp.attach` raises; ConfigError GD-317, there are several optimizers,
-            or DeepSpeed steps.
+        GossipdpError: from `fit()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps, or two
+            optimizers step on one parameter.
     """
 
     def __init__(
@@ -65,21 +66,19 @@ class GossipCallback(Callback):  # type: ignore[misc]
             self.peer.detach()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        optimizers = trainer.optimizers
-        if len(optimizers) != 1 or "DeepSpeed" in type(trainer.strategy).__name__:
-            seen = f"{len(optimizers)} optimizers" if len(optimizers) != 1 else type(trainer.strategy).__name__
+        if "DeepSpeed" in type(trainer.strategy).__name__:
             raise ConfigError(
                 "GD-317",
-                "what one torch optimizer steps on can be followed, and nothing else",
-                seen=seen,
-                do="return one optimizer with several parameter groups from configure_optimizers; use DDP or FSDP2",
+                "what torch optimizers step on can be followed, and nothing else",
+                seen=type(trainer.strategy).__name__,
+                do="use DDP or FSDP2; DeepSpeed is not supported",
             )
         self._batch, self._samples = self._batch_size or _batch_size(trainer.train_dataloader) or 0, 0
         self._reported = trainer.global_step
         # The wrapped model: what it is wrapped in decides whether it can be exchanged.
         self.peer = attach(
             trainer.model,
-            bare(optimizers[0]),
+            trainer.optimizers,
             home=self._home,
             every=self._every,
             samples_per_step=self._batch * trainer.accumulate_grad_batches or None,
@@ -91,8 +90,10 @@ class GossipCallback(Callback):  # type: ignore[misc]
         self._samples += self._batch if last is None else min(last, self._batch)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self.peer is None or not self._batch or optimizer is not trainer.optimizers[-1]:
+            return
         # A step that is the second on the same batches adds none; LBFGS, which looks several times, takes one.
-        if self.peer is not None and self._batch and (self._samples or not pl_module.automatic_optimization):
+        if self._samples or not pl_module.automatic_optimization:
             self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 
 import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.training import attach as training
-from gossipdp.training.adapters import bare, missing
+from gossipdp.training.adapters import missing
 from gossipdp.training.attach import Attachment
 
 try:
@@ -30,7 +31,7 @@ __all__ = ["attach"]
 
 def attach(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     home: str | os.PathLike[str] | None = None,
     every: int | None = None,
@@ -53,7 +54,7 @@ def attach(
     ray.train.get_context()
     try:
         peer = training.attach(
-            model, bare(optimizer), home=home, every=every, samples_per_step=samples_per_step, timeout=timeout
+            model, optimizer, home=home, every=every, samples_per_step=samples_per_step, timeout=timeout
         )
     except ConfigError as error:
         if error.code != "GD-308":

@@ -1,0 +1,118 @@
+"""Copies beside the training, on CUDA: side streams and their events, and shared memory that CUDA knows.
+
+Where there is no CUDA device all of it does nothing. Nothing here may know what is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Fence", "SideStreams", "passed", "pin", "pinned"]
+
+log = logging.getLogger("gossipdp.training")
+
+Fence: TypeAlias = Callable[[], bool]
+"""True once every copy begun before is done; never waits"""
+
+NEAR: Final = 1 << 20
+"""bytes between two ranges that are pinned as one: each call costs about as much as this many bytes"""
+
+
+def passed() -> bool:
+    """The fence of copies that are done when they return."""
+    return True
+
+
+class SideStreams:
+    """One stream a device, beside that of the training."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._copied: dict[torch.device, torch.cuda.Event] = {}
+
+    def begin(self, devices: Iterable[torch.device] = ()) -> None:
+        """What is copied from now on is what the training has computed so far, on these devices and all before."""
+        for device in devices:
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        for device, stream in self._streams.items():
+            stream.wait_stream(torch.cuda.current_stream(device))
+
+    def beside(self, tensor: Tensor) -> AbstractContextManager[object]:
+        """In it `tensor` is copied beside the training. Its memory is not given to others before that is done."""
+        stream = self._streams.get(tensor.device)
+        if stream is not None:
+            tensor.record_stream(stream)
+        context: AbstractContextManager[object] = torch.cuda.stream(stream)
+        return context
+
+    def end(self) -> Fence:
+        """A fence behind everything begun so far, here and there; `wait` waits for it too."""
+        for device, stream in self._streams.items():
+            self._copied[device] = stream.record_event()
+        return _behind([*self._copied.values(), *self._mark()])
+
+    def wait(self) -> None:
+        """What is copied is about to change: the devices, not this process, wait for the copies."""
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        self._copied.clear()
+
+    def fence(self) -> Fence:
+        """A fence behind everything begun so far in the training's own streams."""
+        return _behind(self._mark())
+
+    def finish(self) -> None:
+        """Wait for everything begun so far."""
+        for device in self._streams:
+            torch.cuda.synchronize(device)
+
+    def _mark(self) -> list[torch.cuda.Event]:
+        return [torch.cuda.current_stream(device).record_event() for device in self._streams]
+
+
+def _behind(events: list[torch.cuda.Event]) -> Fence:
+    return (lambda: all(event.query() for event in events)) if events else passed  # type: ignore[no-untyped-call]
+
+
+def pinned(memory: Tensor, tensor: Tensor) -> bool:
+    """Can what goes from one to the other be copied without waiting?"""
+    return tensor.is_cuda and memory.is_pinned()
+
+
+def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]]) -> bool:
+    """Let CUDA copy to and from these elements of `vector` without a detour, as long as it lives."""
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    for address, length in page_ranges(vector.ctypes.data, spans):
+        result = runtime.cudaHostRegister(address, length, 0)
+        if int(result) != 0:
+            log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
+            with suppress(RuntimeError):
+                # CUDA remembers it, and torch would raise it at the next kernel, whoever's that is.
+                torch.zeros(1, device="cuda")
+            return False
+        weakref.finalize(vector, runtime.cudaHostUnregister, address)
+    return True
+
+
+def page_ranges(address: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """First byte and length of the pages that hold these elements of a vector at `address`; none twice."""
+    page, found = mmap.PAGESIZE, list[tuple[int, int]]()
+    for start, stop in sorted(spans):
+        first = (address + 4 * start) // page * page
+        last = -(-(address + 4 * stop) // page) * page
+        if found and first <= found[-1][1] + NEAR:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return [(first, last - first) for first, last in found]

@@ -1,0 +1,202 @@
+"""attach(): daemons and training processes that come, go, die and come back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from test_attach import attach, equal, small, submits, train, vector
+
+import gossipdp
+from gossipdp.errors import HardwareError, MismatchError, UnreachableError
+from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import link as links
+from gossipdp.training import session as sessions
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[LedgerDaemon]:
+    daemon = LedgerDaemon(tmp_path)
+    yield daemon
+    daemon.server.close()
+
+
+def test_a_joiner_starts_from_the_networks_model(tmp_path: Path) -> None:
+    size = Schema.of((n, tuple(p.shape), "float32", "parameter") for n, p in small().named_parameters()).size
+    anchor = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    daemon = LedgerDaemon(tmp_path, anchor=anchor)
+    model = small()
+    attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert np.array_equal(vector(model).astype(np.float32), anchor)
+    daemon.server.close()
+
+
+def test_a_slot_sealed_before_the_first_step_is_not_lost(daemon: LedgerDaemon) -> None:
+    begin = daemon.begin_session
+
+    def begin_and_mix() -> None:
+        begin()
+        daemon.mix(np.ones(daemon.region.size, np.float32))
+        daemon.seal()
+
+    daemon.begin_session = begin_and_mix  # type: ignore[method-assign]
+    model = small()
+    start = vector(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=100)
+    assert np.array_equal(vector(model), start)
+    optimizer.step()
+    assert np.allclose(vector(model), start + 1)
+
+
+def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.has_model = False
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with daemon.running(), caplog.at_level(logging.INFO, "gossipdp"), pytest.raises(UnreachableError) as caught:
+        gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=0.2)
+    assert caught.value.code == "GD-106" and caught.value.seen == "a member that has the model (25%)"
+    assert "waiting for the model: a member that has the model (25%)" in caplog.text
+
+
+def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))
+    with pytest.raises(UnreachableError, match="GD-105 no daemon on this host") as caught:
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "gossipdp up" in caught.value.do and str(tmp_path) in caught.value.seen
+
+
+def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "GRACE", 0.1)
+    daemon = LedgerDaemon(tmp_path)
+    daemon.server._listener.close()  # killed: the socket file stays
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnreachableError, match="GD-105"):
+        gossipdp.attach(model, optimizer, home=tmp_path)
+    again = LedgerDaemon(tmp_path)
+    attach(again, model, optimizer)
+    again.server.close()
+
+
+def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon) -> None:
+    feed = daemon.feed
+
+    def refuse(event: links.LinkEvent) -> None:
+        if isinstance(event, links.ModelWritten):
+            daemon.server.refuse("GD-301", "this model is not the network's", "parameter 0 ...", "train the other")
+        else:
+            feed(event)
+
+    daemon.feed = refuse  # type: ignore[method-assign]
+    model = small()
+    with pytest.raises(MismatchError, match="GD-301") as caught:
+        attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert (caught.value.seen, caught.value.do) == ("parameter 0 ...", "train the other")
+
+
+def test_a_second_training_process_is_refused(daemon: LedgerDaemon) -> None:
+    model = small()
+    peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(HardwareError, match="GD-503 another training process is attached"):
+        attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not peer.alone
+
+
+def test_detach_hands_over_the_last_steps(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(daemon, model, optimizer, every=4) as peer:
+        train(model, optimizer, 6, daemon.pump)
+    assert peer.alone
+    daemon.pump()
+    assert submits(daemon) == [(4, 4), (2, 2)]
+    assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
+    assert daemon.events[-1] == links.Detached("it ended")
+    seen = len(daemon.events)
+    train(model, optimizer, 5, daemon.pump)
+    peer.detach()
+    assert len(daemon.events) == seen and peer.step == 6
+
+
+def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = LedgerDaemon(tmp_path, every=4)
+    models = [small(), small()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    peer = attach(first, models[0], optimizers[0])
+    train(models[0], optimizers[0], 10, first.pump)
+    first.mix(np.ones(first.region.size, np.float32))
+    anchor = first.a
+    assert anchor is not None
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        first.server.close()
+        train(models[0], optimizers[0], 5, seed=8)
+        train(models[1], optimizers[1], 10)
+        train(models[1], optimizers[1], 5, seed=8)
+    assert equal(*models), "alone it is the bare optimizer"
+    assert peer.alone and peer.step == 15
+    assert caplog.text.count("training goes on alone") == 1
+
+    second = LedgerDaemon(tmp_path, every=4, anchor=anchor, clock=500)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        for _ in range(20):
+            train(models[0], optimizers[0], 1, second.pump)
+            if not peer.alone:
+                break
+    assert np.array_equal(vector(models[0]).astype(np.float32), anchor), "x := a"
+    assert peer.lost_steps == peer.step - 8 and peer.lost_steps >= 7
+    assert f"attached to the daemon again; {peer.lost_steps} steps" in caplog.text
+    assert peer.progress.clock == 500
+    train(models[0], optimizers[0], 4, second.pump)
+    assert submits(second) == [(4, 4)]
+    second.server.close()
+
+
+def test_a_wait_for_the_model_after_a_restart_does_not_stop_training(tmp_path: Path) -> None:
+    first = LedgerDaemon(tmp_path)
+    model = small().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    peer = attach(first, model, optimizer)
+    first.server.close()
+    size = first.a.size  # type: ignore[union-attr]
+    second = LedgerDaemon(tmp_path, anchor=np.full(size, 1.001, np.float32))
+    second.has_model = False
+    for _ in range(10):
+        optimizer.step()
+        second.pump()
+    assert peer.alone and peer.step == 10
+    assert [type(event) for event in second.events] == [links.Attached, links.ModelWritten]
+    second.begin_session()
+    optimizer.step()
+    assert not peer.alone
+    assert set(vector(model).tolist()) == {1.0} and peer._layout is not None
+    residual = peer._layout.residual(0)
+    assert residual is not None and torch.allclose(residual, torch.tensor(0.001), atol=1e-6), "x + residual = a"
+    second.server.close()
+
+
+def test_a_refusal_after_a_restart_never_raises_in_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = LedgerDaemon(tmp_path)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(first, model, optimizer)
+    first.server.close()
+    second = LedgerDaemon(tmp_path)
+    other = links.Link.connect(tmp_path)
+    other.hello(Schema.of([("w", (3,), "float32", "parameter")]))
+    second.pump()
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        train(model, optimizer, 6, second.pump)
+    assert peer.alone and caplog.text.count("GD-503") == 1, "said once, not every second"
+    other.close()
+    train(model, optimizer, 6, second.pump)
+    assert not peer.alone
+    second.server.close()

@@ -1,0 +1,290 @@
+"""Which optimizers attach takes: one or several, whose steps it sees; a wrong one is told, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from ledger_daemon import LedgerDaemon
+from test_attach import attach, equal, small, submits, train, vector
+from torch import nn
+
+import gossipdp
+from gossipdp.errors import ConfigError, GossipdpError
+from gossipdp.runtime import link as links
+
+Optimizer = torch.optim.Optimizer
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[LedgerDaemon]:
+    daemon = LedgerDaemon(tmp_path)
+    yield daemon
+    daemon.server.close()
+
+
+def sgd(model: nn.Module) -> Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+# -- wrong ones ---------------------------------------------------------------------------------------------------
+
+
+class DeepSpeedZeroOptimizer:
+    """As deepspeed has it: no torch optimizer, though one is inside, of another copy of the parameters."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+class DeepSpeedOptimizerWrapper(Optimizer):
+    """As Accelerate has it."""
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+
+
+class Shell(Optimizer):
+    """Hands its steps on, and has no hooks of its own."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.inner, self.param_groups = optimizer, optimizer.param_groups
+
+
+WRONG: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "none": (lambda model: None, "NoneType"),
+    "deepspeed's": (lambda model: DeepSpeedZeroOptimizer(sgd(model)), "DeepSpeedZeroOptimizer"),
+    "accelerate's of deepspeed": (lambda model: DeepSpeedOptimizerWrapper(sgd(model)), "DeepSpeedOptimizerWrapper"),
+    "a shell": (lambda model: Shell(sgd(model)), "Shell"),
+    "the model": (lambda model: model, "Sequential"),
+    "of another model": (lambda model: torch.optim.AdamW(small().parameters()), "AdamW of 4 parameters"),
+    "of a copy of the parameters": (lambda model: sgd(small().double()), "SGD of 4 parameters"),
+    "an empty list": (lambda model: [], "none in the sequence"),
+    "one of them another model's": (lambda model: [sgd(model), sgd(small(1))], "SGD of 4 parameters"),
+    "both on one parameter": (lambda model: [sgd(model), torch.optim.AdamW(model[2].parameters())], "SGD, AdamW"),
+    "one of them none": (lambda model: [sgd(model), "adam"], "builtins.str"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_optimizer_is_gd_317_and_a_right_attach_follows(daemon: LedgerDaemon, wrong: str) -> None:
+    make, seen = WRONG[wrong]
+    model = small()
+    with pytest.raises(ConfigError, match="GD-317") as caught:
+        attach(daemon, model, make(model))
+    assert seen in caught.value.seen and caught.value.do
+    assert not daemon.events, "it is told before anything is begun"
+    optimizer = sgd(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 2, daemon.pump)
+    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2
+    peer.detach()
+
+
+def test_an_optimizer_of_what_is_frozen_is_told(daemon: LedgerDaemon) -> None:
+    model = small()
+    frozen = torch.optim.SGD(model[0].requires_grad_(False).parameters(), lr=0.1)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match="GD-317"):
+        attach(daemon, model, frozen)
+
+
+def test_a_wrong_optimizer_is_told_with_gossip_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIPDP_OFF", "1")
+    model = small()
+    with pytest.raises(ConfigError, match="GD-317"):
+        gossipdp.attach(model, DeepSpeedZeroOptimizer(sgd(model)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("why", ["no model in time", "refused"])
+def test_an_attach_that_failed_leaves_the_daemon_to_the_next(daemon: LedgerDaemon, why: str) -> None:
+    feed = daemon.feed
+
+    def refuse(event: links.LinkEvent) -> None:
+        if isinstance(event, links.ModelWritten):
+            daemon.server.refuse("GD-301", "this model is not the network's", "parameter 0 ...", "train the other")
+        else:
+            feed(event)
+
+    daemon.has_model = False
+    if why == "refused":
+        daemon.feed = refuse  # type: ignore[method-assign]
+    model = small()
+    optimizer = sgd(model)
+    with daemon.running(), pytest.raises(GossipdpError, match=r"GD-106|GD-301") as held:
+        gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=0.2)
+    assert not optimizer._optimizer_step_post_hooks
+    daemon.feed, daemon.has_model = feed, True  # type: ignore[method-assign]
+    peer = attach(daemon, model, optimizer)
+    assert not peer.alone and held.value.__traceback__ is not None, "all that failed is still there"
+    train(model, optimizer, 2, daemon.pump)
+    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2
+    peer.detach()
+
+
+# -- several ------------------------------------------------------------------------------------------------------
+
+
+def two(model: nn.Module) -> list[Optimizer]:
+    """One for the matrices, the other for the rest."""
+    matrices = [each for each in model.parameters() if each.dim() == 2]
+    rest = [each for each in model.parameters() if each.dim() != 2]
+    kind = getattr(torch.optim, "Muon", torch.optim.RMSprop)
+    return [kind(matrices, lr=0.01), torch.optim.AdamW(rest, lr=0.01)]
+
+
+class Both:
+    """Steps with one after the other, as a loop that has both does."""
+
+    def __init__(self, optimizers: list[Optimizer]) -> None:
+        self._optimizers = optimizers
+
+    def zero_grad(self) -> None:
+        for each in self._optimizers:
+            each.zero_grad()
+
+    def step(self) -> None:
+        for each in self._optimizers:
+            each.step()
+
+
+def test_several_optimizers_are_one_step_and_what_is_handed_over_is_after_the_last(daemon: LedgerDaemon) -> None:
+    models = [small(), small()]
+    pairs = [two(model) for model in models]
+    peer = attach(daemon, models[0], pairs[0], every=2, samples_per_step=8)  # type: ignore[arg-type]
+    for model, pair in zip(models, pairs, strict=True):
+        train(model, Both(pair), 4, daemon.pump)  # type: ignore[arg-type]
+    assert equal(*models), "bit for bit the bare optimizers"
+    assert peer.step == 4 and peer.progress == (4, 32)
+    assert submits(daemon) == [(2, 16)] * 2
+    assert daemon.last is not None and np.array_equal(daemon.last, vector(models[0]).astype(np.float32))
+    daemon.mix(np.ones(daemon.region.size, np.float32))
+    daemon.seal()
+    for step, each in enumerate(pairs[0]):
+        before = vector(models[0])
+        for parameter in models[0].parameters():
+            parameter.grad = None
+        each.step()
+        assert np.array_equal(vector(models[0]), before) == (step == 0), "corrections come after the last one's step"
+    peer.detach()
+    assert not any(each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks for each in pairs[0])
+
+
+def test_the_copy_of_a_snapshot_is_done_before_any_of_several_steps(
+    daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small()
+    pair = two(model)
+    peer = attach(daemon, model, pair, every=1)  # type: ignore[arg-type]
+    said: list[str] = []
+    for number, each in enumerate(pair):
+        each.register_step_post_hook(lambda *_, number=number: said.append(f"step {number}"))
+    monkeypatch.setattr(peer._layout, "before_step", lambda: said.append("waits"))
+    train(model, Both(pair), 1, daemon.pump)  # type: ignore[arg-type]
+    assert said == ["waits", "step 0", "waits", "step 1"]
+    peer.detach()
+
+
+def test_the_state_of_several_is_saved_and_loaded_as_one(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    model = small()
+    pair = two(model)
+    peer = attach(daemon, model, pair, every=100)  # type: ignore[arg-type]
+    train(model, Both(pair), 3)  # type: ignore[arg-type]
+    saved, again = peer.state_dict(), small()
+    assert {key.partition("::")[0] for key in saved} == dict(model.named_parameters()).keys()
+    again.load_state_dict(model.state_dict())
+    fresh, other = two(again), LedgerDaemon(tmp_path / "other")
+    second = attach(other, again, tuple(fresh), every=100)  # type: ignore[arg-type]
+    second.load_state_dict(saved)
+    for trained, optimizers in ((model, pair), (again, fresh)):
+        train(trained, Both(optimizers), 3, seed=8)  # type: ignore[arg-type]
+    assert equal(model, again)
+    for each in (peer, second):
+        each.detach()
+    other.server.close()
+
+
+# -- a correction that comes late ---------------------------------------------------------------------------------
+
+
+def test_sync__the_copy_of_the_snapshot_is_done_before_a_slot_that_comes_late_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settles(daemon: LedgerDaemon) -> None:
+        daemon.mix(np.ones(daemon.region.size, np.float32))
+        daemon.seal()
+
+    daemon = LedgerDaemon(tmp_path, every=1, mode="sync", settles=settles)
+    model = small()
+    optimizer = sgd(model)
+    peer = attach(daemon, model, optimizer)
+    layout, said = peer._layout, list[str]()
+    assert layout is not None
+    for name in ("read", "before_step", "add"):
+        call: Callable[..., Any] = getattr(layout, name)
+
+        def note(*given: Any, name: str = name, call: Callable[..., Any] = call) -> Any:
+            done = call(*given)
+            said.append(name)
+            return done
+
+        monkeypatch.setattr(layout, name, note)
+    with daemon.running():
+        train(model, optimizer, 2)
+    added = said.index("add")
+    assert "before_step" in said[said.index("read") : added], said
+    peer.detach()
+    daemon.server.close()
+
+
+# -- ranks --------------------------------------------------------------------------------------------------------
+
+
+def _late_and_taken(rank: int, directory: Path) -> None:
+    """A rank of a group for which there is no model at first: what it met, in a file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=2)
+    model = small()
+    pair = two(model)
+    met: list[Any] = []
+    errors: list[GossipdpError] = []
+    for attempt, timeout in ((sgd(small()), 20), (pair, 0.5), (pair, 20)):
+        try:
+            peer = gossipdp.attach(model, attempt, home=directory, timeout=timeout)
+        except GossipdpError as error:
+            met.append(error.code)
+            errors.append(error)  # and with it all that failed
+    train(model, Both(pair), 4)  # type: ignore[arg-type]
+    saved = peer.state_dict()
+    peer.load_state_dict(saved)
+    again = peer.state_dict()
+    met += [peer.step, len(saved), all(torch.equal(again[name], value) for name, value in saved.items())]
+    peer.detach()
+    (directory / f"{rank}.json").write_text(json.dumps(met))
+    dist.destroy_process_group()
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_a_group_that_failed_to_attach_leaves_the_daemon_to_the_next(tmp_path: Path) -> None:
+    daemon = LedgerDaemon(tmp_path)
+    feed, daemon.has_model = daemon.feed, False
+
+    def has_it_the_next_time(event: links.LinkEvent) -> None:
+        feed(event)
+        daemon.has_model |= isinstance(event, links.ModelWritten)
+
+    daemon.feed = has_it_the_next_time  # type: ignore[method-assign]
+    with daemon.running():
+        torch.multiprocessing.spawn(_late_and_taken, (tmp_path,), nprocs=2)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first[:3] == second[:3] == ["GD-317", "GD-106", 4]
+    assert first[4] and first[3] > 0 and second[3] == 0
+    assert sum(steps for steps, _ in submits(daemon)) == 4
+    daemon.server.close()
