@@ -26,7 +26,7 @@ from simulations.cluster import run_seed
 __all__ = ["PART", "Part", "State", "campaign", "fingerprint", "play"]
 
 PART = 100
-"""seeds; of each hundred one is a network of 64, so that parts take equally long"""
+"""seeds; of each hundred two are networks of 64, so that parts take equally long"""
 NICENESS = 10
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("gossipdp/protocol", "gossipdp/codecs", "gossipdp/algorithms", "simulations")

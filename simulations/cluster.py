@@ -2,10 +2,11 @@
 
     python -m simulations.cluster --seed 17 --trace
 
-A run has four acts: the network forms; then messages are lost, doubled and reordered, links cut, hosts crash, pause,
-leave and come back, training processes die (`nemesis`); then all faults stop, and after a calm everything must be at
-rest; then, in some runs, training stands still and the replicas must agree. A seed that fails raises AssertionError
-with the command that replays it. Nothing here may know how a peer works inside.
+A run has four acts: the network forms; then, or in some runs as soon as it is founded, messages are lost, doubled and
+reordered, links cut, hosts join, crash, pause, leave and come back or stay away, training processes die (`nemesis`);
+then all faults stop, and after a calm everything must be at rest, and run at its rate; then, in some runs, training
+stands still and the replicas must agree, geometrically. A seed that fails raises AssertionError with the commands that
+replay it. Nothing here may know how a peer works inside.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.averaging import AveragingConfig
-from gossipdp.protocol.events import CheckpointAhead, Event, Left, RoundDone, SessionRefused, StateReady
+from gossipdp.protocol.events import CheckpointAhead, Event, ExchangeEnded, Left, RoundDone, SessionRefused, StateReady
 from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.membership import PRESETS
 from gossipdp.protocol.messages import Message
@@ -31,9 +33,10 @@ from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import TransferConfig
+from simulations.bounds import check_bounds
 from simulations.host import Checkpoint, Host
 from simulations.invariants import Books
-from simulations.nemesis import Fault, Nemesis, draw
+from simulations.nemesis import Fault, Nemesis, draw, draw_joins
 from simulations.network import Conditions, Network, Record
 from simulations.trainer import Trainer, TrainerConfig
 
@@ -41,6 +44,10 @@ __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
 
 MOMENTUM_FADES = 10
 """rounds in which what outer momentum drives replicas apart falls to 1e-2 of its square: 0.8^20"""
+COLD_START = 12.0
+"""seconds more until all is at rest if nobody up has the model: whoever has it on a disk looks for a later one first"""
+FALLS = 4.0
+"""times, at the least, that squared distances fall from one third of these rounds to the next"""
 NOISE = 1e-9
 """squared distance that is agreement whatever it was before"""
 LATEST_DRAIN = 5.0
@@ -76,10 +83,13 @@ class Plan:
     @classmethod
     def draw(cls, seed: int) -> Plan:
         random = Random(f"plan/{seed}")
-        peers = random.choice((2, 2, 3, 3, 4, 5, 6, 8)) if seed % 10 else random.randint(9, 16)
-        if seed % 100 == 64:
+        peers = random.choice((2, 2, 3, 3, 4, 5, 6, 8)) if seed % 8 else random.randint(9, 16)
+        if seed % 50 == 14:
             peers = 64
         small, long = peers <= 8, seed % 25 == 7
+        preset = random.choices(("local", "lan", "wan"), (14, 1, 1))[0] if peers <= 5 and not long else "local"
+        patient = preset != "local"
+        """its suspicions take half a minute"""
         conditions = Conditions(
             latency=random.choice((0.001, 0.01, 0.05, 0.15)),
             jitter=random.choice((0.0, 0.5, 2.0)),
@@ -92,9 +102,14 @@ class Plan:
         )
         chunks = random.randint(1, 4) if small else random.randint(1, 2) if peers <= 16 else 1
         forming = 6.0 if peers <= 16 else 10.0
-        chaos = 60.0 if long else 14.0 if small else 8.0
-        count = random.randint(0, 8) * (2 if long else 1)
-        script = draw(random, count=count, peers=peers, begin=forming, end=forming + chaos - 1.0, long=long)
+        chaos = 60.0 if long else 32.0 if patient else 14.0 if small else 8.0
+        # Few without any fault, and some whose first strikes while hosts still look for the network.
+        count = (random.randint(0, 8) or random.randint(0, 8)) * (2 if long or patient else 1)
+        begin, end = random.choice((1.0, forming, forming, forming)), forming + chaos - 1.0
+        script = draw(random, count=count, peers=peers, begin=begin, end=end, long=long or patient)
+        if random.random() < 0.25:
+            joins = draw_joins(random, peers=peers, begin=begin, end=end)
+            script = tuple(sorted((*script, *joins), key=lambda fault: fault.at))
         return cls(
             peers=peers,
             size=8192 * (chunks - 1) + 300,
@@ -104,8 +119,9 @@ class Plan:
             script=script,
             forming=forming,
             chaos=chaos,
-            calm=45.0 if long else 12.0 if small else 10.0 if peers <= 16 else 15.0,
+            calm=45.0 if long else 40.0 if patient else 12.0 if small else 10.0 if peers <= 16 else 15.0,
             agree=seed % 5 == 0 and peers <= 16,
+            preset=preset,
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
         )
@@ -148,9 +164,12 @@ class Cluster:
         self.listeners: list[Callable[[Host, Event], None]] = []
         """they hear every event of every peer, too"""
         self._random = self.network.random("script")
-        self._founded = False
+        self.founded = False
+        """the network has a model"""
         self._trainer_numbers = 0
-        self._last_round: dict[int, float] = {}
+        self._rounds_at: dict[int, list[float]] = {}
+        self._exchanged_at: list[float] = []
+        """each exchange that mixed something, when each of its sides ended it"""
         self._older: dict[int, Checkpoint | None] = {}
         self.kept: dict[int, list[Checkpoint]] = {}
         """checkpoints that were later than what their host fetched, and would be pinned on its disk"""
@@ -195,13 +214,15 @@ class Cluster:
             trainer.hear(event)
         match event:
             case StateReady("founded"):
-                self._founded = True
+                self.founded = True
             case CheckpointAhead(clock, rounds):
                 saved = host.checkpoint
                 assert saved is not None and (saved.clock, saved.rounds) == (clock, rounds), f"{host.name}: {event}"
                 self.kept.setdefault(host.index, []).append(saved)
             case RoundDone():
-                self._last_round[host.index] = self.network.now
+                self._rounds_at.setdefault(host.index, []).append(self.network.now)
+            case ExchangeEnded(chunks=chunks) if chunks:
+                self._exchanged_at.append(self.network.now)
             case SessionRefused(code, reason):
                 raise AssertionError(f"{host.name}: {code} {reason}")
             case Left():
@@ -210,6 +231,8 @@ class Cluster:
     def _exit(self, host: Host) -> None:
         self.save(host)
         self.stop(host)
+        if self._nemesis is not None:
+            self._nemesis.left(host)
 
     def save(self, host: Host) -> None:
         """A checkpoint takes the place of the one before, which must not be later unless that was said (I14)."""
@@ -226,7 +249,7 @@ class Cluster:
     # -- what may happen ----------------------------------------------------------------------------------------
 
     def start(self, host: Host) -> None:
-        found = host.index == 0 and not self._founded
+        found = host.index == 0 and not self.founded
         self.network.start(host, seeds=self.network.hosts[:2], found=found)
         self.books.started(host)
         trainer = self.trainers.get(host.index)
@@ -253,15 +276,16 @@ class Cluster:
         """kill -9 of the daemon, and of its training process if `trainer`. `torn`: its last checkpoint is of no use."""
         if host.peer is None:
             return
-        # The last copy of the model stays on a disk: else nothing could bring it back.
-        others = any(other.peer is not None and other.peer.ready for other in self.network.hosts if other is not host)
-        if not others:
-            self.save(host)
-        elif torn:
+        others = [other for other in self.network.hosts if other is not host]
+        kept = any(other.checkpoint is not None or (other.peer and other.peer.ready) for other in others)
+        if torn:
             host.checkpoint = self._older.get(host.index)
+        if not kept and host.checkpoint is None:
+            # Nobody else has the model, up or on a disk: nothing could bring it back, and no protocol would help.
+            self.save(host)
         if trainer:
             self.kill_trainer(host)
-        self.stop(host, keep_disk=disk or not others)
+        self.stop(host, keep_disk=disk or not kept)
 
     def restart(self, host: Host) -> None:
         if host.peer is None:
@@ -284,15 +308,14 @@ class Cluster:
         for host in network.hosts:
             for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
                 network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, lambda host=host: self._save(host))
-        network.run(plan.forming / 2)
-        network.conditions = plan.conditions
-        network.run(plan.forming)
         self._nemesis = Nemesis(self, plan.script)
+        network.run(plan.forming / 2)
+        self._nemesis.weather(plan.conditions)
         network.run(plan.forming + plan.chaos)
-        self._end_of_faults()
+        cold = self._end_of_faults()
         # What stopped for longer than the second act comes round in the calm.
-        resting = max(plan.forming + plan.chaos, min(self._nemesis.ends, plan.forming + plan.chaos + 60.0)) + plan.calm
-        network.run(resting)
+        calm = max(plan.forming + plan.chaos, min(self._nemesis.ends, plan.forming + plan.chaos + 60.0))
+        network.run(calm + (COLD_START if cold else 0.0) + plan.calm)
         self.check_rest()
         if plan.agree:
             self._agree()
@@ -302,18 +325,21 @@ class Cluster:
             self._older[host.index] = host.checkpoint
             self.save(host)
 
-    def _end_of_faults(self) -> None:
-        """No more loss or cuts; most of the dead come back, and every living host trains."""
+    def _end_of_faults(self) -> bool:
+        """No more loss or cuts; most of the dead come back, and every living host trains. True if the model is on disks
+        alone."""
         network = self.network
         assert self._nemesis is not None
         self._nemesis.end()
         network.conditions = self.plan.before
-        # If nobody up has the model, whoever has it on a disk must come back.
+        # If nobody up has the model, whoever has it on a disk must come back; and one of those whom all know.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
+        known = self._random.randrange(2)
         for host in network.hosts:
-            if host.peer is None and (host.index < 2 or self._random.random() < 0.7 or needed):
+            if host.peer is None and (host.index == known or self._random.random() < 0.7 or needed):
                 network.at(network.now + self._random.random(), "restart", None, lambda host=host: self.restart(host))
             network.at(network.now + 2.5, "train", None, lambda host=host: self.train(host))
+        return needed
 
     def _agree(self) -> None:
         """I4: replicas that train no more agree, geometrically: to 1e-2 of their squared distance in a few rounds."""
@@ -324,13 +350,20 @@ class Cluster:
         up = [host for host in network.hosts if host.peer is not None]
         rounds = 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
         begun = {host.index: host.running.rounds.rounds for host in up}
-        start = self.disagreement()
+        start = left = self.disagreement()
+        worst = [start, 0.0, 0.0]
+        """of each third of the rounds: while a chunk is mixed on one side alone, two anchors are further apart"""
         patience = network.now + 20.0 * rounds
-        while any(host.running.rounds.rounds < begun[host.index] + rounds for host in up):
+        done = 0
+        while done < rounds:
             assert network.now < patience, "I7: rounds do not go on"
             network.run(network.now + 1.0)
-        left = self.disagreement()
+            left, third = self.disagreement(), min(2, int(3 * done / rounds))
+            worst[third] = max(worst[third], left)
+            done = min(host.running.rounds.rounds - begun[host.index] for host in up)
         assert left <= 1e-2 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
+        for before, after in pairwise(worst):
+            assert after <= before / FALLS + NOISE, f"I4: squared distance does not fall geometrically: {worst}"
 
     def disagreement(self) -> float:
         """Mean over parameters and peers of (a_i - mean a)^2."""
@@ -349,17 +382,32 @@ class Cluster:
             mixed = self.books.mixed_at.get((host.index, host.incarnation), 0.0)
             waits = now - max(trainer.drained_at, now - plan.calm) if mixed > trainer.drained_at else 0.0
             assert waits < LATEST_DRAIN, f"I7 {host.name}: corrections have waited for {waits:.1f} s"
-            quiet = now - self._last_round.get(host.index, 0.0)
+            quiet = now - self._rounds_at.get(host.index, [0.0])[-1]
             assert quiet < 6.0, f"I7 {host.name}: no round for {quiet:.1f} s"
+            check_bounds(host, len(self.network.hosts))
+        self._check_rates(now - plan.calm / 2)
+
+    def _check_rates(self, since: float) -> None:
+        """I7: in the second half of the calm, well within a minute of the last fault, rounds come at half the rate at
+        least at which training makes them due, and exchanges at half the rate of rounds: each wants one."""
+        up = [host for host in self.network.hosts if host.peer is not None]
+        window, rounds = self.network.now - since, 0
+        for host in up:
+            made = sum(at > since for at in self._rounds_at[host.index])
+            due = window / (host.running.every * self.plan.step_time * host.step_slowness)
+            assert made >= due / 2 - 1, f"I7 {host.name}: {made} rounds in {window:.1f} s, of {due:.1f}"
+            rounds += made
+        made = sum(at > since for at in self._exchanged_at)
+        assert len(up) < 2 or made >= rounds / 2 - 1, f"I7: {made} exchanges ended in {window:.1f} s of {rounds} rounds"
 
 
 def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], None] | None = None) -> Outcome:
     """Play one seed through.
 
     Raises:
-        AssertionError: an invariant is broken; the message ends with the command that replays it.
+        AssertionError: an invariant is broken; the message ends with the commands that replay a plan drawn by the seed.
     """
-    plan = plan or Plan.draw(seed)
+    own, plan = plan, plan or Plan.draw(seed)
     # A run makes no garbage that counts before its end; then the run before this one is what there is.
     gc.collect(1)
     gc.disable()
@@ -369,8 +417,10 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         cluster.run()
     except Exception as error:
         when = f"seed {seed}, {plan.peers} peers, at {cluster.network.now:.3f} s"
-        replay = f"python -m simulations.cluster --seed {seed} --trace"
-        raise AssertionError(f"{type(error).__name__}: {error}\n  {when}\n  replay: {replay}") from error
+        small = f"gossipdp simulate chaos --seed {seed}"
+        replay = f"made small and told: {small}\n  replay: python -m simulations.cluster --seed {seed} --trace"
+        told = f"{type(error).__name__}: {error}\n  {when}"
+        raise AssertionError(told if own is not None else f"{told}\n  {replay}") from error
     finally:
         gc.enable()
     books = cluster.books

@@ -29,6 +29,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.messages import State
 from simulations.host import Host, perform
+from simulations.tracing import number
 from simulations.trainer import Trainer
 
 __all__ = ["Books"]
@@ -165,17 +166,17 @@ class Books:
 
     def _mixed(self, host: Host, key: jobs.ChunkKey, moved: NDArray[np.float64], before: NDArray[np.float32]) -> None:
         life = _life(host)
-        assert (life, key) not in self._applied, f"I2 {host.name}: chunk {key.chunk} of {key.exchange} applied twice"
+        assert (life, key) not in self._applied, f"I2 {host.name}: {_named(key)} applied twice"
         self._applied.add((life, key))
         self.mixed += 1
         self.mixed_at[life] = self._clock()
         if key.initiator != host.id:
-            assert key not in self.half, f"I2 {host.name}: another has answered for chunk {key.chunk}"
+            assert key not in self.half, f"I2 {host.name}: another has answered for {_named(key)}"
             initiator = next(other.index for other in self._hosts if other.id == key.initiator)
             self.half[key] = Half((initiator, key.exchange >> 32), life, moved, self._clock())
             return
         half = self.half.pop(key, None)
-        assert half is not None, f"I2 {host.name}: mixed chunk {key.chunk} of {key.exchange}, which nobody has answered"
+        assert half is not None, f"I2 {host.name}: mixed {_named(key)}, which nobody has answered"
         scale = float(np.abs(before).max()) + float(np.abs(moved).max())
         worst = float(np.abs(moved + half.moved).max())
         assert worst <= RELATIVE * scale, f"I1 {host.name}: the sum of two anchors moved by {worst}"
@@ -200,7 +201,7 @@ class Books:
         off = np.abs(moved - wanted)
         if float((off - slack).max()) <= 0.0:
             return
-        what = f"I4 {host.name}: chunk {key.chunk} moved elsewhere than to its partner"
+        what = f"I4 {host.name}: {_named(key)} moved elsewhere than to its partner"
         assert grid is not None, what
         # The differences of a block may have left the code's range, and the check may have missed it: of 2^15 to 2^16
         # such blocks one. Then some of them are wrong by whole turns of the code, on both sides alike.
@@ -261,12 +262,14 @@ class Books:
             live = [end for end in ends if end in lives]
             if len(live) == 2 and half.at > self._clock() - FLIGHT:
                 continue
-            assert len(live) < 2, f"I2: chunk {key.chunk} of {key.exchange} was never settled between {ends}"
+            between = " and ".join(f"p{index}, life {incarnation}" for index, incarnation in ends)
+            assert len(live) < 2, f"I2: {_named(key)} was never settled between {between}"
             # A partner that never came back is only thought dead, and may yet settle.
             if live and all(hosts[end[0]].peer is not None for end in ends):
                 owed[live[0]] += 1
         for life, count in owed.items():
-            assert self.doubts[life] >= count, f"I2 {life}: {count} chunks in doubt, {self.doubts[life]} counted"
+            told = self.doubts[life]
+            assert told >= count, f"I2 p{life[0]}, life {life[1]}: {count} chunks in doubt, {told} counted"
         for host in up:
             assert host.peer is not None
             assert not host.peer.resyncing and not host.peer.apart, f"I15 {host.name}: two sides are still apart"
@@ -318,6 +321,11 @@ def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
 def _close(found: NDArray[Any], wanted: NDArray[np.float64], what: str) -> None:
     worst = float(np.abs(found - wanted).max())
     assert worst <= RELATIVE * (1.0 + float(np.abs(wanted).max())), f"{what} is off by {worst}"
+
+
+def _named(key: jobs.ChunkKey) -> str:
+    """A chunk as `tracing` tells it."""
+    return f"chunk {key.chunk} of exchange {number(key.exchange)}"
 
 
 def _chunk(job: jobs.Job) -> int | None:

@@ -2,21 +2,23 @@
 
 A `Fault` says when, what, to whom and for how long; `draw` makes a script of them; `Nemesis` plays one against a
 cluster. Faults name hosts by number, or `busy` ones, whoever is in the middle of an exchange at that moment, for
-these are the interesting ones. Every fault heals by itself; nothing here may know how a peer works inside.
+these are the interesting ones. Every fault heals by itself, and undoes its own harm and nobody else's, so that of two
+that overlap each lasts as long as it says. Nothing here may know how a peer works inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Protocol
 
 from gossipdp.protocol.messages import Message
 from simulations.host import Host
-from simulations.network import Conditions, Network
+from simulations.network import Conditions, Cut, Network
 
-__all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw"]
+__all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw", "draw_joins"]
 
 KINDS = {
     "crash": 6,
@@ -35,11 +37,12 @@ KINDS = {
 }
 """kinds of faults and how often each is drawn, relatively. torn: a crash while a checkpoint was being written, so that
 the one before must do; die: the training process alone; storm: half of all messages lost for a while; slow: one
-host's jobs take ten times as long. Never drawn, but written by scenarios: join, a host that starts only then;
-straggler, whose jobs and training steps take `factor` times as long; lose, of its next message `on`"""
+host's jobs take ten times as long. Drawn beside them: join, a host that starts only then. Never drawn, but written by
+scenarios: straggler, whose jobs and training steps take `factor` times as long; lose, of its next message `on`"""
 FOREVER = float("inf")
 OF_ONE = {"crash", "torn", "die", "leave", "pause", "isolated", "one-way", "flapping", "slow", "join"}
 """those that hit one host"""
+CUTS = {"halves", "isolated", "one-way", "bridge", "ring", "flapping"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +87,19 @@ def draw(random: Random, *, count: int, peers: int, begin: float, end: float, lo
             hosts = (first,)
         lasts = random.choice((0.3, 2.0, 7.0, 30.0) if long else (0.3, 2.0, 7.0))
         if kind in ("crash", "torn"):
-            # A process that founds the network and dies has founded nothing, so the first comes back.
-            lasts = random.choice((0.05, 0.5, 3.0, 8.0, FOREVER)) if first else random.choice((0.05, 3.0))
+            lasts = random.choice((0.05, 0.5, 3.0, 8.0, FOREVER))
         elif kind == "die":
             lasts = random.choice((0.002, 0.02, 2.0))
         elif kind == "leave":
-            lasts = random.choice((3.0, 6.0))
+            lasts = random.choice((0.5, 3.0, 6.0, FOREVER))
         elif kind == "pause":
             lasts = random.choice((0.3, 2.0, 6.0, 60.0) if long else (0.3, 2.0, 6.0))
+        at = random.uniform(begin, end)
+        if kind in CUTS and lasts < end - begin and random.random() < 0.7:
+            at = random.uniform(begin, end - lasts)  # else the end of all faults would end most long cuts early
         faults.append(
             Fault(
-                at=round(random.uniform(begin, end), 3),
+                at=round(at, 3),
                 kind=kind,
                 hosts=hosts,
                 lasts=lasts,
@@ -106,10 +111,20 @@ def draw(random: Random, *, count: int, peers: int, begin: float, end: float, lo
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
+def draw_joins(random: Random, *, peers: int, begin: float, end: float) -> tuple[Fault, ...]:
+    """Some of the hosts, but never the founder, start only then."""
+    late = random.sample(range(1, peers), random.randint(1, min(3, peers - 1)))
+    times = sorted(round(random.uniform(begin, end), 3) for _ in late)
+    return tuple(Fault(at=at, kind="join", hosts=(host,), lasts=FOREVER) for at, host in zip(times, late, strict=True))
+
+
 class Victims(Protocol):
     """What a nemesis does to a cluster besides its network."""
 
     network: Network
+
+    @property
+    def founded(self) -> bool: ...
 
     def crash(self, host: Host, *, trainer: bool, disk: bool, torn: bool) -> None: ...
 
@@ -120,6 +135,16 @@ class Victims(Protocol):
     def train(self, host: Host) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class _Slowed:
+    """What one fault does to one host."""
+
+    host: Host
+    factor: float
+    steps: bool
+    """its training steps, too"""
+
+
 class Nemesis:
     """Plays a script. `ends` is when its last fault has healed, those that last for ever left out."""
 
@@ -128,20 +153,43 @@ class Nemesis:
         self._over = False
         self._armed: list[Fault] = []
         """faults that wait for a message"""
+        self._fair = victims.network.conditions
+        self._storms = 0
+        self._slowed: list[_Slowed] = []
+        self._away: dict[int, float] = {}
+        """hosts told to leave, and how long they stay away"""
         self.ends = max((fault.at + fault.lasts for fault in script if fault.lasts < FOREVER), default=0.0)
         for fault in script:
             self._network.at(fault.at, f"fault {fault.kind}", None, lambda fault=fault: self._due(fault))
 
     def end(self) -> None:
         """No more faults: what is still broken heals now."""
-        self._over = True
+        self._over, self._storms = True, 0
         self._armed.clear()
         self._network.heal()
+        self._slowed.clear()
         for host in self._network.hosts:
-            host.slowness = host.step_slowness = 1.0
+            self._pace(host)
+
+    def weather(self, conditions: Conditions) -> None:
+        """What the network does to messages when no storm makes it worse."""
+        self._fair = conditions
+        worse = replace(conditions, loss=max(0.5, conditions.loss), latency=conditions.latency + 0.3)
+        self._network.conditions = worse if self._storms else conditions
+
+    def left(self, host: Host) -> None:
+        """It has said goodbye and is gone: it comes back when it is due, counted from now, for it may have taken long.
+
+        Who was told to leave while stopped leaves after all faults, when nobody else would start it again.
+        """
+        away = self._away.pop(host.index, FOREVER)
+        self._later(min(away, 1.0) if self._over else away, "restart", lambda: self._victims.restart(host))
 
     def _due(self, fault: Fault) -> None:
-        if fault.on and not self._over:
+        if not self._victims.founded and not self._over:
+            # Nothing there is would be lost: a process that is to found the network and dies has founded nothing.
+            self._later(0.25, f"fault {fault.kind}", lambda: self._due(fault))
+        elif fault.on and not self._over:
             self._armed.append(fault)
         else:
             self._strike(fault)
@@ -184,26 +232,23 @@ class Nemesis:
             case "crash" | "torn":
                 if host.peer is not None:
                     victims.crash(host, trainer=fault.trainer, disk=fault.disk, torn=fault.kind == "torn")
-                    self._later(
-                        fault.lasts if host.index else min(fault.lasts, 3.0), "restart", lambda: victims.restart(host)
-                    )
+                    self._later(fault.lasts, "restart", lambda life=host.life: self._restart(host, life))
             case "die":
                 victims.kill_trainer(host)
                 self._later(fault.lasts, "train", lambda: victims.train(host))
             case "leave":
-                if host.index:
-                    network.command(host, "leave", lambda peer: peer.leave(network.now))
-                    self._later(fault.lasts, "restart", lambda: victims.restart(host))
+                if host.peer is not None:
+                    self._away[host.index] = fault.lasts
+                    # Not while it is stopped.
+                    leave = partial(network.command, host, "leave", lambda peer: peer.leave(network.now))
+                    network.at(network.now, "told to leave", host, leave)
             case "pause":
                 if host.peer is not None:
                     network.pause(host, fault.lasts)
             case "slow":
-                host.slowness = 10.0
-                self._later(fault.lasts, "fast again", lambda: setattr(host, "slowness", 1.0))
+                self._slow([host], 10.0, fault.lasts, steps=False)
             case "straggler":
-                for slow in hosts:
-                    slow.slowness = slow.step_slowness = fault.factor
-                    self._later(fault.lasts, "fast again", lambda host=slow: self._fast(host))
+                self._slow(hosts, fault.factor, fault.lasts, steps=True)
             case "join":
                 victims.restart(host)
             case "storm":
@@ -211,46 +256,83 @@ class Nemesis:
             case "flapping":
                 self._flap(host, fault.lasts)
             case _:
-                self._cut(fault.kind, host, hosts, rest)
-                self._later(fault.lasts, "heal", network.heal)
+                cuts = self._cut(fault.kind, host, hosts, rest)
+                self._later(fault.lasts, "mend", lambda: self._mend(cuts))
 
-    def _fast(self, host: Host) -> None:
-        host.slowness = host.step_slowness = 1.0
+    def _restart(self, host: Host, life: int) -> None:
+        """Unless it has been started, and perhaps has crashed again, meanwhile."""
+        if host.life == life:
+            self._victims.restart(host)
 
-    def _cut(self, kind: str, host: Host, hosts: list[Host], rest: list[Host]) -> None:
+    def _slow(self, hosts: list[Host], factor: float, lasts: float, *, steps: bool) -> None:
+        for host in hosts:
+            slowed = _Slowed(host, factor, steps)
+            self._slowed.append(slowed)
+            self._pace(host)
+            self._later(lasts, "fast again", partial(self._fast, slowed))
+
+    def _fast(self, slowed: _Slowed) -> None:
+        self._slowed = [other for other in self._slowed if other is not slowed]
+        self._pace(slowed.host)
+
+    def _pace(self, host: Host) -> None:
+        """Of several things that slow a host down the worst counts."""
+        mine = [slowed for slowed in self._slowed if slowed.host is host]
+        host.slowness = max((slowed.factor for slowed in mine), default=1.0)
+        host.step_slowness = max((slowed.factor for slowed in mine if slowed.steps), default=1.0)
+
+    def _mend(self, cuts: Sequence[Cut]) -> None:
+        if self._over:
+            return
+        for cut in cuts:
+            self._network.heal(cut)
+        if self._network.whole:
+            self._network.tell("heal", None)
+
+    def _cut(self, kind: str, host: Host, hosts: list[Host], rest: list[Host]) -> list[Cut]:
         network = self._network
         others = [other for other in network.hosts if other is not host]
         match kind:
             case "halves":
-                network.cut(hosts, rest)
+                return [network.cut(hosts, rest)]
             case "isolated":
-                network.cut([host], others)
+                return [network.cut([host], others)]
             case "one-way":
-                network.cut([host], others, both=False)
+                return [network.cut([host], others, both=False)]
             case "bridge":
                 # The first of the island still speaks to everybody.
-                network.cut(hosts[1:], rest)
+                return [network.cut(hosts[1:], rest)]
             case "ring":
                 # Everybody speaks to two neighbours only.
-                for place, one in enumerate(hosts):
-                    near = {hosts[place - 1].index, hosts[(place + 1) % len(hosts)].index, one.index}
-                    network.cut([one], [other for other in hosts if other.index not in near])
+                near = [
+                    {hosts[place - 1].index, hosts[(place + 1) % len(hosts)].index, one.index}
+                    for place, one in enumerate(hosts)
+                ]
+                return [
+                    network.cut([one], [other for other in hosts if other.index not in beside])
+                    for one, beside in zip(hosts, near, strict=True)
+                ]
+        raise ValueError(kind)
 
     def _flap(self, host: Host, lasts: float) -> None:
         """The host's cable is out and in again, every 0.4 s."""
         others = [other for other in self._network.hosts if other is not host]
+
+        def out() -> None:
+            if not self._over:
+                cut = self._network.cut([host], others)
+                self._later(0.4, "mend", lambda: self._mend([cut]))
+
         for beat in range(max(1, int(lasts / 0.8))):
-            self._later(0.8 * beat, "cut", lambda: None if self._over else self._network.cut([host], others))
-            self._later(0.8 * beat + 0.4, "heal", self._network.heal)
+            self._later(0.8 * beat, "cut", out)
 
     def _storm(self, lasts: float) -> None:
-        network = self._network
-        before = network.conditions
-        worse: Conditions = replace(before, loss=max(0.5, before.loss), latency=before.latency + 0.3)
-        network.conditions = worse
+        self._storms += 1
+        self.weather(self._fair)
 
         def calm() -> None:
-            if network.conditions is worse:
-                network.conditions = before
+            if not self._over:
+                self._storms -= 1
+                self.weather(self._fair)
 
         self._later(lasts, "calm", calm)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
@@ -29,7 +30,7 @@ from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
 from simulations.host import Checkpoint, Host, Region, perform, sign, verify
 
-__all__ = ["Conditions", "Network", "Record"]
+__all__ = ["Conditions", "Cut", "Network", "Record"]
 
 JOB_TIME = {
     jobs.Seal: 0.01,
@@ -47,6 +48,9 @@ IDLE = 60.0
 """seconds after which an unused link of an outbound-only host is closed"""
 HEARTBEAT = 6.0
 """seconds until the ends of a link that was cut notice it"""
+
+Cut: TypeAlias = tuple[tuple[int, int], ...]
+"""pairs of hosts, by number, between whom nothing gets through, from the first to the second"""
 
 _STAMP = struct.Struct("<dH").pack
 _CHECKSUM = struct.Struct("<I").pack
@@ -132,7 +136,8 @@ class Network:
         self._gates_free: dict[int, float] = {}
         """when a host's uplink is free again, and, under ~index, its downlink"""
         self._arrived: dict[tuple[int, int, Lane], float] = {}
-        self._cuts: set[tuple[int, int]] = set()
+        self._cuts: Counter[tuple[int, int]] = Counter()
+        """how many cuts stand between whom, one way; a link carries when none is left"""
         self._opened: dict[tuple[int, int], float] = {}
         """links of outbound-only hosts, (theirs, the other's), and when each was used"""
         self._log = hashlib.blake2b(digest_size=16)
@@ -310,17 +315,25 @@ class Network:
 
     # -- links ------------------------------------------------------------------------------------------------
 
-    def cut(self, sources: Iterable[Host], targets: Iterable[Host], *, both: bool = True) -> None:
-        """Nothing gets from `sources` to `targets`, nor back if `both`."""
-        for source in sources:
-            for target in list(targets):
-                self._cuts.add((source.index, target.index))
-                if both:
-                    self._cuts.add((target.index, source.index))
+    def cut(self, sources: Iterable[Host], targets: Iterable[Host], *, both: bool = True) -> Cut:
+        """Nothing gets from `sources` to `targets`, nor back if `both`, until this cut is healed, and all others."""
+        pairs = {(source.index, target.index) for source in sources for target in list(targets)}
+        made = tuple(sorted(pairs | {pair[::-1] for pair in pairs} if both else pairs))
+        self._cuts.update(made)
         self._close([link for link in self._opened if link in self._cuts or link[::-1] in self._cuts], HEARTBEAT)
+        return made
 
-    def heal(self) -> None:
-        self._cuts.clear()
+    def heal(self, cut: Cut | None = None) -> None:
+        """Undo this cut, once, and no other; without one, all there are."""
+        if cut is None:
+            self._cuts.clear()
+        else:
+            self._cuts -= Counter(cut)
+
+    @property
+    def whole(self) -> bool:
+        """No link is cut."""
+        return not self._cuts
 
     def _carries(self, sender: Host, target: Host) -> bool:
         """Is there a link, or can `sender` open one?"""
@@ -333,7 +346,7 @@ class Network:
         if used is not None and self.now >= used + IDLE:
             self._close([link], 0.0)
             used = None
-        if used is None and (target.outbound or target.peer is None or not self._cuts.isdisjoint((link, link[::-1]))):
+        if used is None and (target.outbound or target.peer is None or link in self._cuts or link[::-1] in self._cuts):
             return False
         self._opened[link] = self.now
         return True

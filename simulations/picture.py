@@ -35,7 +35,7 @@ def draw(report: Report, path: Path) -> None:
             left=0.07, right=0.975, top=1 - HEAD / height, bottom=(foot + 0.12) / height, hspace=0.48
         )
         figure.text(0.02, 1 - 0.22 / height, report.question, fontsize=14, fontweight="bold", va="center")
-        how = f"{report.scenario}, seed {report.seed}, {report.peers} peers"
+        how = report.of
         if report.events:
             how += f": {report.seconds:.0f} virtual seconds, {report.events:,} events"
         figure.text(0.02, 1 - 0.47 / height, how, color=FAINT, va="center")

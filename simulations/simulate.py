@@ -17,7 +17,7 @@ from typing import Any
 from simulations import shrink
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, stragglers
 from simulations.scenarios.base import Report, Scenario, play
-from simulations.scenarios.reports import cold_start_report, detection_report, scale_report
+from simulations.scenarios.reports import cold_start_report, data_report, detection_report, scale_report
 
 __all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "simulate"]
 
@@ -48,6 +48,7 @@ SCENARIOS = {
     "chaos": _whole(chaos.SCENARIO),
     "churn": _whole(churn.SCENARIO),
     "cold-start": Entry("Does a network go on after a power cut of all its hosts?", 0, cold_start_report),
+    "data": Entry("Is every sample used, and hardly any twice?", 16, data_report, least=4),
     "detection": Entry("Are the dead found, and only they?", 128, detection_report, least=32),
     "flash-crowd": _whole(flash_crowd.SCENARIO),
     "mass-kill": _whole(mass_kill.SCENARIO),

@@ -18,7 +18,7 @@ def print_report(report: Report, picture: str, replay: str, console: Console | N
     console.width = min(WIDTH, console.width)
     found = report.findings
     console.print(Text(report.question, "bold"))
-    console.print(Text(f"{report.scenario}, seed {report.seed}, {report.peers} peers", "dim"))
+    console.print(Text(report.of, "dim"))
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(found.columns):

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gossipdp.codecs.base import BLOCK
 from simulations.cluster import Cluster, Plan
+from simulations.duel import MISPREDICTED
 from simulations.nemesis import FOREVER, Fault
 from simulations.network import Conditions, Record
 from simulations.tracing import Reader
@@ -26,7 +28,25 @@ __all__ = ["FOLDER", "STORIES", "Story", "tell"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "traces"
 ROUNDS = ("has done round",)
+EXCHANGES_OF_P2 = ("p2          begins", "p2          has mixed", "p2          ends")
 STILL = Conditions(latency=0.02, jitter=0.0, bandwidth=12.5e6)
+ARROWS = {
+    "-->": "sent",
+    "--x": "lost on the way",
+    "==>": "sent, and comes twice",
+    " -x ": "finds nobody there, or the link cut",
+    "***": "a fault",
+}
+WORDS = {
+    "exchange 1.": "exchange L.N: the N-th that its initiator proposed in its L-th life",
+    "turn ": "turn: the place of a message in the talk about one chunk; even ones are the initiator's",
+    "PingRequest": "PingRequest: whoever had no answer asks another to ping for it; Nack: nor have I",
+    "PushPull": "PushPull: two compare all that they know of members",
+    "refutation": "refutation: a number that a suspect raises to contradict",
+    "Lineage": "Lineage: of which line of the model a peer is, and with how many",
+    "StateProbe": "StateProbe, StateSample: a second peer's numbers, to judge the state by",
+}
+"""what is not said by itself: a word, and what a trace that has it says of it beforehand"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +69,12 @@ class Story:
     """keep lines that contain one of these; all, if there is none"""
     without: tuple[str, ...] = ()
     """leave lines out that contain one of these"""
+    once: tuple[str, ...] = ()
+    """and those that contain one of these and say what was said before"""
+    mispredicted: bool = False
+    """for two seconds from `since` on all predict the range of their differences far too small"""
+    apart_rounds: int = 10
+    chaos: float = 14.0
 
 
 STORIES = {
@@ -109,29 +135,61 @@ STORIES = {
     "refutation": Story(
         title="A suspicion is refuted",
         text="""\
-            For a second and a half nothing gets out of one peer, though all reaches it. Whoever probes it hears
-            nothing, not even through the others, and suspects it. The suspicion reaches the suspect too, who refutes
-            it with a higher refutation number: that overrides what is said of it as soon as it can be heard again.""",
+            For a second and a half nothing gets out of p2, though all reaches it. Whoever probes it hears nothing, not
+            even through the others, and suspects it. The suspicion reaches p2 too, which refutes it with a higher
+            refutation number: that overrides what is said of it as soon as it can be heard again. Nobody hears the
+            probes of p2 either, so that it suspects in its turn, p0 first; its suspicions end in the same way.""",
         script=(Fault(at=8.0, kind="one-way", hosts=(2,), lasts=1.5),),
         peers=3,
         begins="***",
-        ends="holds p2 for alive, suspected before",
+        ends="p2          holds p0 for alive, suspected before",
         since=7.9,
-        times=2,
         only=("***", "Ping:", "Pong:", "PingRequest", "Nack", "PushPull:", "holds", "links"),
     ),
     "failure": Story(
         title="A crash is found out, and the peer comes back",
         text="""\
             A peer dies. The others probe it in vain, suspect it, confirm each other's suspicion and hold it for failed.
-            It restarts with the next incarnation, which is alive whatever was said of the one before.""",
+            It restarts with the next incarnation, which is alive whatever was said of the one before; it fetches the
+            state, its training process goes on from there, and it exchanges as before.""",
         script=(Fault(at=8.0, kind="crash", hosts=(2,), lasts=6.0, trainer=True),),
         peers=3,
         begins="***",
-        ends="holds p2 for alive",
-        times=2,
+        ends="p2          ends exchange 2",
         since=7.9,
-        only=("***", "Ping:", "Pong:", "PingRequest", "Nack", "PushPull:", "holds", "p2          "),
+        only=("***", "Ping:", "Pong:", "PingRequest", "Nack", "PushPull:", "holds", "p2          ", "State"),
+        without=("is gone", *ROUNDS),
+    ),
+    "apart": Story(
+        title="A network that was cut in two is one again",
+        text="""\
+            p2 is cut off from the others for 12 s, in which all train on. That is more than the four rounds after which
+            two models are too far apart to be averaged. When the cut is over all find each other alive; each has
+            told of which line of the model it is, and of the two sides the smaller follows: it fetches the state of
+            the larger, has it judged by a second peer, and only then exchanges again.""",
+        script=(Fault(at=8.0, kind="halves", hosts=(2,), lasts=12.0),),
+        peers=3,
+        apart_rounds=4,
+        begins="***",
+        ends="p2          ends exchange",
+        since=7.9,
+        only=("***", "holds", "links", "apart", "State", "the model", "the state", *EXCHANGES_OF_P2),
+        without=("operator", *ROUNDS),
+        once=("Lineage",),
+    ),
+    "escalation": Story(
+        title="A difference is larger than was predicted",
+        text="""\
+            Codes tell a difference only up to the range that both sides predicted. Here they predicted far too little,
+            and the check that goes with each block of codes fails. Both send higher bits of these blocks, in as many
+            turns more as it takes until the checks agree: two of them here. Only then anything is mixed.""",
+        mispredicted=True,
+        begins="Offer exchange",
+        around="Accept",
+        ends="ends exchange",
+        times=2,
+        since=6.5,
+        without=ROUNDS,
     ),
     "leaving": Story(
         title="A peer leaves",
@@ -163,9 +221,15 @@ def tell(story: Story) -> str:
         every=8,
         window=2,
         script=story.script,
+        apart_rounds=story.apart_rounds,
+        chaos=story.chaos,
     )
     records: list[Record] = []
     cluster = Cluster(story.seed, plan, records.append)
+    if story.mispredicted:
+        # Predictions are made anew with every step.
+        for beat in range(100):
+            cluster.network.at(story.since + 0.02 * beat, "mispredict", None, lambda: _mispredict(cluster))
     cluster.run()
     names = {host.id: host.name for host in cluster.network.hosts}
     kept = [record for record in records if record.at >= story.since]
@@ -180,8 +244,35 @@ def tell(story: Story) -> str:
         if (not story.only or any(words in line for words in story.only))
         and not any(words in line for words in story.without)
     ]
+    part = _once(part, story.once)
     heading = textwrap.fill(textwrap.dedent(story.text).replace("\n", " "), 100)
-    return "\n".join([story.title, "", heading, "", "  seconds", *part]) + "\n"
+    return "\n".join([story.title, "", heading, "", *legend(part), "", "  seconds", *part]) + "\n"
+
+
+def legend(lines: Sequence[str]) -> list[str]:
+    """What the signs and words in these lines mean."""
+    text = "\n".join(lines)
+    signs = "; ".join(f"{sign.strip()} {means}" for sign, means in ARROWS.items() if sign in text)
+    said = [f"{means}." for word, means in WORDS.items() if word in text]
+    return [line for entry in (f"{signs}.", *said) for line in textwrap.wrap(entry, 100)]
+
+
+def _once(lines: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Without those that contain one of `words` and differ from an earlier one in their time alone."""
+    told: set[str] = set()
+    kept = []
+    for line in lines:
+        said = line.split(maxsplit=1)[1]
+        if said not in told or not any(word in line for word in words):
+            kept.append(line)
+        told.add(said)
+    return kept
+
+
+def _mispredict(cluster: Cluster) -> None:
+    for host in cluster.network.hosts:
+        blocks = slice(0, host.algorithm.ledger.chunk_parameters // BLOCK)
+        host.algorithm.range[blocks], host.algorithm.moved[blocks] = MISPREDICTED, 0.0
 
 
 def _begin(story: Story, records: Sequence[Record], reader: Reader) -> int:

@@ -276,10 +276,8 @@ def _seconds(value: float) -> str:
 def concerning(text: str, peers: int) -> tuple[frozenset[int], str]:
     """The peers and the exchange (or "") that the text of a failure names."""
     named = {int(host) for host in re.findall(r"\bp(\d+)\b", text)}
-    named |= {int(host) for host in re.findall(r"\((\d+), \d+\)", text)}
-    exchange = re.search(r"\bof (\d{8,})\b", text)
-    known = frozenset(host for host in named if host < peers)
-    return known, number(int(exchange[1])) if exchange else ""
+    exchange = re.search(r"\bof exchange (\d+\.\d+)\b", text)
+    return frozenset(host for host in named if host < peers), exchange[1] if exchange else ""
 
 
 def about(hosts: Collection[int], exchange: str) -> Callable[[Record], bool]:

@@ -302,8 +302,8 @@ class Averaging:
             first=offer.first,
         )
         for partner in [source, *self._logs][: max(1, len(self._logs) - MAX_LOGS + 2)]:
-            log = self._logs.pop(partner, None)
-            if log is not None:
+            if (log := self._logs.pop(partner, None)) is not None:
+                log.give_up(now)  # what its initiator has not heard by now it cannot be told any more
                 log.forget()
         self._logs[source] = responder
         self._start(responder, source)

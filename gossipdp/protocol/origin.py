@@ -168,6 +168,11 @@ class Origin:
         if other is not None and other.standing is not None and other.standing.incarnation < member.incarnation:
             del self._others[member.id]
 
+    def offered(self, peer: bytes, now: float) -> None:
+        """`peer` wants an exchange: it has the model."""
+        if self._joiner is not None and self.held is None:
+            self._joiner.beckoned(peer, now)
+
     def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
         """The result of an Adopt."""
         if self._joiner is not None:

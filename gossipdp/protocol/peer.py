@@ -36,6 +36,7 @@ from gossipdp.protocol.messages import (
     MomentsRefuse,
     MomentsRequest,
     Nack,
+    Offer,
     Ping,
     PingRequest,
     Pong,
@@ -136,12 +137,11 @@ class Peer:
         )
         self.averaging.apart = self._reunion.apart
         self._remembered: list[Member] = []
-        self._fetched_from = b""
         self._took = ""
         self.model: Model | None = None
         self._pending_schema: bytes | None = None
         self._wants_moments = False
-        self._founding_schema = b""
+        self._fetched_from = self._founding_schema = b""
         self._clock = 0
         self._steps = self._samples = 0
         self._rounds_before = 0
@@ -219,8 +219,7 @@ class Peer:
         try:
             message, buffers = wire.decode(frames)
         except RemoteProtocolError as error:
-            self._outputs.emit(MessageDropped(source, str(error)))
-            return
+            return self._outputs.emit(MessageDropped(source, str(error)))
         self.membership.contact(source, now)
         if isinstance(message, StateChunk):
             self._pacing.state_came(now)
@@ -243,11 +242,12 @@ class Peer:
             case Coverage():
                 self.sharding.receive(message, buffers, source, now)
             case MomentsRequest() | MomentsAsk() | MomentsManifest() | MomentsChunk() | MomentsRefuse():
-                own = None if self.model is None else self.model.schema
-                self.moments.receive(message, buffers, source, own, now)
+                self.moments.receive(message, buffers, source, self.model.schema if self.model else None, now)
             case Standing():
                 self._origin.standing(message, source, self._current_model(), now)
             case _:
+                if self.model is None and isinstance(message, Offer):
+                    self._origin.offered(source, now)
                 size = sum(memoryview(frame).nbytes for frame in frames)
                 self.averaging.receive(message, buffers, source, size, now)
         self._step(now)

@@ -42,6 +42,7 @@ from gossipdp.protocol.messages import (
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.transfer import Joiner
+from gossipdp.protocol.view import MAX_MEMBERS
 
 __all__ = ["NO_LINE", "Reunion", "strength"]
 
@@ -57,7 +58,7 @@ ALONE: Final = 24
 """periods after the verdict in which others of this side may come back"""
 GREETED: Final = 32
 """members told at once who has come over"""
-MAX_LIVES: Final = 8192
+MAX_LIVES: Final = 2 * MAX_MEMBERS
 """members remembered, twice what membership holds"""
 LIVE: Final = (State.ALIVE, State.SUSPECT)
 NO_LINE: Final = Line(0, 0, 0, 0, b"")

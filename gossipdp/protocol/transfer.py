@@ -269,6 +269,13 @@ class Joiner:
         self._fetching, self._sought_at = False, now
         self._request(now)
 
+    def beckoned(self, peer: bytes, now: float) -> None:
+        """`peer` has the model by now: whoever paused because all were joining asks it at once."""
+        if self.source is None and self.refusals.get(peer, "joining") == "joining":
+            self.refusals.pop(peer, None)
+            self._retry_at, self._failures = None, 0
+            self.seek([peer], now)
+
     def _request(self, now: float) -> None:
         assert self.source is not None
         self._requested_at = now

@@ -81,6 +81,14 @@ class Report:
     """virtual"""
     wall: float
     log_hash: str = ""
+    seeds: int = 1
+    """taken together, from `seed` on"""
+
+    @property
+    def of(self) -> str:
+        """Which run this was."""
+        seeds = f"seed {self.seed}" if self.seeds == 1 else f"seeds {self.seed} to {self.seed + self.seeds - 1}"
+        return f"{self.scenario}, {seeds}, {self.peers} peers"
 
     @property
     def passed(self) -> bool:

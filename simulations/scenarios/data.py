@@ -61,6 +61,7 @@ class Outcome:
     traffic: float
     """bytes a second of Coverage that a peer sent"""
     busiest: float
+    events: int
     log_hash: str
     wall: float
 
@@ -250,6 +251,7 @@ def _judge(seed: int, one: _Run, seconds: float, wall: float) -> Outcome:
         sum(reader.idle for reader in readers) / (seconds * len(one.network.hosts)),
         sum(traffic) / len(traffic),
         max(traffic),
+        one.network.events,
         one.network.log_hash,
         wall,
     )

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import heapq
 import itertools
+import math
 import re
 import select
 import sys
@@ -52,6 +53,8 @@ class Chaos:
         self._tell = say
         self._began = time.monotonic()
         self._stage = Stage(plan, directory, self._blame)
+        self._quiet = (0.0, 0.0)
+        """when the beginning was, from and to"""
         self._apart: tuple[float, int] | None = None
         """since when all hosts are cut off from each other, and exchanges that had failed by then"""
 
@@ -60,10 +63,13 @@ class Chaos:
         with self._stage as stage:
             try:
                 self._settle_in()
+                began = time.monotonic()
                 before = self._rate("before the faults")
+                self._quiet = began, time.monotonic()
                 self._suffer()
                 self._recover(before)
                 self._judge()
+                self._judge_others()
             except Missed as missed:
                 self._blame(str(missed))
                 for host in stage.hosts:
@@ -126,6 +132,7 @@ class Chaos:
         plan, report, stage, now = self.plan, self.report, self._stage, time.monotonic()
         for watch in stage.watches:
             watch.look(metrics=True)
+        for watch in stage.watches:
             watch.last_checks(now)
             growth, descriptors = watch.growth(plan.warm_up)
             done = watch.exchanges()
@@ -144,8 +151,8 @@ class Chaos:
                     "mean": f"{watch.host.mean():.3f}",
                 }
             )
-            if growth > plan.growth:
-                self._blame(f"{watch.host.name}: memory grew by a factor {growth:.3f}")
+            if told := watch.grew(plan.warm_up, plan.growth):
+                self._blame(f"{watch.host.name}: {told}")
             if descriptors > plan.descriptors:
                 self._blame(f"{watch.host.name}: {descriptors} descriptors more")
         founded = sum(host.text().count("model founded") for host in stage.hosts)
@@ -155,6 +162,22 @@ class Chaos:
         if doubts > crashes * WINDOW * 2:
             self._blame(f"{doubts} chunks in doubt after {crashes} killed daemons")
         report.figures["faults"] = f"{report.faults}, {crashes} daemons killed, {doubts} chunks in doubt"
+
+    def _judge_others(self) -> None:
+        """Did those step on whose CPU was not taken, while one host was starved? (T7)"""
+        watches, kept = self._stage.watches, []
+        for since, until, _ in self._stage.starved:
+            suffering = {host for begins, ends, host in self._stage.starved if begins < until and ends > since}
+            for watch in (watch for number, watch in enumerate(watches) if number not in suffering):
+                share = watch.pace(since, until) / watch.pace(*self._quiet)
+                if math.isfinite(share):
+                    kept.append(share)
+        if kept:
+            mean = sum(kept) / len(kept)
+            self.report.undisturbed = mean
+            self.report.figures["steps/s of the others while one is starved"] = f"{mean:.1%} of before"
+        if self.plan.undisturbed and not (kept and mean >= self.plan.undisturbed):
+            self._blame(f"the others kept {self.report.undisturbed:.1%} of their steps/s while one was starved")
 
     def _results(self) -> Counter[str]:
         """Of all exchanges so far, both sides counted."""

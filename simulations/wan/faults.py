@@ -25,11 +25,12 @@ KINDS: Final[dict[str, tuple[float, float]]] = {
     "slow": (2.0, 8.0),
     "storm": (2.0, 6.0),
     "break": (0.0, 0.0),
+    "starve": (3.0, 8.0),
 }
 """Kind -> shortest and longest time it lasts, in seconds. A cut takes up to half of the hosts off the network as an
 island, unplug one without a carrier; slow is a cable at a tenth of its rate, storm one with 30 % loss and three times
-the round trip; break resets the connections of one host."""
-SILENT: Final = frozenset({"kill daemon", "kill both", "stop daemon", "cut", "unplug"})
+the round trip; break resets the connections of one host; starve leaves a host a moment of CPU in each second."""
+SILENT: Final = frozenset({"kill daemon", "kill both", "stop daemon", "cut", "unplug", "starve"})
 """of these at most half of the hosts suffer at one time"""
 
 

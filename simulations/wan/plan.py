@@ -39,6 +39,8 @@ class Plan:
     """of a daemon's life, before its memory is measured"""
     growth: float = 1.20
     """resident memory of a daemon at the end, as a share of that after its warm-up; many lives here are short"""
+    undisturbed: float = 0.0
+    """steps/s that the others keep while one host is starved, as a share of those in the quiet beginning; 0: any"""
     descriptors: int = 24
     """that may come to it: links are made anew all the time, and each takes some"""
 
@@ -61,6 +63,8 @@ class Report:
     faults: int = 0
     failed: float = 0.0
     """share of the exchanges that did not come to their regular end while the faults lasted"""
+    undisturbed: float = float("nan")
+    """share of their steps/s that the others kept while one host was starved"""
     figures: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)
 

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from gossipdp.runtime.identity import NetworkSecret
 from peers import home as homes
 from peers.control import ask
 
-__all__ = ["FIRST_MODEL", "Host", "Process", "end", "environment", "free_port", "gossipdp", "until"]
+__all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "free_port", "gossipdp", "until"]
 
 ROOT = Path(__file__).parents[2]
 TRAINING = Path(__file__).with_name("training.py")
@@ -112,6 +113,33 @@ class Process:
         until(f"process {self.pid} ends", lambda: self.code is not None, within)
         assert self.code is not None
         return self.code
+
+
+class Starvation:
+    """Processes that get hardly any CPU: stopped and let go again and again, until this is ended."""
+
+    STOPPED, LET_GO = 0.9, 0.1
+    """seconds"""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes, self._over = processes, threading.Event()
+        self._thread = threading.Thread(target=self._starve, daemon=True)
+        self._thread.start()
+
+    def _starve(self) -> None:
+        while not self._over.is_set():
+            self._signal(signal.SIGSTOP)
+            self._over.wait(self.STOPPED)
+            self._signal(signal.SIGCONT)
+            self._over.wait(self.LET_GO)
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            process.signal(number)
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Host:

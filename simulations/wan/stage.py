@@ -16,7 +16,7 @@ from types import TracebackType
 from simulations.wan.faults import Fault
 from simulations.wan.hosts import Lab, Weather
 from simulations.wan.plan import Plan
-from simulations.wan.processes import Host, end
+from simulations.wan.processes import Host, Starvation, end
 from simulations.wan.watch import Watch
 
 __all__ = ["Stage"]
@@ -66,11 +66,16 @@ class Stage:
         self._stack = contextlib.ExitStack()
         self._islands: dict[int, tuple[int, ...]] = {}
         self._stopped: set[int] = set()
+        self._starving: dict[int, tuple[Starvation, float]] = {}
+        """and since when"""
+        self.starved: list[tuple[float, float, int]] = []
+        """from, to, which host"""
         self._next_metrics = 0.0
 
     def __enter__(self) -> Stage:
         self._stack.enter_context(self.lab)
         self._stack.callback(end, self.hosts)
+        self._stack.callback(lambda: [starvation.end() for starvation, _ in self._starving.values()])
         return self
 
     def __exit__(
@@ -146,6 +151,11 @@ class Stage:
                 lab.set_weather(cable, Weather.of(3 * max(self._plan.rtt, 0.02), 0.3))
             case ["break"]:
                 lab.break_connections(cable)
+            case ["starve"]:
+                assert host.daemon is not None and host.training is not None
+                self._stopped.add(number)
+                self.watches[number].asleep.append((host.training.pid, time.monotonic(), float("inf")))
+                self._starving[number] = Starvation((host.daemon, host.training)), time.monotonic()
         return f"{fault.kind:13} {names} {note}"
 
     def finish(self, fault: Fault) -> str:
@@ -165,8 +175,7 @@ class Stage:
                 if who == "daemon":
                     self._stopped.remove(number)
                 else:
-                    pid, since, _ = self.watches[number].asleep.pop()
-                    self.watches[number].asleep.append((pid, since, time.monotonic()))
+                    self._wake(number)
             case ["cut"]:
                 del self._islands[number]
                 self._isolate()
@@ -176,9 +185,20 @@ class Stage:
                 lab.set_rate(cable, plan.rate or "10gbit")
             case ["storm"]:
                 lab.set_weather(cable, Weather.of(plan.rtt, plan.loss))
+            case ["starve"]:
+                starvation, since = self._starving.pop(number)
+                starvation.end()
+                self._stopped.remove(number)
+                self._wake(number)
+                self.starved.append((since, time.monotonic(), number))
             case ["break"]:
                 return ""
         return f"over: {fault.kind} {' '.join(self.hosts[n].name for n in fault.hosts)}"
+
+    def _wake(self, number: int) -> None:
+        """The training process of this host that was stopped last is let go now."""
+        pid, since, _ = self.watches[number].asleep.pop()
+        self.watches[number].asleep.append((pid, since, time.monotonic()))
 
     def _kill(self, number: int, who: str) -> str:
         host, watch = self.hosts[number], self.watches[number]

@@ -23,6 +23,8 @@ __all__ = ["PAUSE", "Watch"]
 
 PAUSE = 3.0
 """seconds without a step that a loaded machine may cause; a process that waited for the network would wait longer"""
+MEASURED = 10.0
+"""seconds after its warm-up in which a daemon is looked at often enough to say whether its memory grows"""
 MONOTONE = ("round", "clock", "steps", "samples", "chunks_in_doubt", "exchanged_bytes", "sent_bytes", "received_bytes")
 TOTAL = re.compile(r"^(gossipdp_\w+_total(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 WRONG = re.compile(r"Traceback \(most recent|this is a bug|\bMemoryError\b|RuntimeWarning")
@@ -131,6 +133,22 @@ class Watch:
 
     def in_doubt(self) -> int:
         return sum(life.status["chunks_in_doubt"] for life in self.lives)
+
+    def pace(self, since: float, until: float) -> float:
+        """Steps a second of the training process that was there for all of this time; NaN if none was, or noted it."""
+        notes = self.host.notes(since=since, before=until)
+        if len(notes) < 2 or notes[0]["pid"] != notes[-1]["pid"]:
+            return math.nan
+        return float((notes[-1]["steps"] - notes[0]["steps"]) / (notes[-1]["at"] - notes[0]["at"]))
+
+    def grew(self, settled: float, most: float) -> str:
+        """What is wrong with the memory of the present life, which may grow by a factor `most` after `settled` seconds;
+        "" if nothing is, or if the life was too short to say."""
+        growth, _ = self.growth(settled)
+        measured = self.lives[-1].memory[-1][0] - self.lives[-1].began - settled
+        if growth <= most or (math.isnan(growth) and measured < MEASURED):
+            return ""
+        return f"memory grew by a factor {growth:.3f} in {measured:.0f} s"
 
     def growth(self, settled: float) -> tuple[float, int]:
         """Of the present life since it was `settled` seconds old: resident bytes at the end as a share of those at

@@ -16,7 +16,8 @@ from itertools import pairwise
 import pytest
 from running import Host, Network, byte_gpt, byte_gpt_steps, gossipdp, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.campaign("T4")]
+Record = Callable[[str, object], None]
 
 POINTS = ("chunk 7 sent", "ACK sent", "outer step half done")
 VICTIMS = ("daemon", "both", "daemon", "both", "both")
@@ -76,7 +77,9 @@ def until_back(network: Network, host: Host, incarnation: int, within: float) ->
         until(f"{other.name} sees {host.name} alive again", sees, deadline - time.monotonic(), network.hosts)
 
 
-def kill_and_bring_back(network: Network, host: Host, victim: str, point: str, kill_next: str = "") -> None:
+def kill_and_bring_back(
+    network: Network, host: Host, victim: str, point: str, record: Record, kill_next: str = ""
+) -> None:
     """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
     others, now = network.others(host), host.home.with_suffix(".now")
     until("everybody has noted a step", lambda: all(other.notes() for other in others), 10, network.hosts)
@@ -103,7 +106,7 @@ def kill_and_bring_back(network: Network, host: Host, victim: str, point: str, k
         pause = other.longest_pause(died - 1.0, end)
         assert pause < PAUSE, f"{other.name} made no step for {pause:.1f} s when {host.name} died at {point}"
     assert sum("model founded" in line for each in network.hosts for line in each.text().splitlines()) == 1
-    print(f"{victim} of {host.name} at {point}: back {end - again:.1f} s after the start")
+    record("seconds until back after the start", end - again)
 
 
 def armed(host: Host, victim: str, point: str) -> str:
@@ -113,22 +116,26 @@ def armed(host: Host, victim: str, point: str) -> str:
 
 
 @pytest.mark.parametrize("victim", ["daemon", "training", "both"])
-def test_killed_at_a_point__others_go_on_and_it_comes_back(victim: str, network: Callable[..., Network]) -> None:
+def test_killed_at_a_point__others_go_on_and_it_comes_back(
+    victim: str, network: Callable[..., Network], record_property: Record
+) -> None:
     four = network(4)
     # The founder is among them: nobody founds again.
     cases = list(zip(four.hosts, POINTS, strict=False))
     four.start(kill_at=[armed(host, victim, point) for host, point in cases])
     four.until_it_runs()
     for host, point in cases:
-        kill_and_bring_back(four, host, victim, point)
+        kill_and_bring_back(four, host, victim, point, record_property)
 
 
-def test_killed_with_the_11M_model__many_chunks_under_credit(network: Callable[..., Network]) -> None:
+def test_killed_with_the_11M_model__many_chunks_under_credit(
+    network: Callable[..., Network], record_property: Record
+) -> None:
     four = network(4, size=11_000_000, pace=0.1)
     four.start(kill_at=[armed(four.founder, "daemon", POINTS[0])])
     four.until_it_runs(60)
     assert four.founder.status()["last_exchange"]["of"] > 8, "more chunks than credit"
-    kill_and_bring_back(four, four.founder, "daemon", POINTS[0])
+    kill_and_bring_back(four, four.founder, "daemon", POINTS[0], record_property)
 
 
 @pytest.mark.long
@@ -183,7 +190,7 @@ def test_torch_training_of_11M_killed_with_its_daemon__the_other_steps_on_and_it
 
 
 @pytest.mark.long
-def test_killed_again_and_again__four_of_four_in_turn(network: Callable[..., Network]) -> None:
+def test_killed_again_and_again__four_of_four_in_turn(network: Callable[..., Network], record_property: Record) -> None:
     four = network(4)
     cases = list(
         zip(range(24), itertools.cycle(four.hosts), itertools.cycle(POINTS), itertools.cycle(VICTIMS), strict=False)
@@ -193,4 +200,4 @@ def test_killed_again_and_again__four_of_four_in_turn(network: Callable[..., Net
     four.until_it_runs()
     for number, host, point, victim in cases:
         # Its next turn comes when all the others have had theirs.
-        kill_and_bring_back(four, host, victim, point, "".join(spelled[number + 4 : number + 5]))
+        kill_and_bring_back(four, host, victim, point, record_property, "".join(spelled[number + 4 : number + 5]))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
-from gossipdp.protocol import jobs, wire
+from gossipdp.protocol import averaging, jobs, wire
 from gossipdp.protocol.averaging import Averaging, AveragingConfig
 from gossipdp.protocol.events import (
     ChunksInDoubt,
@@ -111,7 +111,7 @@ def configured(**changes):
     return AveragingConfig(fineness=fineness, settings=changes.pop("settings", SETTINGS), window=2, **changes)
 
 
-A, B, C = member(b"a"), member(b"b"), member(b"c")
+A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))
 
 
 def network(*members, **options):
@@ -581,3 +581,79 @@ def test_second_exchange_of_a_round_goes_to_somebody_else():
         averaging.want(2, 0.0)
         pump(nodes)
         assert sorted(event.partner for event in nodes[A.id].of(ExchangeStarted)) == [B.id, C.id]
+
+
+# -- what is kept is bounded: each chunk is settled, or counted by whoever cannot know ------------------------------
+
+
+def star(*others):
+    """B in the middle; the others know only it, and whatever B owes them they may never hear of."""
+    return {B.id: Node(B, others), **{other.id: Node(other, [B]) for other in others}}
+
+
+def half_apply(nodes, initiator, responder, now):
+    """The responder has mixed, its acknowledgements are lost, and each takes the other for failed."""
+    only = {peer.id: nodes[peer.id] for peer in (initiator, responder)}
+    nodes[initiator.id].averaging.want(1, now)
+    pump(only, now, drop=lambda envelope: isinstance(envelope.message, Ack))
+    nodes[initiator.id].news(replace(responder, state=State.FAILED), now)
+    nodes[responder.id].news(replace(initiator, state=State.FAILED), now)
+    pump(only, now, drop=lambda envelope: True)
+
+
+def counted(node):
+    return [(event.partner, event.count) for event in node.of(ChunksInDoubt)]
+
+
+def test_log_that_must_make_room_is_counted_as_in_doubt_and_its_initiator_told_that_nobody_knows(monkeypatch):
+    monkeypatch.setattr(averaging, "MAX_LOGS", 2)
+    nodes = star(A, C, D)
+    a, b = nodes[A.id], nodes[B.id]
+    for number, other in enumerate((A, C)):
+        half_apply(nodes, other, B, float(number))
+    assert not counted(b) and len(b.averaging._logs) == 2 and a.averaging.in_doubt == 2
+    half_apply(nodes, D, B, 2.0)
+    assert list(b.averaging._logs) == [C.id, D.id], "the oldest made room"
+    assert counted(b) == [(A.id, 2)], "what A mixed nobody will be able to tell B any more"
+    assert not [key for key in b.algorithm._open if key.initiator == A.id]
+    for node, other in ((a, B), (nodes[C.id], B), (b, A), (b, C)):
+        node.news(other, 3.0)
+    for peer in (A, C):
+        node = nodes[peer.id]
+        node.averaging.handle_timer(9.0)
+        pump({B.id: b, peer.id: node}, 9.0)
+    assert counted(a) == [(B.id, 2)] and not counted(nodes[C.id]), "C has settled, A never can"
+    assert a.averaging.at_rest and counted(b) == [(A.id, 2)]
+
+
+def test_lost_exchange_past_the_most_that_are_kept_is_counted_once_and_the_later_one_settles(monkeypatch):
+    monkeypatch.setattr(averaging, "MAX_SETTLING", 1)
+    nodes = {A.id: Node(A, [B]), B.id: Node(B, [A]), C.id: Node(C, [A])}
+    a = nodes[A.id]
+    half_apply(nodes, A, B, 0.0)
+    assert not counted(a) and a.averaging.in_doubt == 2
+    a.news(C, 0.5)
+    half_apply(nodes, A, C, 1.0)
+    assert counted(a) == [(B.id, 2)] and a.averaging.in_doubt == 2, "the older was given up, the later one is kept"
+    for node, other in ((a, B), (a, C), (nodes[B.id], A), (nodes[C.id], A)):
+        node.news(other, 2.0)
+    a.averaging.handle_timer(9.0)
+    pump(nodes, 9.0)
+    a.averaging.want(2, 20.0)
+    pump(nodes, 20.0)
+    assert counted(a) == [(B.id, 2)] and not counted(nodes[B.id]) and not counted(nodes[C.id])
+    assert all(node.averaging.at_rest and not node.averaging._logs for node in nodes.values())
+    assert sorted(event.partner for event in a.of(ExchangeEnded) if event.result == "done") == [B.id, C.id]
+
+
+def test_partners_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(averaging, "MAX_MET", 3)
+    many = [member(bytes([letter])) for letter in range(1, 12)]
+    node = Node(A, many)
+    for other in many:
+        node.hear(other.id, an_offer(1 << 32 | 1))
+        node.hear(other.id, End(1 << 32 | 1, True, "settled"))
+        assert len(node.averaging._latest) <= 3 and len(node.averaging._met) <= 4
+    assert len(node.of(ExchangeStarted)) == len(many)
+    node.hear(many[-1].id, an_offer(1 << 32 | 1))
+    assert len(node.of(ExchangeStarted)) == len(many), "a late copy of a latest offer begins nothing"

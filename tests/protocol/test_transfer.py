@@ -358,6 +358,24 @@ def test_refused_by_all_asks_all_again_later():
     assert len(requests) == 4 and set(requests[:2]) == set(requests[2:]) == {A, B} and now >= 0.8
 
 
+def test_member_that_offers_an_exchange_is_asked_at_once_unless_it_was_found_out():
+    """Seed 412: two that had nothing asked each other, at pauses of 6 s, while a third had restored the model."""
+    taker = Taker()
+    for attempt in range(4):
+        taker.joiner.handle_timer(60.0 * attempt)
+        taker.joiner.seek([A], 60.0 * attempt)
+        refusal = StateRefuse(taker.joiner._transfer, "joining")
+        taker.joiner.receive(refusal, [], A, 60.0 * attempt)
+    taker.outputs.messages.clear()
+    assert taker.joiner.source is None and taker.joiner.timer() > 181.0
+    taker.joiner.refusals[B] = "implausible"
+    taker.joiner.beckoned(B, 181.0)
+    assert taker.joiner.source is None and not taker.outputs.messages
+    taker.joiner.beckoned(A, 181.0)
+    assert taker.joiner.source == A
+    assert [type(envelope.message) for envelope in taker.outputs.messages] == [StateRequest]
+
+
 def test_words_of_others_and_of_earlier_transfers_change_nothing():
     taker = Taker()
     taker.joiner.seek([A], 0.0)

@@ -384,11 +384,13 @@ def fuzz_frame_lists(count: int, seed: int) -> int:
     return understood
 
 
+@pytest.mark.campaign("T9")
 def test_a_million_mutated_headers_are_messages_or_refused() -> None:
     understood = fuzz_headers(FUZZ_HEADERS, seed=1)
     assert FUZZ_HEADERS // 100 < understood < FUZZ_HEADERS // 2
 
 
+@pytest.mark.campaign("T9")
 def test_random_frame_lists_are_messages_or_refused() -> None:
     understood = fuzz_frame_lists(FUZZ_FRAMES, seed=2)
     assert 0 < understood < FUZZ_FRAMES // 2

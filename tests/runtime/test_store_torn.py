@@ -267,6 +267,7 @@ class Reluctant(Disk):
 LONG = pytest.mark.long
 
 
+@pytest.mark.campaign("T15")
 @pytest.mark.parametrize(
     ("kind", "points"),
     [(Disk, 250), (Reluctant, 150), pytest.param(Disk, 7000, marks=LONG), pytest.param(Reluctant, 1000, marks=LONG)],
@@ -420,6 +421,7 @@ def kill(directory: Path, kills: int) -> int:
     return torn
 
 
+@pytest.mark.campaign("T15")
 @pytest.mark.parametrize("kills", [60, pytest.param(2000, marks=LONG)])
 def test_process_killed_inside_any_call_again_and_again_has_its_newest_reported_checkpoint(
     tmp_path: Path, kills: int

@@ -3,8 +3,6 @@ itself: mistakes in the counting of chunks in doubt, made on purpose, must not p
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gossipdp.protocol.events import ChunksInDoubt
@@ -13,8 +11,8 @@ from gossipdp.protocol.responder import Responder
 from simulations.duel import Duel, Fault
 from simulations.exhaustive import AT_ONCE, CASES, OF_MESSAGES, SETTINGS, brief, play, sample, singles
 
-SAMPLED = 250
-"""of every two faults, in each setting"""
+PARTS = 13
+"""of the cases of two faults: each takes some half a minute of a core"""
 
 
 def violations(setting, cases):
@@ -31,27 +29,41 @@ def untouched():
     return duels
 
 
+@pytest.mark.campaign("T2")
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_message_lost_or_doubled_and_either_side_gone_after_any_event_leave_an_exchange_right(setting, capsys):
-    began, cases = time.process_time(), brief(SETTINGS[setting])
+def test_message_lost_or_doubled_and_either_side_gone_after_any_event_leave_an_exchange_right(setting, record_property):
+    cases = brief(SETTINGS[setting])
+    record_property("cases", len(cases))
     assert not violations(setting, cases)
-    with capsys.disabled():
-        print(f"\n{setting}: {len(cases)} cases in {time.process_time() - began:.1f} s of a core")
 
 
+@pytest.mark.campaign("T2")
 @pytest.mark.long
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("part", range(8))
-def test_every_single_fault_leaves_an_exchange_right(setting, part):
-    assert not violations(setting, singles(SETTINGS[setting])[part::8])
+def test_every_single_fault_leaves_an_exchange_right(setting, part, record_property):
+    cases = singles(SETTINGS[setting])[part::8]
+    record_property("cases", len(cases))
+    assert not violations(setting, cases)
 
 
+@pytest.mark.campaign("T2")
 @pytest.mark.long
 @pytest.mark.parametrize("two", ["pairs", "crashes"])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_two_faults_leave_an_exchange_right(setting, two):
-    cases = CASES[two](SETTINGS[setting])
-    assert not violations(setting, [cases[number] for number in sample(cases, SAMPLED, seed=1)])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_property):
+    cases = CASES[two](SETTINGS[setting])[part::PARTS]
+    record_property("cases", len(cases))
+    assert not violations(setting, cases)
+
+
+def test_parts_are_all_cases_and_a_sample_is_some_of_them():
+    cases = CASES["pairs"](SETTINGS["narrow"])
+    assert sum(len(cases[part::PARTS]) for part in range(PARTS)) == len(cases)
+    numbers = sample(cases, 40, seed=7)
+    assert numbers == sample(cases, 40, seed=7) != sample(cases, 40, seed=8)
+    assert len(set(numbers)) == 40 and numbers[0] >= 0 and numbers[-1] < len(cases)
 
 
 # -- what the campaign reaches -----------------------------------------------------------------------------------
@@ -178,7 +190,7 @@ def test_doubts_that_nobody_counts_are_noticed(event, monkeypatch):
     assert not violations("wide", [initiator, responder])
     monkeypatch.setattr(Responder, "_count_doubts", lambda self: None)
     monkeypatch.setattr(Initiator, "in_doubt", property(lambda self: 0))
-    assert "I2 (1, 1)" in play(SETTINGS["wide"], initiator)
+    assert "I2 p1, life 1" in play(SETTINGS["wide"], initiator)
     assert "I2 (0, 1)" in play(SETTINGS["wide"], responder)
 
 

@@ -25,14 +25,19 @@ def test_every_file_is_a_story_and_short():
         assert len(lines) <= 60 and max(map(len, lines)) <= 110, path.name
 
 
+def told(text):
+    """The lines of a trace, without what stands before them."""
+    return text.partition("  seconds\n")[2].splitlines()
+
+
 def place(text, words):
-    return next(number for number, line in enumerate(text.splitlines()) if words in line)
+    return next(number for number, line in enumerate(told(text)) if words in line)
 
 
 def test_a_lost_ack_is_asked_for_and_only_then_the_initiator_mixes():
     text = (FOLDER / "ack-lost.txt").read_text()
     asked = place(text, "Ask for chunk 0")
-    mixed = [number for number, line in enumerate(text.splitlines()) if "has mixed chunk 0" in line]
+    mixed = [number for number, line in enumerate(told(text)) if "has mixed chunk 0" in line]
     assert place(text, "--x") < asked < mixed[1] and mixed[0] < place(text, "--x") and len(mixed) == 2
 
 
@@ -45,6 +50,49 @@ def test_a_chunk_in_doubt_is_mixed_at_one_side_and_counted_at_the_other():
 def test_a_suspect_refutes_before_anybody_holds_it_for_failed():
     text = (FOLDER / "refutation.txt").read_text()
     assert "holds p2 for failed" not in text and "p2 alive (refutation 1)" in text
+
+
+def test_what_nobody_hears_from_a_host_it_suspects_of_others_and_both_suspicions_end():
+    text = (FOLDER / "refutation.txt").read_text()
+    assert place(text, "holds p0 for suspected") < place(text, "links are whole") < place(text, "holds p0 for alive")
+
+
+def test_a_failed_peer_is_back_when_it_has_the_model_and_exchanges():
+    text = (FOLDER / "failure.txt").read_text()
+    story = ("p2 for failed", "p2          starts", "StateRequest", "has the model", "opens session", "exchange 2.1")
+    places = [place(text, words) for words in story]
+    assert places == sorted(places) and text.splitlines()[-1].endswith("done, 1 of 1 chunks mixed")
+
+
+def test_the_smaller_side_follows_before_it_exchanges():
+    text = (FOLDER / "apart.txt").read_text()
+    story = (
+        "cut off",
+        "holds p2 for failed",
+        "whole again",
+        "apart from you",
+        "follows 2",
+        "plausible",
+        "the model of p0",
+    )
+    places = [place(text, words) for words in story]
+    assert places == sorted(places) and place(text, "p2          begins exchange") > places[-1]
+    assert "p1          follows" not in text and "p0          follows" not in text
+
+
+def test_nothing_is_mixed_before_the_checks_agree():
+    text = (FOLDER / "escalation.txt").read_text()
+    assert place(text, "turn 4") < place(text, "has mixed") < place(text, "Ack of chunk 0, turn 5")
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_every_sign_and_word_of_a_trace_that_needs_one_has_its_legend(name):
+    head, _, lines = (FOLDER / f"{name}.txt").read_text().partition("\n  seconds\n")
+    head = " ".join(head.split())
+    for sign, means in traces.ARROWS.items():
+        assert (sign in lines) == (f"{sign.strip()} {means}" in head), sign
+    for word, means in traces.WORDS.items():
+        assert (word in lines) == (means in head), word
 
 
 def test_a_changed_trace_is_shown_and_fails_until_it_is_written(tmp_path, monkeypatch, capsys):
@@ -89,7 +137,7 @@ def test_probes_without_news_are_left_out_but_of_hosts_that_have_just_started():
 
 
 def test_failure_names_the_peers_and_the_exchange_it_concerns():
-    text = f"I2: chunk 1 of {(2 << 32) + 7} was never settled between ((9, 1), (6, 1))"
+    text = "I2: chunk 1 of exchange 2.7 was never settled between p9, life 1 and p6, life 1"
     assert concerning(text, 12) == (frozenset({6, 9}), "2.7")
     assert concerning("I7 p3 has no model at the end", 12) == (frozenset({3}), "")
     assert concerning("I7 p30 has no model at the end", 12) == (frozenset(), "")
