@@ -15,10 +15,10 @@ demo: $(READY)  ## four peers on this machine train a small GPT; DEMO='--peers 6
 	$(BIN)/gossipdp demo $(DEMO)
 
 test: $(READY) system  ## every test but the long ones
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 25 -m 'not long'
 
 test-long: $(READY) system  ## every test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
 
 lint: $(READY)
 	$(BIN)/ruff check .

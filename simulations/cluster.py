@@ -120,7 +120,7 @@ class Plan:
             forming=forming,
             chaos=chaos,
             calm=45.0 if long else 40.0 if patient else 12.0 if small else 10.0 if peers <= 16 else 15.0,
-            agree=seed % 5 == 0 and peers <= 16,
+            agree=seed % 10 == 0 and peers <= 16,
             preset=preset,
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),

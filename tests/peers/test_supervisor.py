@@ -91,6 +91,14 @@ class Running:
         return self.process.wait(DEADLINE)
 
 
+@pytest.fixture(autouse=True)
+def hangup() -> Iterator[None]:
+    """SIGHUP is not ignored, though these tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def supervise(tmp_path: Path) -> Iterator[type[Running]]:
     started: list[Running] = []

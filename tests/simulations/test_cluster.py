@@ -28,13 +28,13 @@ from simulations.network import Conditions, Network
 ROOT = Path(__file__).resolve().parents[2]
 
 
-FIRST = 572
+FIRST = 578
 """of these 500 are played often"""
 
 
 def often(seed):
-    """A network of 9 to 16 takes as long as five small ones, one of 64 as long as twenty: of these, one in ten."""
-    return seed == 364 or seed % 80 == 0 or not (seed % 8 == 0 or seed % 50 == 14)
+    """A network of 9 to 16 takes as long as five small ones, one of 64 as long as twenty: of these, four."""
+    return seed in (32, 160, 364, 400) or not (seed % 8 == 0 or seed % 50 == 14)
 
 
 SEEDS = [seed if often(seed) else pytest.param(seed, marks=pytest.mark.long) for seed in range(FIRST)]
@@ -66,7 +66,7 @@ def test_plans_reach_the_sizes_and_the_faults_promised():
     assert {plan.preset for plan in plans} == {"local", "lan", "wan"}
     assert sum(plan.conditions.duplicate > 0 for plan in plans) > 200
     assert sum(plan.conditions.reorder > 0 for plan in plans) > 200
-    assert sum(plan.agree for plan in plans) > 60
+    assert sum(plan.agree for plan in plans) > 40
     assert sum(not plan.script for plan in plans) < 20
     assert sum(bool(plan.script) and plan.script[0].at < plan.forming for plan in plans) > 80
     faults = [fault for plan in plans for fault in plan.script]
