@@ -177,6 +177,7 @@ def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
 
 
 @pytest.mark.campaign("T18")
+@pytest.mark.long
 @pytest.mark.namespaces
 @without_network
 def test_twenty_seconds_in_which_exchanges_fail__memory_and_descriptors_stay(
