@@ -25,6 +25,7 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
         **{f"{bits} bits": {"bits": bits} for bits in (3, 5, 6, 8)},
         "fp32": {"codec": "fp32"},
         "int8, of states": {"codec": "int8"},
+        "4 bits in the first round too": {"first_bits": 4},
     },
     "fragments": {f"M {parts}": {"fragments": parts} for parts in (2, 4)},
     "whom to meet": {
@@ -126,9 +127,9 @@ SUITE = Suite(
     name="defaults",
     question="Which settings?",
     about="The model of B1, N = 16, H = 20, 40 rounds; one setting at a time is another than the default (alpha 0.7, "
-    "mu 0.8, kappa 0.3, 4 bits, one fragment, gamma 1/2; in the first 40 % of the rounds three exchanges each "
-    "along the hypercube, then one at random). Differences below the spread of the seeds mean nothing. The "
-    "length of the warm start has a suite of its own.",
+    "mu 0.8, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first 40 % of the rounds "
+    "three exchanges each along the hypercube, then one at random). Differences below the spread of the seeds mean "
+    "nothing. The length of the warm start has a suite of its own.",
     arms=_arms,
     read=_read,
     untried=(
