@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +78,7 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
             TENSORS[entry.dtype],
             entry.shape,
             entry.numel * SIZES[TENSORS[entry.dtype]],
-            lambda entry=entry: checkpoint.values(entry),  # type: ignore[misc]
+            partial(checkpoint.values, entry),
         )
         for name, entry in entries.items()
     }

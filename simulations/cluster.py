@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -28,6 +29,7 @@ from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.events import CheckpointAhead, Event, ExchangeEnded, Left, RoundDone, SessionRefused, StateReady
 from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.freezing import TransferConfig
+from gossipdp.protocol.jobs import Job, Result
 from gossipdp.protocol.membership import PRESETS
 from gossipdp.protocol.messages import Message
 from gossipdp.protocol.partners import MatchingConfig
@@ -201,7 +203,7 @@ class Cluster:
 
     # -- driver -----------------------------------------------------------------------------------------------
 
-    def _execute(self, host: Host, job: object) -> object:
+    def _execute(self, host: Host, job: Job) -> Result:
         return self.books.run(host, job)
 
     def _passes(self, sender: Host, target: Host, message: Message) -> bool:
@@ -307,10 +309,10 @@ class Cluster:
         for host in network.hosts:
             after = 0.0 if host.index == 0 else self._random.uniform(0.0, plan.forming / 2)
             if host.index not in late:
-                network.at(after, "start", None, lambda host=host: self.restart(host))
+                network.at(after, "start", None, partial(self.restart, host))
         for host in network.hosts:
             for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
-                network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, lambda host=host: self._save(host))
+                network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, partial(self._save, host))
         self._nemesis = Nemesis(self, plan.script)
         network.run(plan.forming / 2)
         self._nemesis.weather(plan.conditions)
@@ -341,8 +343,8 @@ class Cluster:
         known = self._random.randrange(2)
         for host in network.hosts:
             if host.peer is None and (host.index == known or self._random.random() < 0.7 or needed):
-                network.at(network.now + self._random.random(), "restart", None, lambda host=host: self.restart(host))
-            network.at(network.now + 2.5, "train", None, lambda host=host: self.train(host))
+                network.at(network.now + self._random.random(), "restart", None, partial(self.restart, host))
+            network.at(network.now + 2.5, "train", None, partial(self.train, host))
         return needed
 
     def _agree(self) -> None:

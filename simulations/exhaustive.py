@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, product
@@ -92,7 +92,8 @@ def brief(setting: Setting) -> list[Case]:
     duel.play()
     chosen: list[Case] = [()]
     first = {label.sender: label for label in reversed(duel.labels)}
-    messages, events = [], []
+    messages: list[Case] = []
+    events: list[Case] = []
     for case in singles(setting)[1:]:
         fault = case[0]
         if fault.kind == "crash":
@@ -187,7 +188,7 @@ def _played(setting: Setting, cases: Iterable[Case], processes: int) -> Iterator
 def _table(setting: Setting, cases: Sequence[Case], numbers: Sequence[int], processes: int, first_failure: bool) -> int:
     """Play them, print a line a kind of fault and one for each violation; returns the violations."""
     count: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     violations: Counter[str] = Counter()
     played = _played(setting, (cases[number] for number in numbers), processes)
     for number, (told, took) in zip(numbers, played, strict=True):

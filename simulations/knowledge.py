@@ -85,6 +85,8 @@ class Knowledge:
     def told(self, record: Record) -> None:
         """All that happens, as the network traces it."""
         host, what = record.host, record.what
+        if host is None:
+            return
         match record.kind:
             case "sent" | "twice" | "lost" if isinstance(what, Data) and what.turn % 2 == 0:
                 view = self._view(host, (host, what.exchange))
@@ -118,9 +120,9 @@ class Knowledge:
         if isinstance(message, Offer):
             self._first[number] = message.first
             # The same life offers anew only when nothing is in doubt.
-            for (life, other), view in self._views.items():
-                if life == self._life(receiver) and view.partner == (sender, number[1] >> 32):
-                    view.settled |= not view.initiator and other[1] < number[1]
+            for (life, other), held in self._views.items():
+                if life == self._life(receiver) and held.partner == (sender, number[1] >> 32):
+                    held.settled |= not held.initiator and other[1] < number[1]
         view = self._view(receiver, number)
         if view is None or view.over:
             return

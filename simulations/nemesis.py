@@ -160,7 +160,7 @@ class Nemesis:
         """hosts told to leave, and how long they stay away"""
         self.ends = max((fault.at + fault.lasts for fault in script if fault.lasts < FOREVER), default=0.0)
         for fault in script:
-            self._network.at(fault.at, f"fault {fault.kind}", None, lambda fault=fault: self._due(fault))
+            self._network.at(fault.at, f"fault {fault.kind}", None, partial(self._due, fault))
 
     def end(self) -> None:
         """No more faults: what is still broken heals now."""
@@ -204,7 +204,7 @@ class Nemesis:
             found = replace(fault, hosts=(sender.index, *fault.hosts[1:]), busy=False)
             if fault.kind != "lose":
                 # Not before the sender has done all that it does in this moment.
-                self._later(0.0, f"fault {fault.kind}", lambda fault=found: self._strike(fault))
+                self._later(0.0, f"fault {fault.kind}", partial(self._strike, found))
             elif through:
                 self._network.tell("fault", sender, None, found)
                 through = False
@@ -232,7 +232,7 @@ class Nemesis:
             case "crash" | "torn":
                 if host.peer is not None:
                     victims.crash(host, trainer=fault.trainer, disk=fault.disk, torn=fault.kind == "torn")
-                    self._later(fault.lasts, "restart", lambda life=host.life: self._restart(host, life))
+                    self._later(fault.lasts, "restart", partial(self._restart, host, host.life))
             case "die":
                 victims.kill_trainer(host)
                 self._later(fault.lasts, "train", lambda: victims.train(host))

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -140,6 +141,8 @@ class Network:
         self._opened: dict[tuple[int, int], float] = {}
         """links of outbound-only hosts, (theirs, the other's), and when each was used"""
         self._log = hashlib.blake2b(digest_size=16)
+        self.tampers: Callable[[Host, Envelope], Iterable[Envelope]] | None = None
+        """what goes out in the place of what a host's peer would send: hostile hosts are not made of honest words"""
 
     def random(self, purpose: str) -> Random:
         """A source of its own for each purpose, so that a draw more here changes nothing there."""
@@ -265,7 +268,8 @@ class Network:
         """What a driver does after each input: messages, jobs, events, timer."""
         peer = host.running
         for envelope in peer.messages_to_send():
-            self._transmit(host, envelope)
+            for told in (envelope,) if self.tampers is None else self.tampers(host, envelope):
+                self._transmit(host, told)
         while (job := peer.next_job()) is not None:
             host.waiting.append((job, host.region))
         while (event := peer.next_event()) is not None:
@@ -356,12 +360,17 @@ class Network:
             del self._opened[link]
             for index, other in (link, link[::-1]):
                 host, lost = self.hosts[index], self.hosts[other]
-                self.at(self.now + after, "link down", host, lambda a=host, b=lost, c=link: self._link_down(a, b, c))
+                self.at(self.now + after, "link down", host, partial(self._link_down, host, lost, link))
 
     def _link_down(self, host: Host, lost: Host, link: tuple[int, int]) -> None:
         if link not in self._opened and host.peer is not None:
             host.peer.link_down(lost.id, "closed", self.now)
             self.drain(host)
+
+    def say(self, host: Host, envelope: Envelope) -> None:
+        """What no peer has asked for goes out from `host`, now, if it is up."""
+        if host.peer is not None:
+            self._transmit(host, envelope)
 
     def _transmit(self, sender: Host, envelope: Envelope) -> None:
         target = self._by_id.get(envelope.to) if envelope.to else self._by_address.get(envelope.address)

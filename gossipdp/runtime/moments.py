@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -66,10 +67,10 @@ class MomentsKeeper:
 
         spans = _spans(schema)
         if which == "second":
-            self._begin([lambda at=at: _second(x[at]) for at in spans], second)  # type: ignore[misc]
+            self._begin([partial(_second, x[at]) for at in spans], second)
         elif len(seconds) == len(spans):
             pairs = zip(spans, seconds, strict=True)
-            self._begin([lambda at=at, half=half: _both(x[at], half) for at, half in pairs], first)  # type: ignore[misc]
+            self._begin([partial(_both, x[at], half) for at, half in pairs], first)
         else:
             done(None)
 
@@ -81,7 +82,7 @@ class MomentsKeeper:
             x[at] = decode(chunk.payload, at.stop - at.start)
 
         pairs = zip(_spans(schema), held.chunks, strict=True)
-        self._begin([lambda at=at, chunk=chunk: piece(at, chunk) for at, chunk in pairs], lambda _: done())  # type: ignore[misc]
+        self._begin([partial(piece, at, chunk) for at, chunk in pairs], lambda _: done())
 
     def ran(self, result: tuple[int, Any]) -> None:
         """A piece has been carried out."""

@@ -335,7 +335,7 @@ def attach(
 
 def _eager(hook: _Hook) -> _Hook:
     """A compiled `optimizer.step` would trace its hooks, which are no part of a graph."""
-    eager: _Hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    eager: _Hook = torch.compiler.disable(hook)
     return eager
 
 

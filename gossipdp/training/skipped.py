@@ -38,7 +38,7 @@ class SkippedSteps:
         skipped = Skipped(0, 0)
         while self._flags:
             flag, event, of = self._flags[0]
-            if event is not None and not event.query():  # type: ignore[no-untyped-call]
+            if event is not None and not event.query():
                 break
             self._flags.popleft()
             if flag.item() != 0.0:

@@ -44,7 +44,7 @@ class SideStreams:
         """What is copied from now on is what the training has computed so far, on these devices and all before."""
         for device in devices:
             if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                self._streams[device] = torch.cuda.Stream(device)
         for device, stream in self._streams.items():
             stream.wait_stream(torch.cuda.current_stream(device))
 
@@ -82,7 +82,7 @@ class SideStreams:
 
 
 def _behind(events: list[torch.cuda.Event]) -> Fence:
-    return (lambda: all(event.query() for event in events)) if events else passed  # type: ignore[no-untyped-call]
+    return (lambda: all(event.query() for event in events)) if events else passed
 
 
 def pinned(memory: Tensor, tensor: Tensor) -> bool:
@@ -92,7 +92,7 @@ def pinned(memory: Tensor, tensor: Tensor) -> bool:
 
 def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]]) -> bool:
     """Let CUDA copy to and from these elements of `vector` without a detour, as long as it lives."""
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()
     for address, length in page_ranges(vector.ctypes.data, spans):
         result = runtime.cudaHostRegister(address, length, 0)
         if int(result) != 0:

@@ -338,7 +338,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         if lines:
             lines.write(json.dumps({"step": options.steps, "val": summary["validation_loss"]}) + "\n")
     if options.save is not None:
-        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights: dict[str, Any] = get_model_state_dict(model, options=full)
         if rank == 0:
             save_file(weights, options.save)
     if distributed:

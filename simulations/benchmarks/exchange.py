@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import zmq
@@ -36,7 +37,7 @@ from simulations.two_daemons import Pair, two_daemons
 MARK = 1.5
 
 
-def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, float]:
+def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
     """Move both replicas apart, let both step, and time the exchanges that follow; returns the last one's figures."""
     for trainer in pair.trainers:
         trainer.x += 0.01 * rng.standard_normal(len(trainer.x), dtype=np.float32)
@@ -122,7 +123,8 @@ class Parts:
         """Until the last of `parts`, codec and wire, is done on both sides."""
         for pipe in self._pipes:
             pipe.send(parts)
-        return max(max(pipe.recv()) for pipe in self._pipes)
+        slowest: float = max(max(pipe.recv()) for pipe in self._pipes)
+        return slowest
 
     def close(self) -> None:
         for pipe in self._pipes:

@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from gossipdp.protocol.events import CheckpointAhead, Event, StateReady
@@ -81,12 +82,12 @@ def run(
     network, hosts = cluster.network, cluster.network.hosts
     for host in hosts:
         after = 0.0 if host.index == 0 else random.uniform(0.0, 3.0)
-        network.at(after, "start", None, lambda host=host: cluster.restart(host))  # type: ignore[misc]
+        network.at(after, "start", None, partial(cluster.restart, host))
     network.run(8.0)
     cut, favourite = (AHEAD if late else 20.0), random.randrange(peers)
     for host in hosts:
         at = cut - 0.1 if late and host.index == favourite else random.uniform(9.0, 19.9)
-        network.at(at, "checkpoint", None, lambda host=host: cluster.save(host))  # type: ignore[misc]
+        network.at(at, "checkpoint", None, partial(cluster.save, host))
     network.run(cut)
     for host in hosts:
         cluster.kill_trainer(host)
@@ -111,7 +112,7 @@ def run(
     begun = network.now
     for host in hosts:
         after = LATE if late and host.index == latest else random.uniform(0.0, spread)
-        network.at(begun + after, "start", None, lambda host=host: cluster.restart(host))  # type: ignore[misc]
+        network.at(begun + after, "start", None, partial(cluster.restart, host))
     network.run(begun + lasts + (LATE if late else 0.0))
     network.conditions = Conditions()
     network.run(network.now + 12.0)

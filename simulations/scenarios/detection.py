@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -135,7 +136,7 @@ def run(
     network = Members(seed, config, peers, latency=0.04 if preset == "wan" else 0.002, loss=loss, listen=listen)
     script = network.random("script")
     for host in network.hosts:
-        network.at(script.random(), lambda host=host: network.start(host, network.hosts[:3]))  # type: ignore[misc]
+        network.at(script.random(), partial(network.start, host, network.hosts[:3]))
     network.run(FORMING)
     assert not events, "somebody failed while the network formed"
     starved = peers // 8 if starved is None else starved
@@ -153,7 +154,7 @@ def run(
             network.at(network.now + length + math.exp(script.uniform(math.log(0.01), 0.0)), lambda: starve(host))
 
     for host in slow:
-        network.at(FORMING + script.random() * 5.0, lambda host=host: starve(host))  # type: ignore[misc]
+        network.at(FORMING + script.random() * 5.0, partial(starve, host))
     died: dict[bytes, float] = {}
 
     def kill(host: Host) -> None:
@@ -161,7 +162,7 @@ def run(
         network.kill(host)
 
     for host in victims:
-        network.at(FORMING + script.uniform(0.05, 0.66) * seconds, lambda host=host: kill(host))  # type: ignore[misc]
+        network.at(FORMING + script.uniform(0.05, 0.66) * seconds, partial(kill, host))
     network.run(end + WATCHED)
     return _judge(
         Detection(

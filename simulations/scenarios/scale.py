@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gossipdp.protocol.events import Event, MemberChanged
 from gossipdp.protocol.membership import PRESETS
@@ -94,7 +95,7 @@ def run(
     starts = network.random("starts")
     for host in network.hosts:
         at = 0.0 if host.index < SEEDS else starts.uniform(0.0, joining)
-        network.at(at, lambda host=host: network.start(host, network.hosts[:SEEDS]))  # type: ignore[misc]
+        network.at(at, partial(network.start, host, network.hosts[:SEEDS]))
     network.run(joining)
     while network.now < joining + within and known < peers * (peers - 1):
         network.run(network.now + 0.1)

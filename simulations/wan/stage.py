@@ -75,8 +75,12 @@ class Stage:
     def __enter__(self) -> Stage:
         self._stack.enter_context(self.lab)
         self._stack.callback(end, self.hosts)
-        self._stack.callback(lambda: [starvation.end() for starvation, _ in self._starving.values()])
+        self._stack.callback(self._feed)
         return self
+
+    def _feed(self) -> None:
+        for starvation, _ in self._starving.values():
+            starvation.end()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
