@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -91,6 +91,11 @@ class Ledger:
         """seconds a block takes"""
         self.known = False
         """what others know has been heard"""
+        self.known_at = math.inf
+        self.presumed: set[bytes] = set()
+        """of the owners, those that have not been heard of yet"""
+        self.gained: deque[tuple[float, int]] = deque()
+        """what fell to this peer from others, and when; what is long ago is gone"""
         self.asked: set[bytes] = set()
         self.asked_at = -math.inf
         self.repeated = False
@@ -135,13 +140,55 @@ class Ledger:
         place = lease.epoch - self.epoch
         return place < 0 or (place <= 1 and bool(self.finished[place] >> lease.block & 1))
 
+    # -- owners -----------------------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> int:
+        """Those that are known to read."""
+        return len(self.owners) - len(self.presumed)
+
+    def follow(self, me: bytes, readers: set[bytes], presumed: set[bytes], now: float) -> bool:
+        """These own the blocks now; False if they did before."""
+        self.presumed = presumed
+        before = self.owners.of(me)
+        changed = self.owners.become(readers | presumed)
+        gained = self.owners.of(me) & ~before
+        if gained and self.known:
+            self.gained.append((now, gained))
+        return changed
+
+    def come(self, now: float) -> None:
+        """What others know has been heard: from now on this peer is one of them."""
+        self.known, self.known_at = True, now
+        if len(self.owners) > 1:
+            self.gained.append((now, self.everything))
+
+    def unsettled(self, since: float) -> int:
+        """What has fallen to this peer after `since`: its former owner may not know that it has lost it, or have used
+        it without this peer's knowing. To a newcomer that is all there is."""
+        while self.gained and self.gained[0][0] <= since:
+            self.gained.popleft()
+        found = 0
+        for _, blocks in self.gained:
+            found |= blocks
+        return found
+
     # -- choosing ---------------------------------------------------------------------------------------------
 
-    def choose(self, me: bytes, epoch: int, first: int, kept: int) -> int | None:
+    def choose(self, me: bytes, epoch: int, first: int, kept: int, unsettled: int = 0) -> int | None:
         """A free block of `epoch` that falls to `me`, if there is one; `kept` are left to each of its owners."""
-        free = self._free(me, epoch)
+        free = self._free(me, epoch) & ~unsettled
         own = free & self.owners.of(me)
         return self._best(me, elements(own), first) if own else self._help(me, free, first, kept)
+
+    def inherit(self, me: bytes, epoch: int, first: int) -> int | None:
+        """An own block, settled or not: the one that its former owner would have come to last."""
+        own = elements(self._free(me, epoch) & self.owners.of(me))
+        others = [peer for peer in self.owners if peer != me]
+        if first >= 0 or not others:
+            return self._best(me, own, first)
+        weight, heaviest = self.owners.weight, self.owners.heaviest
+        return min(own, key=lambda block: weight(heaviest(others, block), block), default=None)
 
     def take_over(self, me: bytes, epoch: int) -> int | None:
         """A block that others have open, when there is nothing else to do at all."""
@@ -152,7 +199,8 @@ class Ledger:
         taken = self.finished[epoch - self.epoch] | self._held(epoch)
         for peer in self.owners:
             if peer != me:
-                for code in self.readers[peer].leases:
+                reader = self.readers.get(peer)
+                for code in () if reader is None else reader.leases:
                     if code >> 16 == epoch & 0xFFFF:
                         taken |= 1 << (code & 0xFFFF)
         return self.everything & ~taken
@@ -164,13 +212,15 @@ class Ledger:
     def _help(self, me: bytes, free: int, first: int, kept: int) -> int | None:
         """Of what is free to others, all that they do not come to next is shared among those with none of their own.
 
-        Each takes its share in an order of its own: news of what others have taken is late, and whoever went through
-        the same blocks in the same order would follow close behind them.
+        Who has hardly any left counts as one of these already: it may have none by the time that its news is here, and
+        what falls to it from then on should not have been begun by another. Nor do the shares change each time that one
+        of these inherits a block. Each takes its share in an order of its own: news of what others have taken is late,
+        and whoever went through the same blocks in the same order would follow close behind them.
         """
         spare, idle = [], []
         for peer in self.owners:
             theirs = free & self.owners.of(peer)
-            if theirs:
+            if theirs.bit_count() > (0 if peer == me else kept):
                 ahead = sorted(elements(theirs), key=partial(self.owners.weight, peer))
                 spare += ahead[: max(0, len(ahead) - kept - len(ahead) // 3)]
             else:

@@ -4,10 +4,14 @@ An epoch is cut into numbered blocks. What is finished is a grow-only set (Shapi
 replicated data types"), merged by union; what is open is told by each peer of itself, the later word overriding. Both
 are gossiped. A peer takes the blocks it owns by highest random weight (`rendezvous`) among the live members that read,
 heaviest first, so that ownership follows who comes and goes. Once none of its own is free it helps: of every other's
-free blocks all but the next go to that member, of those that have nothing left of their own, that is heaviest for it.
-So two take one block only while news is on its way. When there is nothing to help with either, the next epoch begins
-for this peer: nobody waits. Two epochs are open at most; the first ends when all its blocks are finished, those of a
-dead member taken over by others. A member that lies about what it has finished is believed.
+free blocks all but the next go to that member, of those that have next to nothing left of their own, that is heaviest
+for it. When there is nothing to help with either, the next epoch begins for this peer: nobody waits. Two epochs are
+open at most; the first ends when all its blocks are finished, those of a dead member taken over by others. A member
+that lies about what it has finished is believed.
+
+So two take one block only while news is on its way. How long that is each peer reckons from the gaps between its own
+messages, and keeps off for as long what others may have in hand unheard: the next blocks of an owner, those that have
+just become its own, and, as a newcomer, those that members own of which it has not heard whether they read.
 
 What a block holds is not known here, nor how the ranks of a host share it. No clock, socket or message's bytes.
 """
@@ -15,7 +19,7 @@ What a block holds is not known here, nor how the ranks of a host share it. No c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -32,12 +36,10 @@ __all__ = ["MAX_DATA", "DataSet", "Lease", "Sharding"]
 
 MAX_DATA: Final = 8
 """data sets known; past it those that this peer does not read make room"""
-RATE: Final = 750.0
+RATE: Final = 1500.0
 """bytes a second that a peer sends of this, at most"""
 SOONEST, LATEST = 0.25, 5.0
 """seconds between two messages while there is news, and while there is none"""
-ROUND: Final = 0.4
-"""seconds in which one who has heard news tells it to one more, about"""
 KEPT: Final = 2
 """free blocks left to each owner by those who help, at the least"""
 ASKED: Final = 3
@@ -46,8 +48,12 @@ ASK_WITHIN: Final = 2.0
 """seconds for their answers; halfway the question is repeated"""
 LEASE_LASTS: Final = 600.0
 """seconds after which a block that is not finished is given up, or ten times as long as they usually take"""
+MOST_ANSWERS: Final = 8
+"""messages in which a newcomer is told who reads, at most"""
 _READERS_BYTES: Final = 200
 """of one message, about"""
+_ANSWERS_BYTES: Final = 1000
+"""of one that a newcomer asked for"""
 _LARGEST_EPOCH: Final = 1 << 30
 
 
@@ -63,6 +69,8 @@ class Sharding:
         self._membership, self._random, self._outputs = membership, random, outputs
         self._me, self._incarnation = membership.me.id[:8], incarnation
         self._sequence = 0
+        self._gap = SOONEST
+        """seconds between two messages while there is news, lately"""
         self._data: dict[bytes, Ledger] = {}
         self._gossip_at = self._free_at = now
         """when something is to be sent, and when it may be"""
@@ -85,7 +93,7 @@ class Sharding:
         if not kept.reads:
             kept.reads = True
             self._say(kept)
-            self._follow(kept)
+            self._follow(kept, now)
             self._ask(kept, now)
         return True
 
@@ -94,9 +102,10 @@ class Sharding:
         data = self._data.get(digest)
         if data is not None and data.reads:
             data.reads = data.known = False
+            data.known_at = math.inf
             data.mine.clear()
             self._say(data)
-            self._follow(data)
+            self._follow(data, now)
             self._soon(now)
 
     def known(self, digest: bytes) -> bool:
@@ -109,7 +118,7 @@ class Sharding:
 
     def readers(self, digest: bytes) -> int:
         """Members that train on it, this one included."""
-        return len(self._data[digest].owners)
+        return self._data[digest].reading
 
     def ledger(self, digest: bytes) -> Ledger | None:
         """What is known of a data set; to be read alone."""
@@ -126,8 +135,10 @@ class Sharding:
             must: rather take one that somebody else has open than none.
         """
         data = self._data[digest]
+        if data.presumed and now >= data.known_at + self.spreading():
+            self._follow(data, now)
         epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
-        found = self._find(data, epochs, first)
+        found = self._find(data, epochs, first, now)
         if found is None and must:
             found = next((Lease(e, b) for e in epochs if (b := data.take_over(self._me, e)) is not None), None)
         if found is not None:
@@ -136,14 +147,24 @@ class Sharding:
             self._soon(now)
         return found
 
-    def _find(self, data: Ledger, epochs: Iterable[int], first: int) -> Lease | None:
+    def _find(self, data: Ledger, epochs: Sequence[int], first: int, now: float) -> Lease | None:
+        spreading = self.spreading()
         # An owner that is as fast comes to so many before it can hear that they are taken.
-        kept = max(KEPT, math.ceil(self._rounds() * ROUND / data.usual)) if data.usual else KEPT
+        kept = max(KEPT, math.ceil(spreading / data.usual)) if data.usual else KEPT
+        unsettled = data.unsettled(now - spreading)
         for epoch in epochs:
-            block = data.choose(self._me, epoch, first, kept)
+            block = data.choose(self._me, epoch, first, kept, unsettled)
+            if block is not None:
+                return Lease(epoch, block)
+        for epoch in epochs if unsettled else ():
+            block = data.inherit(self._me, epoch, first)
             if block is not None:
                 return Lease(epoch, block)
         return None
+
+    def spreading(self) -> float:
+        """Seconds until everybody has news of this peer, very likely, if others send as often."""
+        return self._rounds() * self._gap
 
     def finish(self, digest: bytes, lease: Lease, now: float) -> None:
         """Every sample of the block has been used."""
@@ -204,24 +225,24 @@ class Sharding:
         news = data.merge(message.epoch, [part or 0 for part in finished])
         changed = [self._learn(data, reader) for reader in message.readers]
         if any(changed):
-            self._follow(data)
+            self._follow(data, now)
         if news or any(changed):
             self._soon(now, data)
         self._warn(message)
         if message.reply:
-            self._send(source, data, now, reply=False, whole=True)
+            self._answer(source, data, now)
         elif message.epoch < data.epoch:
             self._behind[source] = message.data
             self._soon(now)
         if source in data.asked and not message.reply:
             data.asked.discard(source)
             if not data.asked:
-                self._answered(data)
+                self._answered(data, now)
 
     def member_changed(self, now: float) -> None:
         """Somebody came, went, or is back."""
         for data in self._data.values():
-            if self._follow(data):
+            if self._follow(data, now):
                 self._soon(now, data)
 
     def timer(self) -> float | None:
@@ -233,7 +254,7 @@ class Sharding:
     def handle_timer(self, now: float) -> None:
         for data in self._data.values():
             if data.asked and now >= data.asked_at + ASK_WITHIN:
-                self._answered(data)
+                self._answered(data, now)
             elif data.asked and not data.repeated and now >= data.asked_at + ASK_WITHIN / 2:
                 data.repeated = True
                 for peer in sorted(data.asked):
@@ -288,8 +309,9 @@ class Sharding:
         """Of the live members, by the first bytes of their ids."""
         return {member.id[:8]: member.incarnation for member in self._membership.alive()}
 
-    def _follow(self, data: Ledger) -> bool:
-        """Who reads, as far as is known; False if that has not changed."""
+    def _follow(self, data: Ledger, now: float) -> bool:
+        """Who reads, as far as is known; False if that has not changed. To a newcomer, for a while, all members that it
+        has heard nothing of: else it would hold what is theirs for its own."""
         live = self._incarnations()
         for peer in [peer for peer in data.readers if peer not in live and peer != self._me]:
             del data.readers[peer]
@@ -298,7 +320,8 @@ class Sharding:
             for peer, reader in data.readers.items()
             if reader.reads and (peer == self._me or reader.incarnation >= live[peer])
         }
-        return data.owners.become(readers)
+        new = data.reads and now < data.known_at + self.spreading()
+        return data.follow(self._me, readers, {peer for peer in live if new and peer not in data.readers}, now)
 
     def _say(self, data: Ledger) -> None:
         """The own record anew."""
@@ -325,12 +348,12 @@ class Sharding:
         for peer in sorted(data.asked):
             self._send(peer, data, now, reply=True)
         if not data.asked:
-            self._answered(data)
+            self._answered(data, now)
 
-    def _answered(self, data: Ledger) -> None:
+    def _answered(self, data: Ledger, now: float) -> None:
         data.asked.clear()
         if data.reads and not data.known:
-            data.known = True
+            data.come(now)
             self._outputs.emit(DataKnown(data.data.digest))
 
     def _gossip(self, now: float) -> None:
@@ -343,7 +366,7 @@ class Sharding:
         self._behind = {peer: digest for peer, digest in self._behind.items() if peer in live and digest in self._data}
         if self._behind:
             peer, digest = self._behind.popitem()
-            self._send(peer, self._data[digest], now, reply=False, whole=True)
+            self._send(peer, self._data[digest], now, reply=False, finished=self._data[digest].finished)
         elif live:
             data = max(self._data.values(), key=lambda each: (each.news, -each.sent_at))
             data.news = max(0, data.news - 1)
@@ -364,9 +387,24 @@ class Sharding:
             if peer in live:
                 return peer
 
-    def _send(self, to: bytes, data: Ledger, now: float, *, reply: bool, whole: bool = False) -> None:
+    def _answer(self, to: bytes, data: Ledger, now: float) -> None:
+        """All that is known: a newcomer that has not heard of a reader holds its blocks for its own."""
+        finished: Sequence[int] = data.finished
+        for _ in range(min(MOST_ANSWERS, math.ceil(len(data.readers) / (MAX_READERS - 1))) or 1):
+            self._send(to, data, now, reply=False, finished=finished, room=_ANSWERS_BYTES)
+            finished = 0, 0
+
+    def _send(
+        self,
+        to: bytes,
+        data: Ledger,
+        now: float,
+        *,
+        reply: bool,
+        finished: Sequence[int] | None = None,
+        room: int = _READERS_BYTES,
+    ) -> None:
         head: list[Reader] = []
-        room = _READERS_BYTES
         mine = data.readers.get(self._me)
         for reader in [*([mine] if mine else []), *data.readers.values()]:
             size = 20 + 5 * len(reader.leases)
@@ -380,15 +418,19 @@ class Sharding:
             data.readers.move_to_end(reader.peer)
         digest, name, blocks = data.data
         message = Coverage(digest, name, blocks, data.epoch, reply, tuple(head))
-        buffers = [pack(part, blocks) for part in (data.finished if reply or whole else data.lately())]
+        if finished is None:
+            finished = data.finished if reply else data.lately()
+        buffers = [pack(part, blocks) for part in finished]
         size = self._outputs.send(to, message, buffers, address=self._membership.address_of(to))
-        self._free_at = max(self._free_at, now) + max(SOONEST, size / RATE)
+        gap = max(SOONEST, size / RATE)
+        self._gap += 0.1 * (gap - self._gap)
+        self._free_at = max(self._free_at, now) + gap
         data.sent_at = now
 
     def _tell(self, data: Ledger) -> None:
         """The application, if anything has changed."""
         finished = data.finished[0].bit_count()
-        told = (data.epoch, finished, len(data.owners), len(data.mine), data.duplicates)
+        told = (data.epoch, finished, data.reading, len(data.mine), data.duplicates)
         if told != data.told:
             data.told = told
             name, blocks = data.data.name, data.data.blocks

@@ -382,7 +382,7 @@ def _unshared(source: Any) -> Any:
 
 
 def _is_shared(value: Any) -> bool:
-    return isinstance(value, Tensor) and bool(value.is_shared())  # type: ignore[no-untyped-call]
+    return isinstance(value, Tensor) and bool(value.is_shared())
 
 
 def _skip(examples: Iterator[Any], count: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from gossipdp.protocol.sharding import RATE
 from simulations.scenarios import data
 from simulations.scenarios.data import Conditions
 
@@ -12,7 +15,15 @@ def test_every_sample_is_used_and_few_twice_under_churn():
     one = data.run(2, churn=0.2, minutes=2.0, blocks=1536, block=32, epoch=85.0)
     print(f"{one.duplicates} of {one.samples} samples again, {one.crashed} of crashed hosts; {one.counted} blocks")
     assert one.peers == 16 and one.epochs >= 1 and min(one.crashes, one.departures) >= 2
-    assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01 and one.busiest < 1000.0
+    assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01 and one.busiest < RATE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 3])
+def test_so_do_many_in_an_epoch_of_little_more_than_a_minute(seed):
+    one = data.run(seed, 64, churn=0.2, minutes=2.0, blocks=4096, epoch=80.0)
+    assert one.epochs >= 1 and min(one.crashes, one.departures) >= 4
+    assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01 and one.busiest < RATE
 
 
 def test_without_churn_a_lossy_network_of_few_shares_evenly():
