@@ -52,9 +52,9 @@ __all__ = [
 
 AUTO: Final = "auto"
 DEFAULT_PRESET: Final = "wan"
-AUTO_CLIP: Final = 2.0
+AUTO_CLIP: Final = 1.5
 """factor on the clipping bound (algorithms section 3) when `clip` is "auto\""""
-EPIDEMIC_LR: Final = 1.0
+EPIDEMIC_LR: Final = 2.0
 """alpha of epidemic (algorithms section 4), unless `lr` is set"""
 COMPRESSORS: Final = ("topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "sign", "twobit", "whole")
 EARLY_SHARE: Final = 0.4
@@ -94,15 +94,16 @@ class Exchange(Section, frozen=True, kw_only=True):
     mode: Annotated[Literal["async", "overlap", "sync"], Choice("async", "overlap", "sync")] = "async"
     """when corrections reach the live parameters: as they come, at the next round's end, or before training goes on"""
     deadline: Annotated[float, Measure(SECONDS, 0.1, 3600, "a time")] = 30.0
-    """with mode "sync": how long training waits for a round's exchanges at most"""
+    """with mode "sync": how long training waits at most for a round's exchanges; with epidemic, for an increment of
+    everybody else who publishes"""
     every: Annotated[int, Integer(1, 100_000)] = 50
     """H: inner steps a round"""
     codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
     """how differences travel; of two peers' wishes the finer is used"""
     bits: Annotated[int, Integer(2, 16)] = 4
     """of the modulo codec"""
-    compressor: Annotated[str, Choice(*COMPRESSORS)] = "topk128"
-    """of epidemic: how increments travel"""
+    compressor: Annotated[str, Choice(*COMPRESSORS)] = "topk256"
+    """of epidemic: how increments travel; topk256 is 0.11 bytes a parameter and contributor, topk64 a quarter of it"""
     residual: Annotated[float, Number(0, 1)] = 0.95
     """beta, of epidemic: share of what was not sent that is kept for the next round"""
     epoch_steps: Annotated[int, Integer(1, 100_000)] = 50
@@ -148,7 +149,7 @@ class Exchange(Section, frozen=True, kw_only=True):
 
 class Outer(Section, frozen=True, kw_only=True):
     lr: Annotated[float, Number(0.01, 2)] = 0.7
-    """alpha; with epidemic 1.0 unless it is set"""
+    """alpha; with epidemic 2.0 unless it is set, and 1 in its warm start"""
     momentum: Annotated[float, Number(0, 0.99)] = 0.8
     """mu; from 0.9 on disagreement between peers grows"""
 

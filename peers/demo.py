@@ -71,6 +71,8 @@ class Process:
     home: Path | None
     child: subprocess.Popen[bytes]
     status: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """of its replica at the end of each epoch that it has told of; with epidemic"""
     _restarts: int = 0
     _read: int = 0
     """bytes of `log` in which restarts have been counted"""
@@ -106,6 +108,7 @@ class Process:
         if self.home is not None and self.child.poll() is None:
             with contextlib.suppress(GossipdpError, OSError):
                 self.status = ask(self.home, "status", timeout=2.0)
+                self.fingerprints.update(self.status.get("fingerprints", {}))
 
     def restarts(self) -> int:
         """How often its supervisor has said that the daemon or the training command is to be started again."""

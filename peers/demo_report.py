@@ -11,8 +11,8 @@ import operator
 import platform
 import textwrap
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,8 +36,15 @@ MARKS = {
     "spread_of_replicas": Mark("nats/byte between best and worst replica, at most", 0.02, operator.le, ".3f"),
     "escalated_median": Mark("of the blocks escalated in the median round, at most", 0.10, operator.le, ".1%"),
     "bytes_off_formula": Mark("between the bytes measured and the formula's, at most", 0.05, operator.le, ".1%"),
+    "identical_epochs": Mark("of the closed epochs with the same bits everywhere, at least", 1.0, operator.ge, ".0%"),
 }
 """What a demo of the default length is expected to reach on any machine; a very short one misses some."""
+JUDGED = {
+    "pairwise": ("gain_over_alone", "spread_of_replicas", "escalated_median", "bytes_off_formula"),
+    "epidemic": ("gain_over_alone", "identical_epochs", "bytes_off_formula"),
+}
+"""Nothing is escalated with epidemic, and its replicas are to be the same, not nearly so. What each saves at the end
+has its own last steps in it, which nobody else has: so they are compared as of the ends of epochs."""
 LOST = """\
 Time lost is what a training process spends in gossipdp's hook after its steps;
 what daemons take by working on the same cores is not in it."""
@@ -97,13 +104,14 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
             "alone": loss(load_file(alone.weights)),
         },
         "bytes_per_parameter_per_exchange": {
-            "measured": _ratio(total("exchanged_bytes"), total("exchanged_parameters"), 4),
+            "measured": _ratio(total("exchanged_bytes") * _times(statuses), total("exchanged_parameters"), 4),
             "formula": _ratio(total("formula_bytes"), total("exchanged_parameters"), 4),
         },
         "escalated_blocks": {
             "share": _ratio(total("escalated_blocks"), total("blocks"), 4),
             "median_exchange": round(medians[len(medians) // 2], 4) if medians else None,
         },
+        "closed_epochs": _epochs([process.fingerprints for process in peers]),
         "received_bytes": [status.get("received_bytes", 0) for status in statuses],
         "stall_share": _ratio(sum(stalls), len(stalls), 6),
         "machine": {"python": platform.python_version(), "torch": torch.__version__, "processor": platform.machine()},
@@ -112,8 +120,10 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
 
 
 def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each of MARKS: the value, the mark, and whether it is reached; a value that is missing (None) reaches none."""
+    """Each mark of the algorithm: the value, the mark, and whether it is reached; a value that is missing (None)
+    reaches none."""
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
+    names = JUDGED["epidemic" if _spreads(summary) else "pairwise"]
     values: dict[str, float | None] = dict.fromkeys(MARKS)
     if None not in (*losses["replicas"], losses["alone"]):
         mean = sum(losses["replicas"]) / len(losses["replicas"])
@@ -122,14 +132,43 @@ def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     values["escalated_median"] = summary["escalated_blocks"]["median_exchange"]
     if sent["measured"] is not None and sent["formula"]:
         values["bytes_off_formula"] = round(abs(sent["measured"] / sent["formula"] - 1), 4)
+    if _spreads(summary):
+        epochs = summary["closed_epochs"]
+        values["identical_epochs"] = _ratio(epochs["identical"], epochs["compared"], 4)
     return {
-        name: {"value": value, "mark": MARKS[name].mark, "reached": value is not None and _holds(name, value)}
-        for name, value in values.items()
+        name: {
+            "value": values[name],
+            "mark": MARKS[name].mark,
+            "reached": _holds(name, values[name]),
+        }
+        for name in names
     }
 
 
-def _holds(name: str, value: float) -> bool:
-    return MARKS[name].holds(value, MARKS[name].mark)
+def _spreads(summary: Mapping[str, Any]) -> bool:
+    return summary.get("algorithm") == "epidemic"
+
+
+def _times(statuses: Sequence[Mapping[str, Any]]) -> float:
+    """How often, in the mean, what was received of increments came: 1 but for what the tree repeats."""
+    kinds: Counter[str] = Counter()
+    for status in statuses:
+        kinds.update(status.get("rumour_bytes", {}))
+    return kinds.total() / kinds["payload"] if kinds["payload"] else 1.0
+
+
+def _epochs(replicas: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Closed epochs of which two peers or more have told the fingerprint, and those of which all told the same."""
+    told: defaultdict[str, list[str]] = defaultdict(list)
+    for fingerprints in replicas:
+        for epoch, value in fingerprints.items():
+            told[epoch].append(value)
+    compared = [values for values in told.values() if len(values) > 1]
+    return {"compared": len(compared), "identical": sum(len(set(values)) == 1 for values in compared)}
+
+
+def _holds(name: str, value: float | None) -> bool:
+    return value is not None and MARKS[name].holds(value, MARKS[name].mark)
 
 
 def _rounded(value: float, digits: int) -> float | None:
@@ -164,8 +203,19 @@ def write(summary: dict[str, Any], out: Path) -> None:
 def _text(summary: dict[str, Any]) -> str:
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
     escalated, marks = summary["escalated_blocks"], summary["marks"]
-    gain, spread = (_shown(marks[name]["value"], ".3f") for name in ("gain_over_alone", "spread_of_replicas"))
+    known = [loss for loss in losses["replicas"] if loss is not None]
+    spread = _shown(max(known) - min(known) if len(known) == len(losses["replicas"]) else None, ".3f")
+    gain = _shown(marks["gain_over_alone"]["value"], ".3f")
     exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
+    if _spreads(summary):
+        epochs = summary["closed_epochs"]
+        agreement = (
+            "replicas identical, bit for bit",
+            f"at the end of {epochs['identical']} of {epochs['compared']} epochs",
+        )
+    else:
+        median = _shown(escalated["median_exchange"], ".1%")
+        agreement = ("blocks escalated", f"{_shown(escalated['share'], '.1%')}, median exchange {median}")
     rows = [
         (
             "validation loss of each replica",
@@ -176,13 +226,10 @@ def _text(summary: dict[str, Any]) -> str:
         ("gossip is better by", f"{gain}; replicas differ by {spread}"),
         ("rounds; exchanges (both ends)", f"{summary['rounds']}; {exchanges or 'none'}"),
         (
-            "bytes/parameter/exchange received",
+            f"bytes/parameter/{'increment' if _spreads(summary) else 'exchange'} received",
             f"{_shown(sent['measured'], '.3f')} measured, {_shown(sent['formula'], '.3f')} by the formula",
         ),
-        (
-            "blocks escalated",
-            f"{_shown(escalated['share'], '.1%')}, median exchange {_shown(escalated['median_exchange'], '.1%')}",
-        ),
+        agreement,
         ("training time lost to gossip", _shown(summary["stall_share"], ".2%")),
         ("seconds", f"{summary['seconds']:.0f}"),
     ]

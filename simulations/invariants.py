@@ -9,7 +9,7 @@ All sums are fp64. A violation is an AssertionError; nothing here may repair or 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from gossipdp.protocol.events import (
     Notice,
     ResyncEnded,
     RoundDone,
+    Struck,
     UpdateRefused,
 )
 from gossipdp.protocol.messages import State
@@ -58,6 +59,8 @@ class Books:
 
     def __init__(self, hosts: list[Host], clock: Callable[[], float]) -> None:
         self._hosts, self._clock = hosts, clock
+        self.hostile: Collection[bytes] = ()
+        """who may do as they like: nothing is checked of them, and others may find fault with them"""
         self.half: dict[jobs.ChunkKey, Half] = {}
         self.doubts: Counter[Life] = Counter()
         """chunks a life has reported as in doubt"""
@@ -95,8 +98,8 @@ class Books:
         """Honest peers find no fault in each other, whatever the network does to them."""
         life = _life(host)
         match event:
-            case MessageDropped() | UpdateRefused():
-                raise AssertionError(f"{host.name}: an honest peer was refused: {event}")
+            case MessageDropped(peer) | UpdateRefused(peer) | Struck(peer) if not {peer, host.id} & set(self.hostile):
+                raise AssertionError(f"{host.name}: an honest peer was found at fault: {event}")
             case Notice("GD-205", text):
                 raise AssertionError(f"{host.name}: {text}")
             case ChunksInDoubt(_, count):
@@ -120,7 +123,7 @@ class Books:
     def run(self, host: Host, job: jobs.Job) -> jobs.Result:
         """Carry out `job` and check all it could have broken."""
         chunk = _chunk(job)
-        if chunk is None:
+        if chunk is None or host.id in self.hostile:
             result = perform(host, job)
             if isinstance(job, (jobs.Allocate, jobs.Restore)) and hasattr(host.algorithm, "ledger"):
                 self._anchors[_life(host)] = host.algorithm.ledger.a.copy()
@@ -148,7 +151,8 @@ class Books:
                 self._meant(host, key, moved, job.weight * result.share, grid)
                 pulled = ledger.v[span].astype(np.float64)
                 pulled -= v_before
-                _close(pulled, -job.pull * moved, f"I1 {host.name}: momentum and mixing on chunk {chunk}")
+                pull = job.pull if result.share >= 1.0 else 0.0
+                _close(pulled, -pull * moved, f"I1 {host.name}: momentum and mixing on chunk {chunk}")
                 self._mixed(host, key, moved, before)
                 largest = job.weight * min(job.bound, bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
                 norm = float(np.linalg.norm(moved))
@@ -175,12 +179,16 @@ class Books:
         self._applied.add((life, key))
         self.mixed += 1
         self.mixed_at[life] = self._clock()
+        if key.initiator in self.hostile:
+            return
         if key.initiator != host.id:
             assert key not in self.half, f"I2 {host.name}: another has answered for {_named(key)}"
             initiator = next(other.index for other in self._hosts if other.id == key.initiator)
             self.half[key] = Half((initiator, key.exchange >> 32), life, moved, self._clock())
             return
         half = self.half.pop(key, None)
+        if half is None and self.hostile:
+            return  # one of these has answered
         assert half is not None, f"I2 {host.name}: mixed {_named(key)}, which nobody has answered"
         scale = float(np.abs(before).max()) + float(np.abs(moved).max())
         worst = float(np.abs(moved + half.moved).max())
@@ -195,6 +203,8 @@ class Books:
         grid: tuple[NDArray[np.float64], int] | None,
     ) -> None:
         """I4: a chunk moves towards the partner's as it was when both were read, to a step of the grid."""
+        if key.initiator in self.hostile:
+            return  # it may call exchanges with two peers by one number
         sides = self._captured.get(key, {})
         mine = sides.pop(_life(host), None)
         if mine is None or len(sides) != 1:
@@ -234,7 +244,7 @@ class Books:
         before = self._steps.get(trainer, 0)
         assert trainer.steps in (before, before + 1), f"I7 {trainer.host.name}: steps jumped"
         self._steps[trainer] = trainer.steps
-        if trainer.host.peer is not None:
+        if trainer.host.peer is not None and trainer.host.id not in self.hostile:
             self.check(trainer.host, chunks)
 
     def check(self, host: Host, chunks: Iterable[int]) -> None:

@@ -273,7 +273,7 @@ def test_early_rounds_end_after_two_fifths_of_a_run_of_known_length() -> None:
     assert load(flags={"exchange.run_steps": "5000"}).exchange.early_until == 2000
 
 
-@pytest.mark.parametrize(("clip", "factor"), [("auto", 2.0), ("off", math.inf), ("3.5", 3.5)])
+@pytest.mark.parametrize(("clip", "factor"), [("auto", 1.5), ("off", math.inf), ("3.5", 3.5)])
 def test_clip_as_a_factor(clip: str, factor: float) -> None:
     assert load(flags={"safety.clip": clip}).safety.clip_factor == factor
 
@@ -286,7 +286,7 @@ def test_memory_is_a_quarter_of_what_there_is_at_most_one_gibibyte() -> None:
 
 def test_with_epidemic_peers_share_how_increments_travel_and_alpha_is_its_own() -> None:
     base = load(flags={"exchange.algorithm": "epidemic"})
-    assert base.exchange.strategy == "epidemic" and base.lr == 1.0
+    assert base.exchange.strategy == "epidemic" and base.lr == 2.0
     assert load().lr == load().outer.lr == 0.7
     assert config.settings_digest(base) != config.settings_digest(load())
     assert ("exchange.algorithm", "epidemic", "pairwise") in config.differences(base, load())

@@ -10,7 +10,9 @@ came first (see `fixed_point`). Who applies what, once, and when an epoch is clo
 Guards. What a *receiver* does must be the same at all of them, so it looks only at the message and at what the epoch
 agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement
 alpha p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ
-from peer to peer at any moment. `bound` may follow from the lengths of a closed epoch, which all know bit for bit. A
+from peer to peer at any moment. `bound` may follow from the lengths of settled epochs, which all know bit for bit who
+have applied them; who has taken a state over since does not know them, and would cut what others do not. So the daemon
+sets no bound until such lengths travel with the state: a lie within the limits above is not cut. A
 *sender* looks at what it likes, for it ends up in the message: it keeps its own movement under `bound`, and it listens
 for an overshoot. A parameter that waited T rounds in e moves by up to T rounds' worth of D at once, more than there was
 to go when training is fast; then the next D there points back. So what is offered to the compressor shrinks while
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 
 from gossipdp.algorithms import robust
 from gossipdp.algorithms.base import OnLedger
-from gossipdp.algorithms.fixed_point import FixedLedger, Integers, Where, magnitude, to_fixed
+from gossipdp.algorithms.fixed_point import FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.codecs.compressor import Compressor
@@ -101,8 +103,8 @@ class Epidemic(OnLedger):
                 increment = self._increment(chunk, compressor, payload, lr, weight)
                 if increment is None:
                     return jobs.Inspected(False)
-                self._move(chunk, increment, bound, back=back)
-                return jobs.Inspected(True, increment.length)
+                added = self._move(chunk, increment, bound, back=back)
+                return jobs.Inspected(True, increment.length, added)
             case jobs.CheckIncrement(chunk, compressor, payload, lr, weight):
                 increment = self._increment(chunk, compressor, payload, lr, weight)
                 return jobs.Inspected(increment is not None, 0.0 if increment is None else increment.length)
@@ -112,6 +114,8 @@ class Epidemic(OnLedger):
                 return self._apply_epoch(job)
             case jobs.Digest(chunk):
                 return jobs.Digested(self.ledger.digest(chunk))
+            case jobs.Fingerprint(chunk):
+                return jobs.Fingerprinted(self.ledger.fingerprint(chunk))
         return super().run(job)
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
@@ -227,10 +231,9 @@ class Epidemic(OnLedger):
         ledger.v[span] = e
         pending = ledger.pending(chunk)
         pending += d
-        if job.at_once:
-            self._move(chunk, increment, job.bound)
+        added = self._move(chunk, increment, job.bound) if job.at_once else 0
         self._step[chunk], self._moved[chunk] = self._moved[chunk], 0.0
-        return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share)
+        return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share, added)
 
     def _offered_share(self, chunk: int, d: Vector) -> float:
         """How much of e to offer, now that D is there to be held against the last c."""
@@ -312,10 +315,13 @@ class Epidemic(OnLedger):
                 sound[number] = False
         return rows, sound
 
-    def _move(self, chunk: int, increment: _Increment, bound: float, *, back: bool = False) -> None:
+    def _move(self, chunk: int, increment: _Increment, bound: float, *, back: bool = False) -> int:
+        """The fingerprint of what the anchor has moved by."""
         terms = increment.bounded(bound)
-        self.ledger.add(chunk, increment.where, terms if back else -terms)
+        added = terms if back else -terms
+        self.ledger.add(chunk, increment.where, added)
         self._moved[chunk] += min(increment.length, bound)
+        return fingerprint(self.ledger.span(chunk).start, increment.where, added)
 
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
         chunks = sorted({start // self.ledger.chunk_parameters for start in starts})

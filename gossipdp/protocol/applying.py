@@ -10,16 +10,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from gossipdp.protocol import increments, jobs
 from gossipdp.protocol.events import IncrementApplied, UpdateRefused
 from gossipdp.protocol.freezing import Model
-from gossipdp.protocol.messages import Rumour
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rumour_messages import Rumour
 from gossipdp.protocol.turns import Turns
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["Applying"]
+__all__ = ["Applying", "Terms"]
+
+
+class Terms(NamedTuple):
+    """What all peers do alike with an increment."""
+
+    compressor: str
+    lr: float
+    """alpha"""
 
 
 @dataclass
@@ -30,24 +39,24 @@ class _Increment:
     """which of them move"""
     back: bool
     movement2: float = 0.0
+    fingerprint: int = 0
 
 
 class Applying:
     """Args:
 
-    compressor: of an increment cut at this clock.
-    applied: called when the anchor has been moved.
+    terms: of an increment cut at this clock.
+    applied: called when the anchor has been moved, with the fingerprint of what was added to it.
     """
 
     def __init__(
         self,
         turns: Turns,
         outputs: Outputs,
-        compressor: Callable[[int], str],
-        lr: float,
-        applied: Callable[[], None],
+        terms: Callable[[int], Terms],
+        applied: Callable[[Rumour, int], None],
     ) -> None:
-        self._turns, self._outputs, self._compressor, self._lr = turns, outputs, compressor, lr
+        self._turns, self._outputs, self._terms = turns, outputs, terms
         self._applied = applied
         self.model: Model | None = None
         self._under_way: _Increment | None = None
@@ -74,17 +83,17 @@ class Applying:
 
     def _check(self, made: _Increment, chunk: int) -> None:
         rumour = made.rumour
-        compressor = self._compressor(rumour.clock)
-        self._outputs.ask(jobs.CheckIncrement(chunk, compressor, made.payloads[chunk], self._lr, rumour.weight))
+        compressor, lr = self._terms(rumour.clock)
+        self._outputs.ask(jobs.CheckIncrement(chunk, compressor, made.payloads[chunk], lr, rumour.weight))
 
     def _apply(self, made: _Increment, chunk: int) -> None:
         rumour = made.rumour
-        compressor, payload = self._compressor(rumour.clock), made.payloads[chunk]
-        self._outputs.ask(jobs.Apply(chunk, compressor, payload, self._lr, rumour.weight, back=made.back))
+        (compressor, lr), payload = self._terms(rumour.clock), made.payloads[chunk]
+        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, back=made.back))
 
     def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
         """The result of a CheckIncrement or an Apply."""
-        assert isinstance(job, jobs.OfIncrement)
+        assert isinstance(job, jobs.CheckIncrement | jobs.Apply)
         made = self._under_way
         assert made is not None
         last = job.chunk == made.chunks[-1]
@@ -99,12 +108,14 @@ class Applying:
                 self._check(made, following)
             return
         made.movement2 += result.movement**2
+        made.fingerprint += result.fingerprint
         if not last:
             return self._apply(made, following)
         assert self.model is not None
         rumour, movement = made.rumour, math.sqrt(made.movement2 / self.model.schema.size)
-        self._outputs.emit(IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, movement))
-        self._applied()
+        how = self._terms(rumour.clock).compressor
+        self._outputs.emit(IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, movement, how))
+        self._applied(rumour, made.fingerprint)
         self._end()
 
     def _end(self) -> None:

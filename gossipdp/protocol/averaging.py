@@ -9,12 +9,13 @@ anew, which it does only then.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.acquaintances import Acquaintances
+from gossipdp.protocol.appointments import Appointments
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
 from gossipdp.protocol.exchange import Deadlines, Terms, keeps_to
 from gossipdp.protocol.freezing import Model
@@ -44,13 +45,9 @@ from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Averaging", "AveragingConfig"]
 
-LATELY = 10
-"""rounds after which a partner counts as not met lately"""
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
 MAX_LOGS = 256
-MAX_MET = 4096
-"""partners of whom the last exchange is remembered"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +86,7 @@ class Averaging:
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}
         self._logs: dict[bytes, Responder] = {}
-        self._met: dict[bytes, int] = {}
-        self._latest: OrderedDict[bytes, int] = OrderedDict()
+        self._known = Acquaintances()
         self._offer_out: Offer | None = None
         self._incarnation = incarnation
         self._first = 0
@@ -100,11 +96,12 @@ class Averaging:
         self.model: Model | None = None
         self.codec, self.pull, self.window = "", 0.0, config.window
         self.schedule: Schedule | None = None
-        """to follow while the view is full and fresh; the owner sets it at the beginning of each round"""
+        """to follow in the next round; the owner sets it before each"""
         self.apart: Mapping[bytes, int] = {}
         """members that nothing is exchanged with; the owner's"""
-        self._step = self._last_step = 0
-        """the scheduled step to meet next, and the first of the next round"""
+        self.shuns: Callable[[bytes, float], bool] = lambda peer, now: False
+        """who is set aside for its faults; the owner's"""
+        self._appointments = Appointments(self._me)
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -112,11 +109,7 @@ class Averaging:
         """A round has begun, the network's `number`th: look for so many partners; end what has lasted longer than a
         round. A meeting of this round that an earlier partner has already held is not held again."""
         self._round += 1
-        begin, self._last_step = number * exchanges, (number + 1) * exchanges
-        if self.schedule is not None:
-            # At most one round ahead, or the steps are not those of this count.
-            ahead = self._step - begin if begin <= self._step <= self._last_step else 0
-            self._step, exchanges = begin + ahead, exchanges - ahead
+        exchanges = self._appointments.begin(self.schedule, number, exchanges)
         if self._active is not None and self._active.round < self._round - 1:
             if isinstance(self._active, Initiator):
                 self._active.finish_early(now)
@@ -257,7 +250,7 @@ class Averaging:
         known = self._responder(source, offer.exchange)
         if known is not None:
             return known.offered_again(offer)
-        if offer.exchange <= self._latest.get(source, 0):
+        if self._known.dealt_with(source, offer.exchange):
             return
         log = self._logs.get(source)
         if log is not None:
@@ -271,13 +264,13 @@ class Averaging:
                 # Thrown away now, it would never tell whether it has left a chunk in doubt.
                 self._outputs.send(source, Refuse(offer.exchange, "busy"))
                 return
-        reason = self._objection(offer, source)
+        reason = self._objection(offer, source, now)
         if reason:
             if reason != "crossing":
                 self._outputs.send(source, Refuse(offer.exchange, reason))
             return
         self._matching.withdraw()
-        self._remember(source, offer.exchange)
+        self._known.accepted(source, offer.exchange)
         fineness = self._config.fineness
         codec = max(offer.codec, self.codec or offer.codec, key=lambda name: fineness[name])
         accept = Accept(
@@ -308,13 +301,17 @@ class Averaging:
         self._logs[source] = responder
         self._start(responder, source)
 
-    def _objection(self, offer: Offer, source: bytes) -> str:
+    def _barred(self, peer: bytes, now: float) -> str:
+        """Why nothing is exchanged with this peer, whatever it offers."""
+        return "apart" if peer in self.apart else "aside" if self.shuns(peer, now) else ""
+
+    def _objection(self, offer: Offer, source: bytes, now: float) -> str:
         if self._stopped:
             return "leaving"
         if self.model is None or self._held:
             return "joining"
-        if source in self.apart:
-            return "apart"
+        if barred := self._barred(source, now):
+            return barred
         if offer.schema != self.model.schema.digest:
             return "schema"
         if offer.settings != self._config.settings:
@@ -327,6 +324,9 @@ class Averaging:
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
             offered = self._matching.offered
             return "crossing" if offered is not None and offered.partner == source else "busy"
+        others = {member.id for member in self._membership.alive() if not self._barred(member.id, now)}
+        if self._matching.offered is None and source in self._known.left_alone({source} | others, now):
+            return "busy"
         return ""
 
     def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
@@ -337,7 +337,8 @@ class Averaging:
         terms = self._terms(source, accept, accept.incarnation)
         if 0 < accept.incarnation < terms.incarnation:
             return  # its life is over, and the next one may accept a copy of the offer on other terms
-        if not keeps_to(accept, self._offer_out, self._config.fineness) or self.model is None or source in self.apart:
+        unlawful = not keeps_to(accept, self._offer_out, self._config.fineness)
+        if unlawful or self.model is None or self._barred(source, now):
             self._matching.refused("terms", now)
             self._outputs.send(source, End(exchange, True, "unwanted"))
             return
@@ -377,22 +378,15 @@ class Averaging:
             pull=accept.pull,
             window=accept.window,
             rate=accept.rate,
-            unmet=self._met.get(partner, -LATELY) <= self._round - LATELY,
+            unmet=self._known.unmet(partner, self._round),
             lower=self._me < partner,
         )
 
     def _start(self, side: Initiator | Responder, partner: bytes) -> None:
         self._active = side
         side.round = self._round
-        counts = True
-        if self.schedule is not None and self._step <= self._last_step:
-            # One that comes beside the schedule is served beside it, and one that comes a step early is that step's.
-            counts = side.initiator or partner == self._scheduled()[0]
-            self._step += counts
-        self._matching.matched(counts)
-        if len(self._met) > MAX_MET:
-            self._met.clear()
-        self._met[partner] = self._round
+        self._matching.matched(self._appointments.met(partner, initiator=side.initiator))
+        self._known.met(partner, self._round)
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
 
@@ -400,8 +394,8 @@ class Averaging:
 
     def step(self, now: float) -> None:
         """Retire what has ended, and offer if a partner is wanted."""
-        if self._active is not None and self._active.terms.partner in self.apart:
-            self._break_off(now, "apart")
+        if self._active is not None and (barred := self._barred(self._active.terms.partner, now)):
+            self._break_off(now, barred)
         self._retire(now)
         if self._active is None and self.model is not None and not self._stopped and not self._held:
             self._make_offer(now)
@@ -417,8 +411,10 @@ class Averaging:
                     if len(self._settling) > MAX_SETTLING:
                         self._settling[next(iter(self._settling))].give_up(now)
             chunks, duration = active.tally.chunks, now - active.tally.started
+            partner = active.terms.partner
+            self._known.parted(partner, chunks, duration, self._tempo.pace, now)
             if chunks == 0:
-                self._matching.unmatched(active.terms.partner, now)
+                self._matching.unmatched(partner, now)
             elif duration > 0.0:
                 self._tempo.exchanged(chunks, duration)
             self._ended(chunks, duration, active.distance(), now)
@@ -433,9 +429,12 @@ class Averaging:
         alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         excluded |= dict.fromkeys(self.apart, "apart")
-        met = {member.id for member in alive if self._met.get(member.id) == self._round}
-        scheduled = (self._matching.wanted and self._scheduled()[0]) or None
-        partner = self._matching.candidate(alive, excluded, met, self._membership.rtt, now, scheduled)
+        excluded |= {member.id: "aside" for member in alive if self.shuns(member.id, now)}
+        excluded |= self._known.left_alone((member.id for member in alive if member.id not in excluded), now)
+        scheduled = (self._matching.wanted and self._appointments.next()[0]) or None
+        partner = self._matching.candidate(
+            alive, excluded, self._known.meets(self._round), self._membership.rtt, now, scheduled
+        )
         if partner is not None:
             self._counter += 1
             self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)
@@ -454,21 +453,10 @@ class Averaging:
         elif self._matching.lonely(now):
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
-    def _scheduled(self) -> tuple[bytes, float]:
-        """Whom the next step names, if anybody, and the weight."""
-        return (self.schedule and self.schedule.partner(self._me, self._step)) or (b"", 0.0)
-
     def _wish(self, partner: bytes) -> float:
         """The weight of an exchange with `partner`: only the schedule may ask for more than gamma."""
-        named, weight = self._scheduled()
+        named, weight = self._appointments.next()
         return 2.0 * self._config.weight * weight if partner == named else self._config.weight
-
-    def _remember(self, source: bytes, exchange: int) -> None:
-        """Offers up to this one have been dealt with: a copy that comes late must not begin the exchange anew."""
-        self._latest[source] = exchange
-        self._latest.move_to_end(source)
-        if len(self._latest) > MAX_MET:
-            self._latest.popitem(last=False)
 
     def _send_offer(self, partner: bytes) -> None:
         assert self._offer_out is not None

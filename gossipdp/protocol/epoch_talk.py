@@ -13,10 +13,10 @@ from random import Random
 
 from gossipdp.protocol.epochs import EMPTY, Epochs
 from gossipdp.protocol.events import EpochDiverged
-from gossipdp.protocol.messages import MAX_NAMES, NO_BASE, EpochDigest, IHave, Prune, Stage
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rumour_header import digest_name
 from gossipdp.protocol.rumour_links import Links
+from gossipdp.protocol.rumour_messages import MAX_NAMES, NO_BASE, EpochDigest, IHave, Prune, Stage
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["EpochTalk"]

@@ -20,8 +20,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gossipdp.protocol.messages import MAX_MARKS, NO_BASE, EpochMark, Rumour, Stage
 from gossipdp.protocol.rumour_header import void_name
+from gossipdp.protocol.rumour_messages import MAX_MARKS, NO_BASE, EpochMark, Rumour, Stage
 
 __all__ = ["AHEAD", "EMPTY", "GRACE", "MAX_LIVES", "MAX_RUMOURS", "SETTLE", "EpochSet", "Epochs", "Verdict"]
 

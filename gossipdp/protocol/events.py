@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gossipdp.protocol.messages import Member, Rumour, State
+from gossipdp.protocol.messages import Member, State
+from gossipdp.protocol.rumour_messages import Rumour
 from gossipdp.protocol.wire import Buffer
 
 
@@ -176,6 +177,17 @@ class MessageDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Struck(Event):
+    """A proven fault of `peer` counts against it, the latest of so many `strikes` (`conduct`). reason: that of the
+    update refused, or garbled. pause: seconds for which it is set aside; 0 if it is not."""
+
+    peer: bytes
+    reason: str
+    strikes: int
+    pause: float
+
+
+@dataclass(frozen=True, slots=True)
 class TransferProgress(Event):
     source: bytes
     chunks: int
@@ -310,6 +322,8 @@ class IncrementApplied(Event):
     weight: float
     hops: int
     movement: float
+    compressor: str
+    """how it travelled"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,3 +358,12 @@ class EpochDiverged(Event):
     differ: int
     holders: tuple[bytes, ...] = ()
     """those others, as far as it knows them"""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFingerprinted(Event):
+    """`fingerprint` is of this peer's anchor with all up to `epoch` inside, which has settled, and nothing else: the
+    same number at every peer that has settled it alike, if replicas are what they should be."""
+
+    epoch: int
+    fingerprint: int

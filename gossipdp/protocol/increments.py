@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from gossipdp.protocol.messages import MAX_PART, MAX_PARTS
+from gossipdp.protocol.rumour_messages import MAX_PART, MAX_PARTS
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["fit", "pack", "unpack"]

@@ -353,7 +353,8 @@ class Publish(Job):
 class Published:
     """payload: what all apply; empty if the progress is not finite, and then nothing was changed. movement: what it
     moves an anchor by, as Inspected says. Squared norms on the chunk: of the pseudo-gradient D, of what is in the
-    payload, of the residual e after it. share: of e that the compressor was offered; below 1 a guard holds back."""
+    payload, of the residual e after it. share: of e that the compressor was offered; below 1 a guard holds back.
+    fingerprint: of what was added to the anchor."""
 
     payload: Buffer
     movement: float = 0.0
@@ -361,6 +362,7 @@ class Published:
     sent2: float = 0.0
     residual2: float = 0.0
     share: float = 1.0
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,10 +397,11 @@ class Apply(Job):
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """sound: the payload decodes and lr and weight are allowed; else nothing was applied. movement: ||alpha p c||
-    before any bound, the same number at every peer."""
+    before any bound, the same number at every peer. fingerprint: of what was added to the anchor, modulo 2^64."""
 
     sound: bool
     movement: float = 0.0
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,9 +462,22 @@ class Digested:
     hash: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Fingerprint(Job):
+    """A number that equal chunks of a shared anchor have alike, and that adds up: over chunks to that of the state, and
+    over increments to what they have changed it by, modulo 2^64. Result: Fingerprinted."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprinted:
+    value: int
+
+
 OfExchange: TypeAlias = Begin | Answer | Decode | DecodeAndMix | Mix
-OfIncrement: TypeAlias = CheckIncrement | Apply
+OfIncrement: TypeAlias = CheckIncrement | Apply | Fingerprint
 
 Result = Any
-"""Checked, Stepped, Sealed, Turn, Frozen, Sampled, Compared, Published, Inspected, Measured, EpochApplied, Digested
-or None, as each job says."""
+"""Checked, Stepped, Sealed, Turn, Frozen, Sampled, Compared, Published, Inspected, Measured, EpochApplied, Digested,
+Fingerprinted or None, as each job says."""

@@ -1,10 +1,10 @@
-"""What peers say to each other: one frozen type a message, append-only ids, a limit on every field.
+"""What peers say to each other: one frozen type a message, a limit on every field.
 
 A message is a small header; vectors never stand in it but travel as raw buffers behind it (see `wire`).
-Lengths are in bytes, times in seconds. Nothing here may hold behaviour beyond construction.
+Lengths are in bytes, times in seconds. Nothing here may hold behaviour beyond construction. What is said of rumours
+stands in `rumour_messages`; ids, and how a message travels, in `catalogue`.
 
-Adding a message: append it to `MESSAGES` with the next id. Never reuse an id, never reorder fields; a new
-field goes last and has a default.
+Never reorder the fields of a message; a new field goes last and has a default.
 """
 
 from __future__ import annotations
@@ -36,18 +36,6 @@ MAX_LEASES: Final = 24
 """blocks that one peer says it has open"""
 MAX_READERS: Final = 24
 """readers of a data set in one message"""
-MAX_PARTS: Final = 60
-"""parts of one rumour's payload"""
-MAX_PART: Final = 1 << 20
-"""bytes of one part"""
-MAX_SEQUENCE: Final = 15
-"""rumours are counted from 0 in each epoch: 16 of one origin's life at the most"""
-MAX_NAMES: Final = 64
-"""rumours named in one message"""
-MAX_WANTS: Final = 48
-"""rumours asked for in one message"""
-MAX_MARKS: Final = 16
-"""epochs in one message"""
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -66,12 +54,6 @@ Rate = Annotated[float, Meta(ge=125e3)]
 """bytes a second each way, at least 1 Mbit/s; infinity means "as fast as it goes\""""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
-RumourName = Annotated[bytes, Meta(min_length=32, max_length=32)]
-"""The hash of what its origin signed."""
-NO_BASE: Final = bytes(16)
-"""in the place of a founding's name: there is no state"""
-PartSet = Annotated[int, Meta(ge=0, le=(1 << MAX_PARTS) - 1)]
-"""Bit k stands for part k."""
 
 
 class Lane(enum.IntEnum):
@@ -218,7 +200,8 @@ class Accept(Message, frozen=True):
 
 
 class Refuse(Message, frozen=True):
-    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec, apart."""
+    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec, apart, aside (for proven faults,
+    for a while)."""
 
     exchange: U63
     reason: Reason
@@ -482,186 +465,6 @@ class MomentsRefuse(Message, frozen=True):
 
     transfer: U63
     reason: Reason
-
-
-# -- rumours, told to everybody (Plumtree) ---------------------------------------------------------------------
-
-
-class Rumour(Message, frozen=True):
-    """One peer's increment of one round, as its origin signed it; all but `hops` is signed. Buffers: [size and hash of
-    each part], or none when it is only shown as a proof."""
-
-    origin: PeerId
-    incarnation: U32
-    epoch: U32
-    """clock // span"""
-    sequence: Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)]
-    """counts the origin's rumours in this epoch"""
-    weight: Weight
-    """p: the increment's share, fixed by the origin"""
-    clock: U63
-    """the network's clock when the increment was cut, in steps"""
-    samples: U63
-    size: Annotated[int, Meta(ge=1, le=MAX_PARTS * MAX_PART)]
-    """bytes of the payload"""
-    parts: Annotated[int, Meta(ge=1, le=MAX_PARTS)]
-    root: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """hash of the sizes and hashes of the parts"""
-    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
-    hops: Annotated[int, Meta(ge=1, le=255)] = 1
-    """links from the origin to the receiver"""
-
-
-class RumourPart(Message, frozen=True):
-    """One part. Buffers: [payload]."""
-
-    name: RumourName
-    part: Annotated[int, Meta(ge=0, le=MAX_PARTS - 1)]
-
-
-class Got(Message, frozen=True):
-    """The receiver of a rumour wants it, and has these parts."""
-
-    name: RumourName
-    have: PartSet
-
-
-class IHave(Message, frozen=True):
-    """The sender has these rumours whole, or the proof against those who sent some (Plumtree's lazy push)."""
-
-    epoch: U32
-    names: Annotated[tuple[RumourName, ...], Meta(min_length=1, max_length=MAX_NAMES)]
-    hops: Annotated[int, Meta(ge=1, le=255)] = 255
-    """links from the origin to the receiver through the sender; 255 for many or unknown"""
-
-
-class Want(Struct, frozen=True, array_like=True):
-    name: RumourName
-    have: PartSet
-
-
-class Graft(Message, frozen=True):
-    """Send what I lack of these, and push me rumours of their origins from now on."""
-
-    wants: Annotated[tuple[Want, ...], Meta(min_length=1, max_length=MAX_WANTS)]
-
-
-class Prune(Message, frozen=True):
-    """Do not push me these, nor others of their origins; or: you cannot have these from me."""
-
-    names: Annotated[tuple[RumourName, ...], Meta(max_length=MAX_NAMES)] = ()
-    link: bool = True
-    """False: and we are no neighbours any more"""
-
-
-class Stage(enum.IntEnum):
-    """How far an epoch is, by the clock as its sender knows it."""
-
-    OPEN = 0
-    CLOSED = 1
-    """as good as complete: its samples weigh what comes after"""
-    SETTLED = 2
-    """never to change"""
-
-
-class EpochMark(Struct, frozen=True, array_like=True):
-    epoch: U32
-    stage: Stage
-    count: U32
-    digest: Digest
-    """of the set of rumours, whatever their order"""
-
-
-class EpochDigest(Message, frozen=True):
-    """Which rumours the sender has of each epoch since `first`; epochs not listed have none. Buffers: [signature of
-    the sender over all of it but `reply` and `link`]."""
-
-    first: U32
-    """the first that is not settled"""
-    marks: Annotated[tuple[EpochMark, ...], Meta(max_length=MAX_MARKS)]
-    reply: bool
-    """if the receiver's differ, which are they?"""
-    link: bool = False
-    """the sender has chosen the receiver as a neighbour"""
-    base: Digest = NO_BASE
-    """names the founding that the sender's state goes back to"""
-
-
-MESSAGES: Final[dict[int, type[Message]]] = {
-    1: Ping,
-    2: Pong,
-    3: PingRequest,
-    4: Nack,
-    5: PushPull,
-    6: Offer,
-    7: Accept,
-    8: Refuse,
-    9: Ranges,
-    10: Data,
-    11: Ack,
-    12: Ask,
-    13: Miss,
-    14: Void,
-    15: End,
-    16: StateRequest,
-    17: StateManifest,
-    18: StateAsk,
-    19: StateChunk,
-    20: StateRefuse,
-    21: Standing,
-    22: StateProbe,
-    23: StateSample,
-    24: Lineage,
-    25: Coverage,
-    26: MomentsRequest,
-    27: MomentsManifest,
-    28: MomentsAsk,
-    29: MomentsChunk,
-    30: MomentsRefuse,
-    31: Rumour,
-    32: RumourPart,
-    33: Got,
-    34: IHave,
-    35: Graft,
-    36: Prune,
-    37: EpochDigest,
-}
-"""Append only."""
-
-BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
-    Ranges: (1, 1),
-    Data: (1, MAX_FRAMES - 1),
-    Ack: (0, MAX_FRAMES - 1),
-    StateManifest: (3, 4),
-    StateChunk: (1, 1),
-    StateSample: (1, 1),
-    Coverage: (2, 2),
-    MomentsManifest: (2, 2),
-    MomentsChunk: (1, 1),
-    Rumour: (0, 1),
-    RumourPart: (1, 1),
-    EpochDigest: (1, 1),
-}
-"""How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
-
-DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
-    {
-        Ranges,
-        Data,
-        Ack,
-        Ask,
-        Miss,
-        Void,
-        StateManifest,
-        StateChunk,
-        StateSample,
-        MomentsManifest,
-        MomentsChunk,
-        Rumour,
-        RumourPart,
-    }
-)
-"""Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
 
 
 def short(peer: bytes) -> str:

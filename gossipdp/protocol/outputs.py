@@ -1,18 +1,19 @@
 """Where the state machines of one peer put what they want done: messages, events and jobs, in order.
 
-A plain collector. It knows no machine, and no machine sees what another put in.
+A plain collector. It knows no machine, and no machine sees what another put in; but one may listen to all events.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gossipdp.protocol import wire
+from gossipdp.protocol.catalogue import DATA_LANE
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.jobs import Job
-from gossipdp.protocol.messages import DATA_LANE, Lane, Message
+from gossipdp.protocol.messages import Lane, Message
 from gossipdp.protocol.wire import Buffer
 
 
@@ -36,6 +37,7 @@ class Outputs:
         self.messages: deque[Envelope] = deque()
         self.events: deque[Event] = deque()
         self.jobs: deque[Job] = deque()
+        self.listener: Callable[[Event], None] = lambda event: None
 
     def send(self, to: bytes, message: Message, buffers: Sequence[Buffer] = (), *, address: str = "") -> int:
         """Queue `message`; returns its size in bytes, all frames together."""
@@ -46,6 +48,7 @@ class Outputs:
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
+        self.listener(event)
 
     def ask(self, job: Job) -> None:
         self.jobs.append(job)

@@ -14,14 +14,15 @@ from random import Random
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs, wire
+from gossipdp.protocol.attaching import Attaching
 from gossipdp.protocol.averaging import Averaging
+from gossipdp.protocol.conduct import Conduct
 from gossipdp.protocol.events import (
     Event,
     Left,
     MemberChanged,
     MessageDropped,
     RoundSettled,
-    SessionRefused,
     SnapshotTaken,
     StateReady,
 )
@@ -36,7 +37,6 @@ from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
-from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.sharding import Sharding
 from gossipdp.protocol.spreading import Spreading
 from gossipdp.protocol.transfer import Joiner
@@ -67,6 +67,8 @@ class Peer:
         # Membership's news passes through here on its way out, for averaging and transfer live by it.
         self._news = Outputs()
         self._news.messages = self._outputs.messages
+        self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin)
+        self._outputs.listener = self.conduct.heard
         self._random = random
         self.progress = ProgressBoard(me.id)
         self.membership = Membership(
@@ -101,6 +103,7 @@ class Peer:
         )
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
+        joiner = partial(joiner, shuns=self.conduct.shuns)
         self._origin = Origin(
             self.membership,
             self.progress,
@@ -123,13 +126,15 @@ class Peer:
             hold=self._strategy.hold,
             done=self._resynced,
         )
-        self.averaging.apart = self._reunion.apart
+        self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
+        self._attaching = Attaching(
+            self.rounds, self.moments, self._outputs, config.most_chunk, lambda: self._origin.founder
+        )
         self._remembered: list[Member] = []
         self._took = ""
         self.model: Model | None = None
-        self._pending_schema: bytes | None = None
-        self._wants_moments = self._left = False
-        self._fetched_from = self._founding_schema = b""
+        self._left = False
+        self._fetched_from = b""
         self._clock = self._steps = self._samples = self._rounds_before = 0
         self._unsettled = 0
         """the snapshot whose exchanges training waits for"""
@@ -160,13 +165,12 @@ class Peer:
 
         moments: it begins with an empty optimizer, and has a use for `self.moments.held`.
         """
-        self._pending_schema, self._wants_moments = schema, moments and self.config.moments
-        self._try_attach()
+        self._attaching.came(schema, self.model, moments=moments and self.config.moments)
         self._step(now)
 
     def detach(self, now: float) -> None:
         """The training process is gone."""
-        self._pending_schema = None
+        self._attaching.gone()
         self.pacing.detached()
         self.rounds.detach()
         self._step(now)
@@ -281,9 +285,9 @@ class Peer:
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
-                    self._has_model(self._founding_schema, "founded", 0, 0)
+                    self._has_model(self._attaching.founding, "founded", 0, 0)
                 elif isinstance(job, jobs.Found):
-                    self._try_attach()
+                    self._attaching.let_in(self.model)
                 if self.rounds.finished_round:
                     self.rounds.finished_round = False
                     self._round_done(now)
@@ -376,6 +380,8 @@ class Peer:
 
     def _step(self, now: float) -> None:
         """What follows from news, whichever input brought it."""
+        if self.conduct.judge(now):
+            self.averaging.step(now)
         if self._took:
             missing = self._remembered if self._took == "restored" else []
             self._reunion.ready(self._fetched_from, missing, now)
@@ -395,11 +401,7 @@ class Peer:
             self.spreading.step(self.clock, now)
             self._reunion.astray = self.spreading.astray
         self._reunion.step(now)
-        if self._wants_moments and self._pending_schema is not None and self.model is not None:
-            others = self.membership.alive
-            if not self.moments.seek(self.model.schema, lambda: [m.id for m in others()], self._fetched_from, now):
-                self._wants_moments = False
-                self._try_attach()
+        self._attaching.seek_moments(self.model, partial(self._trusted, now), self._fetched_from, now)
         if self.rounds.held != bool(self._reunion.reason):
             self.rounds.held = bool(self._reunion.reason)
             if self.rounds.held:
@@ -418,31 +420,16 @@ class Peer:
     def _current_model(self) -> Model | None:
         return None if self.model is None else replace(self.model, clock=self.clock, rounds=self.rounds.rounds)
 
-    # -- the model --------------------------------------------------------------------------------------------
+    def _akin(self, peer: bytes) -> bool:
+        """Does that member run this peer's own software?"""
+        other, me = self.membership.members.get(peer), self.membership.me
+        return other is not None and (other.version, other.software) == (me.version, me.software)
 
-    def _try_attach(self) -> None:
-        """Open a session for the waiting training process, found with it, or let it wait for the model."""
-        if self._pending_schema is None:
-            return
-        if self.model is not None:
-            if self.model.schema_bytes != self._pending_schema:
-                difference = self.model.schema.first_difference(Schema.from_bytes(self._pending_schema))
-                self._outputs.emit(SessionRefused("GD-301", difference))
-            elif self._wants_moments:
-                return  # `_step` sees to them, and comes back
-            else:
-                self.rounds.attach(found=False)
-            self._pending_schema = None
-        elif self.rounds.founding:
-            # The process whose model is being taken has been replaced; the new one waits for the outcome.
-            self.rounds.detach()
-        elif self._origin.founder:
-            self._founding_schema, self._pending_schema = self._pending_schema, None
-            schema = Schema.from_bytes(self._founding_schema)
-            width = chunk_parameters(schema.size, self.config.most_chunk)
-            self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
-            self.rounds.allocate(-(-schema.size // width), schema.size)
-            self.rounds.attach(found=True)
+    def _trusted(self, now: float) -> list[bytes]:
+        """Who is alive and not set aside."""
+        return [member.id for member in self.membership.alive() if not self.conduct.shuns(member.id, now)]
+
+    # -- the model --------------------------------------------------------------------------------------------
 
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         self.model = Model.of(schema_bytes, self.config.averaging.settings, self.config.most_chunk, clock, rounds)
@@ -460,7 +447,7 @@ class Peer:
         self._took = origin
         self._outputs.emit(StateReady(origin, self._clock))
         self.pacing.set()
-        self._try_attach()
+        self._attaching.let_in(self.model)
 
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another's now, `clock` steps and `rounds` old."""

@@ -11,6 +11,7 @@ from typing import Literal
 from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.freezing import TransferConfig
 from gossipdp.protocol.membership import MembershipConfig
+from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.schema import MOST, MOST_EXACT
 from gossipdp.protocol.spreading import SpreadingConfig
 
@@ -24,6 +25,7 @@ class PeerConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     spreading: SpreadingConfig = field(default_factory=SpreadingConfig)
     """of epidemic"""
+    quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
     algorithm: Literal["pairwise", "epidemic"] = "pairwise"
     every: int = 50
     """H, inner steps a round, after the warm start"""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.messages import MAX_PART, MAX_PARTS, EpochDigest, Rumour
+from gossipdp.protocol.rumour_messages import MAX_PART, MAX_PARTS, EpochDigest, Rumour
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Part", "digest_name", "make", "name_of", "part_hash", "table_of", "unpack_table", "void_name"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gossipdp.protocol.messages import Rumour
 from gossipdp.protocol.rumour_header import Part
+from gossipdp.protocol.rumour_messages import Rumour
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["MAX_OPEN", "Record", "Store"]
@@ -53,8 +53,6 @@ class Store:
         self._open: dict[bytes, int] = {}
         """by origin, how many are not complete"""
         self.bytes = 0
-        self.evicted = 0
-        """payloads dropped to make room"""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -109,7 +107,6 @@ class Store:
         for record in sorted(idle, key=lambda each: each.rumour.epoch):
             self.drop(record.name)
             self._dropped(record.name)
-            self.evicted += 1
             if self.bytes + size <= self._most:
                 break
         return True

@@ -14,8 +14,9 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epochs import AHEAD, GRACE, KEPT, MAX_HELD, MAX_LIVES, MAX_RUMOURS, SETTLE, Epochs, Settled
-from gossipdp.protocol.messages import MAX_BUFFER, NO_BASE, U32, U63, Digest, Rumour
+from gossipdp.protocol.messages import MAX_BUFFER, U32, U63, Digest
 from gossipdp.protocol.rumour_header import name_of
+from gossipdp.protocol.rumour_messages import NO_BASE, Rumour
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Summary", "pack", "unpack"]

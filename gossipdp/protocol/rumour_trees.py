@@ -15,10 +15,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from gossipdp.protocol.epochs import Epochs
-from gossipdp.protocol.messages import MAX_NAMES, MAX_WANTS, Got, Graft, IHave, Prune, Rumour, RumourPart, Want
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rumour_fetching import Fetches
 from gossipdp.protocol.rumour_links import HEADER, Link, Links
+from gossipdp.protocol.rumour_messages import MAX_NAMES, MAX_WANTS, Got, Graft, IHave, Prune, Rumour, RumourPart, Want
 from gossipdp.protocol.rumour_store import Record, Store
 
 __all__ = ["Trees"]
@@ -119,7 +119,7 @@ class Trees:
         """Push it along the tree, or what may become one."""
         origin = record.rumour.origin
         for link in self._links.near():
-            if link.peer not in (origin, record.upstream) and link.eager.get(origin) is not False:
+            if link.peer != origin and link.eager.get(origin) is not False:
                 link.push(record)
                 self._pump(link, now)
 

@@ -31,7 +31,11 @@ from gossipdp.protocol import rumour_summary
 from gossipdp.protocol.epoch_talk import EpochTalk
 from gossipdp.protocol.epochs import Epochs, EpochSet, Verdict
 from gossipdp.protocol.events import EpochClosed, EpochSettled, RumourReceived, RumourVoided, UpdateRefused
-from gossipdp.protocol.messages import (
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rumour_fetching import Fetches
+from gossipdp.protocol.rumour_header import make, name_of, part_hash, unpack_table, void_name
+from gossipdp.protocol.rumour_links import Links
+from gossipdp.protocol.rumour_messages import (
     MAX_PART,
     MAX_PARTS,
     MAX_SEQUENCE,
@@ -44,10 +48,6 @@ from gossipdp.protocol.messages import (
     Rumour,
     RumourPart,
 )
-from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rumour_fetching import Fetches
-from gossipdp.protocol.rumour_header import make, name_of, part_hash, unpack_table, void_name
-from gossipdp.protocol.rumour_links import Links
 from gossipdp.protocol.rumour_store import Record, Store
 from gossipdp.protocol.rumour_trees import Trees
 from gossipdp.protocol.wire import Buffer
@@ -310,16 +310,6 @@ class Rumours:
         self._fetches.lost(peer, now)
         self._talk.greet()
         self._trees.step(now)
-
-    def weight(self, samples: int, epoch: int) -> float | None:
-        """p: the share of `samples` in those of a closed epoch; None if it has none or is not remembered. What has
-        agreed on the epoch agrees on it."""
-        total = self._epochs.samples(epoch)
-        return min(1.0, samples / total) if total else None
-
-    def closed(self, clock: int) -> int:
-        """The epoch by which an increment cut at `clock` is weighed, the last that had closed; negative for none."""
-        return self._epochs.closes(clock)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 

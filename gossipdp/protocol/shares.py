@@ -7,13 +7,15 @@ of peers.
 an epoch: so many samples an epoch does this sender make. A round need not be as long as an epoch for that. S is a mean
 over the last epochs, for an epoch may have two rounds of a peer, or none. Who has come since then is not in S: it is
 taken for as fast as the others, or a network that grows from 1 to 2 would for some epochs move twice as far as it
-should. Until anything is closed, all are taken for equally fast.
+should. An epoch in which somebody came has some of that one's samples, and does not tell how many it makes: S is of
+those after it, or while there are none of those before. Until anything is closed, all are taken for equally fast.
 
 What receivers do follows from p alone, so none of this has to be agreed on. No message and no vector is here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gossipdp.protocol.events import EpochClosed
@@ -34,7 +36,8 @@ class Shares:
     def closed(self, event: EpochClosed) -> None:
         """An epoch is as good as complete."""
         self._closed[event.epoch] = event
-        for epoch in sorted(self._closed)[:-MEAN]:
+        # One more tells whether somebody came in the next.
+        for epoch in sorted(self._closed)[: -MEAN - 1]:
             del self._closed[epoch]
 
     def forget(self) -> None:
@@ -48,7 +51,22 @@ class Shares:
             counting.pop(0)  # before there was anybody
         if not counting or not samples:
             return 1.0 / members
-        all_samples = sum(event.samples for event in counting) / len(counting)
-        newcomers = max(1.0, members / max(event.origins for event in counting))
         own = samples * self._span / max(1, steps)
-        return min(1.0, own / (all_samples * newcomers))
+        return min(1.0, own / _all_samples(counting, members))
+
+
+def _all_samples(counting: Sequence[EpochClosed], members: int) -> float:
+    """S, from closed epochs in order, the first of which has samples."""
+    grown = max((number for number in range(1, len(counting)) if _grew(counting, number)), default=0)
+    if grown and grown + 1 == len(counting):
+        return members * max(event.samples / max(1, event.origins) for event in counting[:grown])
+    since = counting[grown + 1 :] if grown else counting[-MEAN:]
+    if not any(event.samples for event in since):
+        since = counting[:1]
+    newcomers = max(1.0, members / max(event.origins for event in since))
+    return newcomers * sum(event.samples for event in since) / len(since)
+
+
+def _grew(counting: Sequence[EpochClosed], number: int) -> bool:
+    """Was this the first epoch of one more than ever before?"""
+    return counting[number].origins > max(event.origins for event in counting[:number])

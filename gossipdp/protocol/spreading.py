@@ -24,34 +24,26 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import increments, jobs
-from gossipdp.protocol.applying import Applying
-from gossipdp.protocol.epochs import GRACE, QUORUM, SETTLE
+from gossipdp.protocol.applying import Applying, Terms
+from gossipdp.protocol.epochs import AHEAD, GRACE, QUORUM, SETTLE
 from gossipdp.protocol.events import (
     EpochClosed,
     EpochDiverged,
+    EpochFingerprinted,
+    EpochSettled,
     IncrementPublished,
     RumourReceived,
     RumourVoided,
     UpdateRefused,
 )
+from gossipdp.protocol.fingerprints import Fingerprints
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.membership import Membership
-from gossipdp.protocol.messages import (
-    NO_BASE,
-    EpochDigest,
-    Got,
-    Graft,
-    IHave,
-    Member,
-    Message,
-    Prune,
-    Rumour,
-    RumourPart,
-    State,
-)
+from gossipdp.protocol.messages import Member, Message, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer
+from gossipdp.protocol.rumour_messages import NO_BASE, EpochDigest, Got, Graft, IHave, Prune, Rumour, RumourPart
 from gossipdp.protocol.rumours import Rumours, RumoursConfig
 from gossipdp.protocol.shares import Shares
 from gossipdp.protocol.turns import Turns
@@ -72,12 +64,12 @@ class SpreadingConfig:
     """All of it but times has to be the same for all peers of a network."""
 
     rumours: RumoursConfig = field(default_factory=RumoursConfig)
-    compressor: str = "topk128"
+    compressor: str = "topk256"
     whole_until: int = 0
     """steps of the network's clock until which increments travel whole, if the model is small enough: in the warm start
     peers agree on all of every step, not on the largest of it"""
-    lr: float = 1.0
-    """alpha"""
+    lr: float = 2.0
+    """alpha; 1 where increments travel whole, for then nothing waits in the residual, and all of the way is gone"""
     beta: float = 0.95
     """share of the residual that is kept from round to round"""
 
@@ -91,6 +83,7 @@ class _Round:
     samples: int
     payloads: list[Buffer] = field(default_factory=list)
     share: float = 1.0
+    fingerprint: int = 0
     made: bool = False
 
 
@@ -128,8 +121,15 @@ class Spreading:
             now=now,
         )
         self._turns = Turns()
-        self._applying = Applying(self._turns, outputs, self._compressor, config.lr, self._moved)
+        self._applying = Applying(self._turns, outputs, self._terms, self._moved)
         self._shares = Shares(config.rumours.span)
+        self._fingerprints = Fingerprints()
+        self._fingerprinted = (0, 0)
+        """the epoch of which a fingerprint is being taken, and that of the chunks so far"""
+        self._newest: dict[bytes, int] = {}
+        """the network's clock at the last increment of each other that was applied"""
+        self._since = self._before_last = 0
+        """the network's clock at the own round before this one, and at the one before that"""
         self.model: Model | None = None
         self._live: list[bytes] = []
         self._lives: dict[bytes, int] = {}
@@ -166,6 +166,7 @@ class Spreading:
         base = self._clock.to_bytes(8, "big") + hashlib.blake2b(name, digest_size=8).digest()
         self._shared_at = None
         self._shares.forget()
+        self._begin_fingerprints()
         self._rumours.found(self._now, base)
         self._hear()
 
@@ -181,7 +182,12 @@ class Spreading:
         else:
             self._astray = ()
         self._shared_at = self._clock
+        self._begin_fingerprints()
         self._hear()
+
+    def _begin_fingerprints(self) -> None:
+        """Whoever gave this state has what it has from clocks that were not much ahead of this one."""
+        self._fingerprints.begin(self._clock // self._config.rumours.span + AHEAD)
 
     def hold(self, held: bool, now: float) -> bool:
         """While `held` the state is being replaced: nothing else is done to it. True once nothing is under way."""
@@ -229,7 +235,8 @@ class Spreading:
             steps = self._clock - self._published_at
             weight = self._shares.of(self._samples, steps, self._members())
             self._round = _Round(weight, self._clock, self._samples)
-            run(Outer(self._config.lr, 0.0))
+            run(Outer(self._terms(self._clock).lr, 0.0))
+        self._before_last, self._since = self._since, self._published_at
         self._samples, self._published_at = 0, self._clock
         return True
 
@@ -243,20 +250,21 @@ class Spreading:
         if self._lone:
             return jobs.OuterStep(chunk, 1.0, 0.0, applied)
         assert self._round is not None
-        config, seed = self._config, self._random.getrandbits(63)
-        compressor = self._compressor(self._round.clock)
-        return jobs.Publish(chunk, compressor, config.lr, config.beta, self._round.weight, applied, seed)
+        beta, seed = self._config.beta, self._random.getrandbits(63)
+        compressor, lr = self._terms(self._round.clock)
+        return jobs.Publish(chunk, compressor, lr, beta, self._round.weight, applied, seed)
 
-    def _compressor(self, clock: int) -> str:
-        """How an increment cut at `clock` travels: it follows from what all know."""
+    def _terms(self, clock: int) -> Terms:
+        """How an increment cut at `clock` travels, and how far it moves: it follows from what all know."""
         assert self.model is not None
         whole = clock < self._config.whole_until and increments.fit(self.model.chunks, 2 * self.model.chunk_parameters)
-        return WHOLE if whole else self._config.compressor
+        return Terms(WHOLE, 1.0) if whole else Terms(self._config.compressor, self._config.lr)
 
     def published(self, chunk: int, result: jobs.Published) -> None:
         assert self._round is not None and chunk == len(self._round.payloads)
         self._round.payloads.append(result.payload)
         self._round.share = min(self._round.share, result.share)
+        self._round.fingerprint += result.fingerprint
 
     def end(self) -> None:
         if self._round is not None:
@@ -271,6 +279,7 @@ class Spreading:
         if told is None:
             # It was asked for before, so this is as good as never; and then this peer's state is nobody's.
             self._astray = tuple(self._live)
+        self._fingerprints.added(made.clock // self._config.rumours.span, made.fingerprint)
         self._outputs.emit(IncrementPublished(sum(map(len, parts)), made.weight, made.share))
         self._round = None
         self._turns.over()
@@ -357,8 +366,11 @@ class Spreading:
 
     @property
     def satisfied(self) -> bool:
-        """The round is on its way, and whatever has come is applied."""
-        return self._turns.idle
+        """The round is on its way, whatever has come is applied, and a round of everybody else who takes part has come:
+        of whom one came since this peer's last but one, another since its last. If an epoch is as long as a round, that
+        is what the epoch has. A fast peer so waits for the slowest, and for who has stopped once."""
+        late = (self._before_last < at <= self._since for peer, at in self._newest.items() if peer in self._live)
+        return self._turns.idle and (self._held or not any(late))
 
     @property
     def traffic(self) -> dict[str, int]:
@@ -391,16 +403,41 @@ class Spreading:
                 case EpochClosed():
                     self._shares.closed(event)
                     self._outputs.emit(event)
+                case EpochSettled(epoch):
+                    self._outputs.emit(event)
+                    self._turns.ask(partial(self._begin_fingerprint, epoch))
                 case _:
                     self._outputs.emit(event)
 
     def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
-        """The result of a CheckIncrement or an Apply."""
+        """The result of a CheckIncrement, an Apply or a Fingerprint."""
         self._now = now
-        self._applying.job_done(job, result)
+        if isinstance(job, jobs.Fingerprint):
+            self._chunk_fingerprinted(job.chunk, result)
+        else:
+            self._applying.job_done(job, result)
 
-    def _moved(self) -> None:
+    def _moved(self, rumour: Rumour, fingerprint: int) -> None:
+        self._newest[rumour.origin] = max(rumour.clock, self._newest.get(rumour.origin, 0))
+        self._fingerprints.added(rumour.epoch, fingerprint)
         self.applied()
+
+    def _begin_fingerprint(self, epoch: int) -> bool:
+        # A state that nobody shares is not in integers, and one that is to be replaced is nobody's.
+        if self._held or self._alone() or not self._fingerprints.tells(epoch):
+            return False
+        self._fingerprinted = epoch, 0
+        self._outputs.ask(jobs.Fingerprint(0))
+        return True
+
+    def _chunk_fingerprinted(self, chunk: int, result: jobs.Fingerprinted) -> None:
+        assert self.model is not None
+        epoch, anchor = self._fingerprinted[0], self._fingerprinted[1] + result.value
+        self._fingerprinted = epoch, anchor
+        if chunk + 1 < self.model.chunks:
+            return self._outputs.ask(jobs.Fingerprint(chunk + 1))
+        self._outputs.emit(EpochFingerprinted(epoch, self._fingerprints.at(epoch, anchor)))
+        self._turns.over()
 
     # -- whose state is the network's ---------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Joiner:
     Args:
         take: makes the job that takes a chunk in, of its number, payload and hash. With another than `Adopt` the model
             has its room already.
+        shuns: who is not to be asked at this time.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Joiner:
         *,
         settings: bytes,
         take: Callable[[int, Buffer, bytes], jobs.Job] = jobs.Adopt,
+        shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._settings, self._take, self._exact = settings, take, config.exact
+        self._settings, self._take, self._shuns, self._exact = settings, take, shuns, config.exact
         self._most = MOST_EXACT if config.exact else MOST
         self._judge = Judge(outputs, random, config.witness)
         self._members: Sequence[bytes] = ()
@@ -83,13 +85,13 @@ class Joiner:
 
     def seek(self, candidates: Sequence[bytes], now: float) -> None:
         """Ask one of `candidates` if no source is at work; others of them may be asked about it."""
-        self._members = candidates
+        self._members = candidates = [peer for peer in candidates if not self._shuns(peer, now)]
         if self.done or self._complete or self.source is not None or self._retry_at is not None or not candidates:
             return
         fresh = [peer for peer in candidates if peer not in self.refusals]
         if not fresh:
             self.refusals.clear()
-            fresh = list(candidates)
+            fresh = candidates
         self.source = self._random.choice(fresh)
         self._transfer += 1
         self._fetching, self._sought_at = False, now

@@ -14,15 +14,8 @@ import msgpack
 import msgspec
 
 from gossipdp.errors import LocalProtocolError, RemoteProtocolError
-from gossipdp.protocol.messages import (
-    BUFFERS,
-    MAX_BUFFER,
-    MAX_FRAMES,
-    MAX_HEADER,
-    MESSAGES,
-    PROTOCOL_VERSION,
-    Message,
-)
+from gossipdp.protocol.catalogue import BUFFERS, MESSAGES
+from gossipdp.protocol.messages import MAX_BUFFER, MAX_FRAMES, MAX_HEADER, PROTOCOL_VERSION, Message
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Anything contiguous with the buffer protocol."""

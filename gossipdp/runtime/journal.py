@@ -82,6 +82,11 @@ class Journal:
                 self.trouble(code, text, now)
             case events.UpdateRefused(peer, reason):
                 self.trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.Struck(peer, reason, strikes, pause) if pause:
+                told = "GD-402 %s is set aside for %.0f s after %d strikes, the last: %s"
+                log.warning(told, short(peer), pause, strikes, reason, extra={"code": "GD-402", "partner": peer.hex()})
+            case events.Struck(peer, reason, strikes):
+                log.warning("strike %d of %s: %s", strikes, short(peer), reason, extra={"partner": peer.hex()})
             case events.ChunksInDoubt(partner, count):
                 log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
 

@@ -111,6 +111,8 @@ class Metrics:
         self._updates_refused = counter(
             "updates_refused_total", "Payloads refused before touching the anchor.", "reason"
         )
+        self._strikes = counter("strikes_total", "Proven faults of other members, by what was wrong.", "reason")
+        self._set_aside = gauge("members_set_aside", "Members this peer does not average with for their strikes.")
         self._compression = gauge("compression_ratio", "fp32 bytes of the parameters exchanged over bytes received.")
         # transport
         self._sent = counter("sent_bytes_total", "Bytes of whole frames sent.", "peer", "lane")
@@ -195,6 +197,8 @@ class Metrics:
                 self._in_doubt.inc(count)
             case events.UpdateRefused(_, reason):
                 self._updates_refused.labels(self._reason("updates", reason)).inc()
+            case events.Struck(_, reason):
+                self._strikes.labels(self._reason("strikes", reason)).inc()
             case events.StateJudged(_, witness, plausible):
                 self._judged.labels("unvouched" if not witness else "plausible" if plausible else "denied").inc()
             case events.ResyncBegan(reason):
@@ -256,6 +260,7 @@ class Metrics:
         self._round.set(peer.rounds.rounds)
         self._clock_steps.set(peer.clock)
         self._ratio.set(peer.pacing.ratio)
+        self._set_aside.set(len(peer.conduct.aside(self._clock())))
         self.set_training(
             steps=status.steps,
             samples=status.samples,

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gossipdp.codecs import CODECS
+from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Lane, State, short
 from gossipdp.protocol.peer import Peer
@@ -22,13 +22,14 @@ __all__ = ["Status"]
 
 MAX_INVITED: Final = 4
 """addresses in an invite"""
+MAX_FINGERPRINTS: Final = 8
+"""newest epochs of which the fingerprint is told"""
 
 
 @dataclass
 class _Partner:
     last_exchange: float = math.nan
     exchanges: int = 0
-    strikes: int = 0
 
 
 @dataclass
@@ -56,10 +57,13 @@ class Status:
     blocks: int = 0
     escalated: int = 0
     exchanged_bytes: int = 0
-    """received in exchanges, those that mixed nothing included"""
+    """received in exchanges, those that mixed nothing included; or as increments, each once"""
     exchanged_parameters: float = 0.0
     formula_bytes: float = 0.0
-    """what the codecs say these exchanges cost, with the escalations that were counted"""
+    """what the codecs say these exchanges cost, with the escalations that were counted; or the compressors, of the
+    increments"""
+    fingerprints: dict[int, int] = field(default_factory=dict)
+    """of this replica at the end of epochs that have settled"""
     distance: float = math.nan
     loss: float = math.nan
     stall_seconds: float = 0.0
@@ -82,11 +86,16 @@ class Status:
                 self._exchange(event)
             case events.IncrementApplied():
                 self._increment(event)
+            case events.EpochFingerprinted(epoch, fingerprint):
+                self.fingerprints[epoch] = fingerprint
+                if len(self.fingerprints) > MAX_FINGERPRINTS:
+                    del self.fingerprints[min(self.fingerprints)]
             case events.ChunksInDoubt(_, count):
                 self.in_doubt += count
             case events.UpdateRefused(peer, reason):
-                self._of(peer).strikes += 1
                 self.notices.append(f"GD-402 update of {short(peer)} refused: {reason}")
+            case events.Struck(peer, _, strikes, pause) if pause:
+                self.notices.append(f"GD-402 {short(peer)} set aside for {pause:.0f} s after {strikes} strikes")
             case events.Notice(code, text):
                 self.notices.append(f"{code} {text}")
             case events.TransferProgress(source, chunks, of):
@@ -106,7 +115,10 @@ class Status:
         origin.last_exchange = time.monotonic()
         self.last_partner = event.origin
         if self.peer.model is not None:
-            self.exchanged_parameters += self.peer.model.schema.size
+            schema = self.peer.model.schema
+            self.exchanged_parameters += schema.size
+            self.formula_bytes += COMPRESSORS[event.compressor].most_bytes(schema.trainable)
+            self.formula_bytes += COMPRESSORS["whole"].most_bytes(schema.size - schema.trainable)
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
         self.exchanges[event.result] += 1
@@ -197,6 +209,7 @@ class Status:
             "resyncing": peer.resyncing,
             "resyncs": dict(self.resyncs),
             "apart": len(peer.apart),
+            "set_aside": [other.hex() for other in peer.conduct.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "round": peer.rounds.rounds,
             "clock": peer.clock,
@@ -210,6 +223,7 @@ class Status:
             "exchanges": dict(self.exchanges),
             "algorithm": peer.config.algorithm,
             "rumour_bytes": {} if peer.spreading is None else peer.spreading.traffic,
+            "fingerprints": {str(epoch): f"{value:016x}" for epoch, value in sorted(self.fingerprints.items())},
             "exchanged_bytes": self.exchanged_bytes,
             "exchanged_parameters": self.exchanged_parameters,
             "formula_bytes": self.formula_bytes,
@@ -235,7 +249,7 @@ class Status:
         """The answer to `members`, this peer first, then by name."""
         peer, counters = self.peer, self.transport.counters
         reports = {report.id: report for report in peer.progress.reports()}
-        clock = peer.clock
+        clock, now = peer.clock, time.monotonic()
         rows = []
         for member in peer.membership.members.values():
             report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
@@ -256,9 +270,9 @@ class Status:
                     "lag": None if report is None else max(0, clock - report.clock),
                     "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
                     "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
-                    "last_exchange": _number(time.monotonic() - partner.last_exchange),
+                    "last_exchange": _number(now - partner.last_exchange),
                     "exchanges": partner.exchanges,
-                    "strikes": partner.strikes,
+                    "strikes": peer.conduct.strikes(member.id, now),
                     "version": member.software,
                 }
             )

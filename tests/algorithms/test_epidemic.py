@@ -385,7 +385,7 @@ def test_hostile_payload_moves_the_anchor_by_the_bound_at_the_most_and_never_rai
     looked = peer.algorithm.run(jobs.CheckIncrement(chunk, compressor, payload, lr, weight))
     assert peer.state() == before
     done = peer.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, weight, bound))
-    assert done == looked and math.isfinite(done.movement)
+    assert dataclasses.replace(done, fingerprint=0) == looked and math.isfinite(done.movement)
     moved = (peer.ledger.fixed - fixed) * 2.0**-32
     if not done.sound:
         assert peer.state() == before and (peer.region[1:] == slots).all()
@@ -400,7 +400,8 @@ def test_rounding_does_not_lengthen_what_was_cut_to_the_bound():
     fixed = peer.ledger.fixed.copy()
     payload = np.full(256, 3 * 2.0**-32, np.float32).tobytes()
     bound = 0.9 * 16 * 3 * 2.0**-32
-    assert peer.algorithm.run(jobs.Apply(0, "raw", payload, 1.0, 1.0, bound)) == jobs.Inspected(True, 48 * 2.0**-32)
+    done = peer.algorithm.run(jobs.Apply(0, "raw", payload, 1.0, 1.0, bound))
+    assert (done.sound, done.movement) == (True, 48 * 2.0**-32)
     assert (fixed - peer.ledger.fixed == 2).all()
 
 
@@ -618,4 +619,5 @@ def test_what_was_applied_is_taken_back_to_the_last_bit():
     there = algorithm.run(apply)
     assert there.sound and algorithm.run(jobs.Digest(0)).hash != before
     back = algorithm.run(dataclasses.replace(apply, back=True))
-    assert back == there and algorithm.run(jobs.Digest(0)).hash == before
+    assert (back.sound, back.movement) == (there.sound, there.movement)
+    assert algorithm.run(jobs.Digest(0)).hash == before

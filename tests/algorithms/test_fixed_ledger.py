@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.fixed_point import FixedLedger, fixed_hash, magnitude, pack, to_fixed, to_float, unpack
+from gossipdp.algorithms.fixed_point import (
+    FixedLedger,
+    fingerprint,
+    fixed_hash,
+    magnitude,
+    pack,
+    to_fixed,
+    to_float,
+    unpack,
+)
 
 SIZE, TRAINABLE, WIDTH = 700, 600, 256
 CHUNKS = 3
@@ -292,3 +301,28 @@ def test_hash_is_of_the_state_and_not_of_how_it_travels():
     assert (unpack(wide, 256) == fixed).all() and len(wide) > len(pack(fixed))
     one = FixedLedger(256, 256, 256)
     assert one.adopt(0, wide, fixed_hash(fixed)) and one.digest(0) == fixed_hash(fixed)
+
+
+def test_a_fingerprint_is_linear_in_what_was_added_and_in_chunks():
+    one = ledger()
+    before = sum(one.fingerprint(chunk) for chunk in range(CHUNKS))
+    told = 0
+    for chunk, where, terms in additions():
+        one.add(chunk, where, terms)
+        told += fingerprint(one.span(chunk).start, where, terms)
+    after = sum(one.fingerprint(chunk) for chunk in range(CHUNKS))
+    assert (before + told - after) % 2**64 == 0 and before != after
+    assert fingerprint(0, slice(None), one.fixed) == after % 2**64, "places are those of the model, not of the chunk"
+
+
+def test_a_fingerprint_tells_one_unit_in_any_place_and_two_places_exchanged():
+    fixed = to_fixed(np.random.default_rng(5).standard_normal(WIDTH))
+    seen = {fingerprint(0, slice(None), fixed)}
+    for place in range(WIDTH):
+        other = fixed.copy()
+        other[place] += 1
+        seen.add(fingerprint(0, slice(None), other))
+        other = fixed.copy()
+        other[[place, place - 1]] = other[[place - 1, place]]
+        seen.add(fingerprint(0, slice(None), other))
+    assert len(seen) == 1 + 2 * WIDTH

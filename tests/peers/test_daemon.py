@@ -245,6 +245,6 @@ def test_epidemic_is_what_the_configuration_says() -> None:
     peer = daemon.peer_config(configuration.load(text))
     assert peer.algorithm == "epidemic" and peer.most_chunk == MOST_EXACT
     spreading = peer.spreading
-    assert (spreading.compressor, spreading.beta, spreading.lr, spreading.whole_until) == ("topk64", 0.9, 1.0, 30)
+    assert (spreading.compressor, spreading.beta, spreading.lr, spreading.whole_until) == ("topk64", 0.9, 2.0, 30)
     assert spreading.rumours.span == 40 and spreading.rumours.run == peer.averaging.settings
     assert daemon.peer_config(configuration.load("")).algorithm == "pairwise"

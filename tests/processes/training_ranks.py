@@ -1,10 +1,12 @@
 """A training process, or one rank of several, for test_ranks: byte_gpt's model and data, and a diary of every rank.
 
-    training_ranks.py DIARY CLOCK ddp|fsdp|one
+    training_ranks.py DIARY CLOCK ddp|fsdp|one [OTHER]
 
 It trains until the network's clock stands at CLOCK steps, and so does its learning rate; then it goes on at a rate of
 zero, in which others get what was learnt last, until there is a file DIARY.stop. With GOSSIPDP_OFF=1 the clock is its
-own. Lines of the diary, one file a rank:
+own. A step of a host is as many windows, however many ranks share them, and is made as byte_gpt itself makes it:
+without its warm-up and its clipping, runs that differ in nothing but their windows end 0.1 nats apart. With OTHER, the
+diary of another host, both make as many steps: who is ahead waits. Lines of the diary, one file a rank:
 
     {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -28,7 +31,13 @@ from torch.nn.parallel import DistributedDataParallel
 import gossipdp
 from peers.jobs import byte_gpt
 
-BATCH, CONTEXT = 4, 64
+BATCH, CONTEXT = 8, 64
+"""windows a step of all ranks together, and bytes a window"""
+PEAK = 3e-3
+AHEAD = 10
+"""steps that a host may be ahead of the other"""
+LOOK = 0.005
+"""seconds between looks at how far that is"""
 
 
 def digest(model: nn.Module) -> str:
@@ -47,8 +56,18 @@ def told(stop: Path) -> bool:
     return bool(found)
 
 
+def counter(diary: str | Path) -> Path:
+    """A file of as many bytes as its host has begun steps."""
+    return Path(f"{diary}.steps")
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def main() -> None:
     diary, until, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    other = counter(sys.argv[4]) if len(sys.argv) > 4 else None
     rank = int(os.environ.get("RANK", "0"))
     torch.set_num_threads(1)
     if kind != "one":
@@ -61,16 +80,17 @@ def main() -> None:
         fully_shard(model)
     elif kind == "ddp":
         replica = DistributedDataParallel(model)
-    optimizer = byte_gpt.build_optimizer(model, 3e-3)
+    optimizer = byte_gpt.build_optimizer(model, PEAK)
     generator = byte_gpt.data_generator(None, rank)
-    text, held_out = byte_gpt.load_corpus().train, byte_gpt.validation_windows(64, CONTEXT)
+    text, held_out = byte_gpt.load_corpus().train, byte_gpt.validation_windows(256, CONTEXT)
+    batch, warmup = BATCH // byte_gpt.world_size(), min(100, until // 20)
 
-    with Path(f"{diary}.{rank}").open("a", buffering=1) as lines:
+    with Path(f"{diary}.{rank}").open("a", buffering=1) as lines, counter(diary).open("ab", buffering=0) as count:
 
         def note(event: str, **more: object) -> None:
             lines.write(json.dumps({"at": time.monotonic(), "event": event, **more}) + "\n")
 
-        peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
+        peer = gossipdp.attach(model, optimizer, samples_per_step=batch)
         note("begin", step=0, digest=digest(model), process=os.getpid())
         step, trained = 0, False
         while (clock := peer.progress.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
@@ -78,12 +98,18 @@ def main() -> None:
                 note("trained", step=step)
             trained = clock >= until
             step += 1
+            if not rank:
+                count.write(b".")
+                # The other ranks wait for this one's gradients.
+                while other is not None and not trained and size(other) < step - AHEAD:
+                    select.select([], [], [], LOOK)
             for group in optimizer.param_groups:
-                group["lr"] = byte_gpt.learning_rate(min(clock, until), until, 20, 3e-3)
-            starts = torch.randint(len(text) - CONTEXT, (BATCH,), generator=generator)
+                group["lr"] = byte_gpt.learning_rate(min(clock, until), until, warmup, PEAK)
+            starts = torch.randint(len(text) - CONTEXT, (batch,), generator=generator)
             loss = byte_gpt.window_loss(replica, byte_gpt.windows_at(text, starts, CONTEXT))
             optimizer.zero_grad()
             loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             note("step", step=step, digest=digest(model) if step % 10 == 0 and clock < until else "")
         validation = byte_gpt.evaluate(model, held_out)

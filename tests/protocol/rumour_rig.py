@@ -7,12 +7,9 @@ from random import Random
 from rumour_network import peer, signature, verify
 
 from gossipdp.protocol import wire
-from gossipdp.protocol.messages import (
-    Rumour,
-    RumourPart,
-)
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rumour_header import make, name_of
+from gossipdp.protocol.rumour_messages import Rumour, RumourPart
 from gossipdp.protocol.rumours import Rumours, RumoursConfig
 
 ME, STRANGER = peer(0), peer(99)

@@ -20,8 +20,8 @@ from gossipdp.protocol.epochs import (
     Epochs,
     EpochSet,
 )
-from gossipdp.protocol.messages import Rumour, Stage
 from gossipdp.protocol.rumour_header import make, name_of, void_name
+from gossipdp.protocol.rumour_messages import Rumour, Stage
 
 RUN = b"run"
 

@@ -15,9 +15,12 @@ from gossipdp.protocol.events import (
     RumourVoided,
     UpdateRefused,
 )
-from gossipdp.protocol.messages import (
+from gossipdp.protocol.rumour_header import digest_name, void_name
+from gossipdp.protocol.rumour_messages import (
+    NO_BASE,
     EpochDigest,
     EpochMark,
+    Got,
     Graft,
     IHave,
     Prune,
@@ -25,7 +28,6 @@ from gossipdp.protocol.messages import (
     Stage,
     Want,
 )
-from gossipdp.protocol.rumour_header import digest_name, void_name
 
 
 @pytest.fixture
@@ -80,6 +82,17 @@ def test_header_shown_alone_does_not_keep_the_rumour_from_coming(rig):
     assert len(rig.events(RumourReceived)) == 1 and rig.take(Prune) == []
 
 
+def test_payload_of_a_void_rumour_is_neither_kept_nor_handed_on(rig):
+    one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
+    rig.tell(peer(1), one)
+    rig.say(peer(2), other.header)
+    assert rig.machine._store.bytes == 0
+    rig.take()
+    rig.say(peer(2), Got(one.name, 0))
+    rig.say(peer(3), Graft((Want(one.name, 0),)))
+    assert rig.take() == [(peer(3), Prune((one.name,)))]
+
+
 def test_proof_is_fetched_by_its_name(rig):
     one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
     for shown in (one, other):
@@ -87,6 +100,14 @@ def test_proof_is_fetched_by_its_name(rig):
     rig.take()
     rig.say(peer(3), Graft((Want(void_name(peer(1), EPOCH, b""), 0),)))
     assert rig.take() == [(peer(3), one.header), (peer(3), other.header)]
+
+
+def test_proof_is_listed_to_whoever_lacks_it(rig):
+    for shown in (Told(peer(1)), Told(peer(1), parts=[b"else"])):
+        rig.say(peer(2), shown.header)
+    rig.take()
+    rig.say(peer(3), *statement(peer(3), []))
+    assert rig.take(IHave) == [(peer(3), IHave(EPOCH, (void_name(peer(1), EPOCH, b""),)))]
 
 
 def test_an_origin_with_more_lives_than_can_be_is_void(rig):
@@ -117,23 +138,16 @@ def test_epoch_closes_and_settles_with_the_clock_and_is_forgotten(rig):
     rig.machine.advance((EPOCH + GRACE + 1) * SPAN, 0.0)
     closed = {event.epoch: event for event in rig.events(EpochClosed)}
     assert (closed[EPOCH].rumours, closed[EPOCH].samples) == (1, 10)
-    assert rig.machine.weight(5, EPOCH) == 0.5 and rig.machine.weight(99, EPOCH) == 1.0
-    assert rig.machine.closed((EPOCH + GRACE + 1) * SPAN) == EPOCH
     rig.machine.advance((EPOCH + GRACE + SETTLE + 1) * SPAN, 0.0)
     assert EPOCH in [event.epoch for event in rig.events(EpochSettled)]
-    assert rig.machine._store.bytes == 0 and rig.machine.weight(5, EPOCH) == 0.5
+    assert rig.machine._store.bytes == 0
     rig.take()
     rig.tell(peer(1), told)
     assert rig.events() == []
 
 
-def test_weight_of_an_epoch_that_is_open_or_empty_or_forgotten_is_none(rig):
-    rig.tell(peer(1), Told(peer(1)))
-    assert [rig.machine.weight(5, epoch) for epoch in (EPOCH, EPOCH - GRACE - 1, 0)] == [None] * 3
-
-
-def statement(by, marks, *, first=EPOCH, reply=False, link=False):
-    message = EpochDigest(first, tuple(marks), reply, link)
+def statement(by, marks, *, first=EPOCH, reply=False, link=False, base=NO_BASE):
+    message = EpochDigest(first, tuple(marks), reply, link, base)
     return message, signature(by, digest_name(message, b""))
 
 
@@ -180,6 +194,14 @@ def test_peer_outnumbered_on_a_settled_epoch_says_so_once(rig):
     for number in (1, 2, 3, 1, 2):
         rig.say(peer(number), *statement(peer(number), [mark], first=EPOCH + 1))
     assert rig.events(EpochDiverged) == [EpochDiverged(EPOCH, 1, 3, tuple(peer(number) for number in (1, 2, 3)))]
+
+
+def test_word_of_those_whose_states_go_back_to_another_founding_counts_nothing(rig):
+    rig.machine.advance((EPOCH + GRACE + SETTLE + 1) * SPAN, 0.0)
+    mark = EpochMark(EPOCH, Stage.SETTLED, 1, bytes([9] * 16))
+    for number in (1, 2, 3):
+        rig.say(peer(number), *statement(peer(number), [mark], first=EPOCH + 1, base=bytes([7] * 16)))
+    assert rig.events(EpochDiverged) == [] and set(rig.machine.bases.values()) == {bytes([7] * 16)}
 
 
 # -- neighbours -------------------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rumour_network import Net, peer, signature
+from rumour_rig import Rig, Told
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import rumour_summary
 from gossipdp.protocol.events import EpochSettled, RumourReceived
-from gossipdp.protocol.messages import Rumour
 from gossipdp.protocol.rumour_header import make
+from gossipdp.protocol.rumour_messages import Graft, Rumour, RumourPart, Want
 from gossipdp.protocol.rumour_summary import Summary
 
 
@@ -45,6 +46,18 @@ def test_what_was_announced_and_is_inside_the_state_is_not_asked_for_any_more():
         net.run(0.01)
     net.adopt(host, source)
     assert len(host.machine._fetches) == 0
+
+
+def test_payload_of_what_is_inside_the_new_state_is_kept_for_others_and_not_handed_out_again():
+    rig, told = Rig(), Told(peer(1))
+    rig.tell(peer(1), told)
+    rig.events()
+    summary = rig.machine.summary()
+    rig.machine.hold()
+    assert rig.machine.adopt(summary, 0.0) and rig.events(RumourReceived) == []
+    rig.take()
+    rig.say(peer(2), Graft((Want(told.name, 0),)))
+    assert [message.part for _, message in rig.take(RumourPart, to=peer(2))] == [0]
 
 
 def test_what_comes_while_the_state_is_fetched_is_applied_after_it():

@@ -13,18 +13,9 @@ from gossipdp.protocol.events import (
     RumourReceived,
     UpdateRefused,
 )
-from gossipdp.protocol.messages import (
-    MAX_SEQUENCE,
-    Got,
-    Graft,
-    IHave,
-    Prune,
-    Rumour,
-    RumourPart,
-    Want,
-)
 from gossipdp.protocol.rumour_header import name_of
 from gossipdp.protocol.rumour_links import MAX_GRAFTS
+from gossipdp.protocol.rumour_messages import MAX_SEQUENCE, Got, Graft, IHave, Prune, Rumour, RumourPart, Want
 from gossipdp.protocol.rumours import STRIKES
 
 
@@ -185,7 +176,7 @@ def test_payloads_beyond_the_cap_drop_the_oldest_and_are_not_served_any_more():
     first, second = Told(peer(1), parts=[bytes(12)]), Told(peer(2), parts=[bytes(15)])
     rig.tell(peer(1), first)
     rig.tell(peer(2), second)
-    assert len(rig.events(RumourReceived)) == 2 and rig.machine._store.evicted == 1
+    assert len(rig.events(RumourReceived)) == 2 and rig.machine._store.get(first.name) is None
     rig.take()
     rig.say(peer(3), Graft((Want(first.name, 0), Want(second.name, 0))))
     sent = rig.take(to=peer(3))
@@ -235,6 +226,17 @@ def test_source_that_is_gone_is_replaced_at_once(rig):
     assert (peer(3), Graft((Want(told.name, 1),))) in rig.take()
 
 
+def test_offer_is_taken_up_when_nobody_sends_the_rumour_any_more(rig):
+    told = Told(peer(1))
+    rig.tell(peer(1), told, parts=[0])
+    rig.machine.link_down(peer(1), rig.now)
+    rig.take()
+    rig.say(peer(2), told.header, told.table)
+    assert rig.take() == [(peer(2), Got(told.name, 0b001))]
+    rig.say(peer(3), told.header, told.table)
+    assert rig.take() == [(peer(3), Prune((told.name,)))]
+
+
 def test_graft_makes_the_link_eager_again(rig):
     told, later = Told(peer(1)), Told(peer(1), sequence=1)
     rig.say(peer(1), told.header, told.table)
@@ -243,6 +245,17 @@ def test_graft_makes_the_link_eager_again(rig):
     rig.say(peer(3), Graft((Want(told.name, 0b011),)))
     assert [m.part for _, m in rig.take(RumourPart, peer(3))] == [2]
     rig.say(peer(3), Got(told.name, 0b111))
+    rig.tell(peer(1), later, parts=[0])
+    assert [type(m) for _, m in rig.take((Rumour, RumourPart), peer(3))] == [Rumour, RumourPart]
+
+
+def test_graft_of_nothing_that_is_missing_makes_the_link_eager_too(rig):
+    """As a peer grafts that has found a much shorter way, of a rumour that it has."""
+    told, later = Told(peer(1)), Told(peer(1), sequence=1)
+    rig.tell(peer(1), told)
+    rig.say(peer(3), Prune((told.name,)))
+    rig.say(peer(3), Graft((Want(told.name, 0b111),)))
+    rig.take()
     rig.tell(peer(1), later, parts=[0])
     assert [type(m) for _, m in rig.take((Rumour, RumourPart), peer(3))] == [Rumour, RumourPart]
 

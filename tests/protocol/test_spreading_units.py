@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossipdp.protocol import increments, jobs
-from gossipdp.protocol.applying import Applying
+from gossipdp.protocol.applying import Applying, Terms
 from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
 from gossipdp.protocol.freezing import Model
-from gossipdp.protocol.messages import MAX_PARTS, Rumour
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds import Outer, Rounds
+from gossipdp.protocol.rumour_messages import MAX_PARTS, Rumour
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.shares import Shares
 from gossipdp.protocol.turns import Turns
@@ -112,6 +112,31 @@ def test_who_has_come_since_is_taken_for_as_fast_as_the_others():
     assert shares.of(1000, 50, 2) == 0.5
 
 
+def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_share_larger():
+    """As a network of four has formed: one at first, then three more with rounds cut short, then all with whole ones.
+    Shares were 1 for each of the four after the third epoch, a movement four times as long as it should be."""
+    shares, told = Shares(30), []
+    for epoch, (samples, origins) in enumerate([(100, 1), (120, 1), (80, 4), (480, 4), (480, 4), (480, 4)]):
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins))
+        told.append(shares.of(120, 30, 4))
+    assert all(0.2 <= share <= 0.3 for share in told), told
+
+
+def test_while_one_comes_after_the_other_each_is_taken_for_as_fast_as_who_was_there():
+    shares = Shares(30)
+    for epoch, (samples, origins) in enumerate([(120, 1), (140, 2), (260, 3), (380, 4)]):
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins))
+        assert shares.of(120, 30, 5) == pytest.approx(0.2)
+    shares.closed(EpochClosed(4, bytes(16), 4, 480, 4))
+    assert shares.of(120, 30, 4) == 0.25
+
+
+def test_who_has_left_out_an_epoch_is_no_newcomer_in_the_next():
+    shares = Shares(50)
+    closed(shares, 3, (2000, 2), (1000, 1), (2000, 2))
+    assert shares.of(1000, 50, 2) == pytest.approx(0.6)
+
+
 @given(st.integers(0, 10**9), st.integers(-5, 10**6), st.integers(1, 100), st.integers(0, 10**9))
 def test_a_share_is_never_nothing_nor_more_than_all(samples, steps, members, total):
     shares = Shares(50)
@@ -131,16 +156,17 @@ class Applied:
 
     def __init__(self, payloads, *, unsound=None, back=False):
         self.outputs, self.turns, self.moved = Outputs(), Turns(), 0
-        applying = Applying(self.turns, self.outputs, lambda clock: f"of {clock}", 2.0, self._applied)
+        applying = Applying(self.turns, self.outputs, lambda clock: Terms(f"of {clock}", 2.0), self._applied)
         applying.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
         applying.take(RUMOUR, increments.pack(payloads), back=back)
         self.jobs = []
         while self.outputs.jobs:
             job = self.outputs.jobs.popleft()
             self.jobs.append(job)
-            applying.job_done(job, jobs.Inspected(job.chunk != unsound, 3.0))
+            applying.job_done(job, jobs.Inspected(job.chunk != unsound, 3.0, isinstance(job, jobs.Apply)))
 
-    def _applied(self):
+    def _applied(self, rumour, fingerprint):
+        assert rumour == RUMOUR and fingerprint == sum(isinstance(job, jobs.Apply) for job in self.jobs)
         self.moved += 1
 
     @property

@@ -122,6 +122,21 @@ def test_joiner_fetches_every_chunk_from_one_source():
     assert taker.allocated == 1 and taker.joiner.timer() is None
 
 
+def test_source_that_is_set_aside_is_not_asked_until_it_is_back():
+    taker = Taker()
+    taker.joiner._shuns = lambda peer, now: peer == A and now < 60.0
+    taker.joiner.seek([A], 0.0)
+    assert not taker.outputs.messages and taker.joiner.source is None
+    taker.joiner.beckoned(A, 1.0)
+    assert taker.joiner.source is None
+    taker.joiner.seek([A, B], 2.0)
+    assert [envelope.to for envelope in taker.outputs.messages] == [B]
+    late = Taker()
+    late.joiner._shuns = taker.joiner._shuns
+    late.joiner.seek([A], 60.0)
+    assert late.joiner.source == A
+
+
 def test_seek_asks_one_source_and_not_again_while_it_works():
     taker = Taker()
     for _ in range(3):

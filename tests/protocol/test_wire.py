@@ -15,14 +15,12 @@ import pytest
 
 from gossipdp.errors import LocalProtocolError, RemoteProtocolError
 from gossipdp.protocol import wire
+from gossipdp.protocol.catalogue import BUFFERS, DATA_LANE, MESSAGES
 from gossipdp.protocol.dissemination import MAX_NEWS
 from gossipdp.protocol.messages import (
-    BUFFERS,
-    DATA_LANE,
     MAX_BUFFER,
     MAX_FRAMES,
     MAX_HEADER,
-    MESSAGES,
     PROTOCOL_VERSION,
     Data,
     Member,

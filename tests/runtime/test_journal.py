@@ -79,3 +79,15 @@ def test_end_of_a_resync_says_whose_model_this_peer_holds(
     journal.observe(event, 0.0)
     assert status.heard == metrics.heard == [event]
     assert caplog.messages == [f"re-sync (apart) ended after 3.0 s: {outcome}"]
+
+
+def test_strike_is_told_and_who_is_set_aside_with_for_how_long(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, _, _ = listeners
+    journal.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
+    journal.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
+    assert caplog.messages == [
+        f"strike 2 of {short(SOURCE)}: payload",
+        f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
+    ]

@@ -21,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.protocol import events
-from gossipdp.protocol.messages import Lane, Member, Rumour, State, short
+from gossipdp.protocol.messages import Lane, Member, State, short
+from gossipdp.protocol.rumour_messages import Rumour
 from gossipdp.runtime.metrics import MAX_PEERS, MAX_REASONS, OTHER, Metrics
 from gossipdp.runtime.transport_events import LinkStatus, TransportCounters
 
@@ -66,6 +67,7 @@ EVENTS: list[events.Event] = [
     events.OfferRefused(PARTNER, "busy"),
     events.ChunksInDoubt(PARTNER, 2),
     events.UpdateRefused(PARTNER, "nan"),
+    events.Struck(PARTNER, "nan", 3, 60.0),
     events.MessageDropped(PARTNER, "malformed"),
     events.TransferProgress(PARTNER, 3, 12),
     events.MomentsProgress(PARTNER, 3, 12),
@@ -85,7 +87,8 @@ EVENTS: list[events.Event] = [
     events.EpochSettled(7, bytes(16), 4, 1600),
     events.EpochDiverged(7, 1, 5),
     events.IncrementPublished(900, 0.25, 1.0),
-    events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3),
+    events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3, "topk128"),
+    events.EpochFingerprinted(7, 12),
 ]
 
 DOCUMENTED = {
@@ -143,6 +146,7 @@ def status() -> types.SimpleNamespace:
             rounds=types.SimpleNamespace(rounds=3),
             clock=150,
             pacing=types.SimpleNamespace(ratio=1.25),
+            conduct=types.SimpleNamespace(aside=lambda now: [PARTNER]),
             membership=types.SimpleNamespace(rtt=lambda peer: 0.03 if peer == PARTNER else None),
         ),
         transport=types.SimpleNamespace(counters=counters, links=lambda: [link]),
@@ -314,6 +318,11 @@ def test_reasons_a_peer_makes_up_share_a_label(metrics: Metrics) -> None:
     assert value(metrics, "messages_dropped_total", reason=OTHER) == 500 - MAX_REASONS
 
 
+def test_strikes_are_counted_by_reason_and_who_is_set_aside_is_asked_of_the_peer(metrics: Metrics) -> None:
+    fill(metrics)
+    assert value(metrics, "strikes_total", reason="nan") == 1 and value(metrics, "members_set_aside") == 1
+
+
 # -- exposition ------------------------------------------------------------------------------------------------
 
 
@@ -322,8 +331,9 @@ def test_documented_families_are_there_and_no_more_than_sixty(metrics: Metrics) 
     text = generate_latest(metrics.registry).decode()
     families = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
     assert {f"gossipdp_{name}" for name in DOCUMENTED} <= set(families)
-    # Three more where there are graphics processors.
-    assert len(families) == len(set(families)) <= 57
+    # Three more where there are graphics processors; those of the process are not gossipdp's.
+    assert len(families) == len(set(families))
+    assert len([name for name in families if name.startswith("gossipdp_")]) <= 57
     assert {name for name in families if not name.startswith(("gossipdp_", "process_"))} == set()
     samples = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     assert {"process_resident_memory_bytes", "process_open_fds"} <= samples
@@ -367,7 +377,7 @@ def test_graphics_processors_are_shown_where_there_are_any(monkeypatch: pytest.M
     assert [value(metrics, "gpu_utilization_ratio", gpu=gpu) for gpu in "012"] == [0.75, None, 0.75]
     assert value(metrics, "gpu_memory_used_bytes", gpu="2") == 12
     assert value(metrics, "gpu_memory_total_bytes", gpu="0") == 100
-    families = re.findall(r"^# TYPE ", generate_latest(metrics.registry).decode(), re.MULTILINE)
+    families = re.findall(r"^# TYPE gossipdp_", generate_latest(metrics.registry).decode(), re.MULTILINE)
     assert len(families) <= 60
 
 
@@ -433,6 +443,6 @@ def test_an_increment_that_was_applied_counts_as_mixing(metrics: Metrics, clock:
         metrics.observe(outer_step(number))
     assert value(metrics, "staleness_rounds") == 3
     clock.now += 4.0
-    metrics.observe(events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3))
+    metrics.observe(events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3, "topk128"))
     assert value(metrics, "staleness_rounds") == 0
     assert value(metrics, "landing_lateness") == pytest.approx(0.4)

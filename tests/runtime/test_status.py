@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from gossipdp.codecs import CODECS
-from gossipdp.protocol.events import ExchangeEnded
+from gossipdp.codecs import CODECS, COMPRESSORS
+from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied, Struck
 from gossipdp.runtime.status import Status
 
 PARTNER = bytes([2]) * 32
-SIZE = 16_000
+SIZE, TRAINABLE = 16_000, 15_000
 
 
 @pytest.fixture
 def status() -> Status:
-    peer: Any = types.SimpleNamespace(model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE)))
+    peer: Any = types.SimpleNamespace(
+        model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE))
+    )
     transport: Any = types.SimpleNamespace()
     return Status(peer, transport, "network")
 
@@ -46,3 +48,25 @@ def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_
 def test_exchange_cut_short_counts_the_share_of_the_parameters_that_it_mixed(status: Status) -> None:
     status.observe(ended("cut", 4, 2500))
     assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
+
+
+def test_who_is_set_aside_is_among_the_notices_and_a_strike_alone_is_not(status: Status) -> None:
+    status.observe(Struck(PARTNER, "payload", 2, 0.0))
+    status.observe(Struck(PARTNER, "nan", 3, 60.0))
+    assert list(status.notices) == ["GD-402 02020202 set aside for 60 s after 3 strikes"]
+
+
+def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(status: Status) -> None:
+    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "topk128"))
+    status.observe(IncrementApplied(PARTNER, 32_100, 0.25, 1, 1e-3, "whole"))
+    sparse = COMPRESSORS["topk128"].most_bytes(TRAINABLE) + 2 * (SIZE - TRAINABLE)
+    assert sparse == pytest.approx(14 / 8 * 128 / 4096 * TRAINABLE + 2 * (SIZE - TRAINABLE), rel=0.01)
+    assert status.formula_bytes == sparse + 2 * SIZE
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (35_100, 2 * SIZE)
+    assert status.exchanges == {"increment": 2}
+
+
+def test_fingerprints_of_the_newest_epochs_are_kept(status: Status) -> None:
+    for epoch in range(20):
+        status.observe(EpochFingerprinted(epoch, epoch << 40))
+    assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}

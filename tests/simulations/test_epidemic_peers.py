@@ -9,16 +9,20 @@ from epidemic_network import SPAN, STEP, Epidemics
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import (
     EpochDiverged,
+    EpochFingerprinted,
     IncrementApplied,
     IncrementPublished,
     Left,
     ResyncEnded,
     RoundDone,
+    RoundSettled,
     RumourVoided,
+    SnapshotTaken,
     StateReady,
+    Struck,
     UpdateRefused,
 )
-from gossipdp.protocol.messages import Rumour, RumourPart
+from gossipdp.protocol.rumour_messages import Rumour, RumourPart
 from simulations.bounds import containers
 from simulations.network import Conditions
 
@@ -52,6 +56,24 @@ def test_replicas_end_where_training_leads_them():
     for host in net.up:
         distance = np.abs(host.algorithm.ledger.a - net.trainers[host.index].optimum)
         assert np.median(distance) < 0.25
+
+
+def test_what_travels_whole_in_the_warm_start_moves_by_all_of_it_and_no_more():
+    """alpha is for what top-k leaves behind; twice of a whole step would overshoot."""
+    net = Epidemics(25, 2, warmup_steps=60)
+    terms = set()
+    execute = net._execute
+
+    def watch(host, job):
+        if isinstance(job, jobs.Publish | jobs.Apply | jobs.CheckIncrement):
+            terms.add((type(job).__name__, job.compressor, job.lr))
+        return execute(host, job)
+
+    net.network._execute = watch
+    net.form()
+    net.run(6.0)
+    kinds = ("Publish", "Apply", "CheckIncrement")
+    assert terms == {(kind, *how) for kind in kinds for how in (("whole", 1.0), ("topk256", 2.0))}
 
 
 def test_a_peer_alone_publishes_nothing_and_its_model_is_its_training_process_s():
@@ -185,9 +207,9 @@ def test_a_malformed_increment_is_refused_whole_and_by_all_alike():
     refused = []
 
     def heard(host, event):
-        if type(event).__name__ == "UpdateRefused" and event.reason == "payload":
+        if isinstance(event, UpdateRefused) and event.reason == "payload":
             refused.append(host.index)
-        else:
+        elif not (isinstance(event, Struck) and event.peer == net.network.hosts[2].id):
             honest(host, event)
 
     net.books.heard = heard
@@ -396,3 +418,73 @@ def test_who_finds_nobody_with_another_state_goes_on_with_its_own():
     assert net.of(IncrementPublished, 1, since=at) and net.of(IncrementApplied, 1, since=at)
     net.finish(4.0)
     net.agree()
+
+
+# -- what replicas were at the end of an epoch -----------------------------------------------------------------
+
+
+def fingerprints(net, since=0.0):
+    """By epoch, of each who has one."""
+    found = {}
+    for index in net.events:
+        for event in net.of(EpochFingerprinted, index, since=since):
+            found.setdefault(event.epoch, {})[index] = event.fingerprint
+    return found
+
+
+def test_replicas_were_the_same_at_the_end_of_each_epoch_though_they_never_stood_still():
+    net = Epidemics(22, 4, chunks=3)
+    net.form(3)
+    net.run(4.0)
+    net.start(3)
+    net.until_ready()
+    net.run(12.0)
+    found = fingerprints(net)
+    assert all(len(set(told.values())) == 1 for told in found.values()), found
+    assert sum(len(told) == 4 for told in found.values()) >= 5
+    assert len({value for told in found.values() for value in told.values()}) == len(found), "they moved in each"
+
+
+def test_one_unit_in_one_parameter_is_seen_in_all_fingerprints_since():
+    net = Epidemics(23, 3)
+    net.form()
+    net.run(6.0)
+    net.network.hosts[1].algorithm.ledger.fixed[4321] += 1
+    at = net.network.now
+    net.run(8.0)
+    since = [told for told in fingerprints(net, at).values() if len(told) == 3]
+    assert len(since) >= 5
+    for told in since:
+        assert told[0] == told[2] != told[1]
+
+
+# -- training that waits ---------------------------------------------------------------------------------------
+
+
+def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_stops_is_waited_for_once():
+    net = Epidemics(24, 3, sync=True, warmup_steps=0)
+    settled = []
+
+    def watch(host, event, heard=net._heard):
+        heard(host, event)
+        if host.index == 0 and isinstance(event, RoundSettled):
+            newest, since = host.peer.spreading._newest, host.peer.spreading._since
+            settled.append({other.index for other in net.up if newest.get(other.id, -1) > since})
+
+    net.network._listen = watch
+    net.form()
+    net.run(5.0)
+    settled.clear()
+    at = net.network.now
+    net.run(10.0)
+    rounds = len(net.of(SnapshotTaken, 0, since=at))
+    # Training does not wait here, so a round that the next one overtakes is never told of.
+    assert rounds >= 10 and len(settled) >= rounds / 2
+    assert settled == [{1, 2}] * len(settled)
+    net.trainers[2].die()
+    settled.clear()
+    at = net.network.now
+    net.run(10.0)
+    rounds = len(net.of(SnapshotTaken, 0, since=at))
+    alone = settled.count({1})
+    assert rounds >= 10 and len(settled) >= rounds / 2 - 2 and alone >= len(settled) - 2

@@ -1,0 +1,88 @@
+"""What a peer remembers of others between two exchanges: when they met, their latest offer, and time they have wasted.
+
+An exchange keeps its two peers from all others until it ends. One that mixes nothing, for a word was lost or a host has
+died, costs both the same; but one side that never comes to the point, or at a crawl, and is always there with the next
+offer, would have all of the other's time. So whoever has wasted some is left alone for as long, and for twice as long
+at each exchange in a row that mixed nothing, as long as there is anybody else. One exchange that is worth its time, and
+all is forgotten. Nothing is proven by it, and it is no strike (`conduct`): an honest peer on a bad link is met less
+often for a while, and that serves both.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+__all__ = ["LATELY", "Acquaintances"]
+
+LATELY: Final = 10
+"""rounds after which a partner counts as not met lately"""
+MOST = 4096
+"""members of whom anything is remembered"""
+SLOW: Final = 4.0
+"""an exchange is worth its time if its chunks take no longer than so many times what they usually take"""
+SHORTEST: Final = 0.1
+"""seconds that an exchange in vain counts for, at the least"""
+LONGEST: Final = 60.0
+"""seconds that a member is left alone, at the most"""
+
+
+class _Wasted(NamedTuple):
+    times: int
+    """exchanges in a row that mixed nothing"""
+    until: float
+
+
+class Acquaintances:
+    def __init__(self) -> None:
+        self._met: OrderedDict[bytes, int] = OrderedDict()
+        """round of this peer in which an exchange with each began last"""
+        self._latest: OrderedDict[bytes, int] = OrderedDict()
+        self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
+
+    def met(self, partner: bytes, round: int) -> None:
+        """An exchange with `partner` begins."""
+        self._met[partner] = round
+        _keep(self._met, partner)
+
+    def meets(self, round: int) -> set[bytes]:
+        """Whom this peer has met in `round`."""
+        return {partner for partner, latest in self._met.items() if latest == round}
+
+    def unmet(self, partner: bytes, round: int) -> bool:
+        """Has it not been met lately?"""
+        return self._met.get(partner, -LATELY) <= round - LATELY
+
+    def dealt_with(self, source: bytes, exchange: int) -> bool:
+        """Is this offer no news? A copy that comes late must not begin the exchange anew."""
+        return exchange <= self._latest.get(source, 0)
+
+    def accepted(self, source: bytes, exchange: int) -> None:
+        """The offers of `source` up to this one are dealt with."""
+        self._latest[source] = exchange
+        _keep(self._latest, source)
+
+    def parted(self, partner: bytes, chunks: int, seconds: float, pace: float, now: float) -> None:
+        """An exchange is over that mixed so many chunks; pace: seconds a chunk usually takes, infinite if unknown."""
+        usual = SLOW * pace * chunks if chunks else 0.0
+        before = self._wasted.pop(partner, None)
+        if chunks and seconds <= usual:
+            return
+        times = 0 if chunks else 1 if before is None else min(16, before.times + 1)
+        alone = max(seconds - usual, SHORTEST) * 2.0 ** max(0, times - 1)
+        self._wasted[partner] = _Wasted(times, now + min(alone, LONGEST))
+        _keep(self._wasted, partner)
+
+    def left_alone(self, possible: Iterable[bytes], now: float) -> dict[bytes, str]:
+        """Who of those `possible` is to be left alone now, and why; nobody if it is all of them."""
+        there = list(possible)
+        waiting = [peer for peer in there if peer in self._wasted and now < self._wasted[peer].until]
+        return dict.fromkeys(waiting, "slow") if len(waiting) < len(there) else {}
+
+
+def _keep(table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted], latest: bytes) -> None:
+    """The one heard of longest ago makes room."""
+    table.move_to_end(latest)
+    if len(table) > MOST:
+        table.popitem(last=False)

@@ -1,0 +1,82 @@
+"""A training process at the door: it waits for a model to start from, or brings the network's first.
+
+It is let in with a session (`rounds`) once the model is here and is of its schema, and, if it has use for them, once
+the optimizer's moments have come or are known not to. Where the model comes from is `origin`'s business. No vector is
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import SessionRefused
+from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.moments import MomentsDesk
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds import Rounds
+from gossipdp.protocol.schema import Schema, chunk_parameters
+
+__all__ = ["Attaching"]
+
+
+class Attaching:
+    """Args:
+
+    most_chunk: parameters a chunk, at the most.
+    founds: is this peer to give the network its model?
+    """
+
+    def __init__(
+        self, rounds: Rounds, moments: MomentsDesk, outputs: Outputs, most_chunk: int, founds: Callable[[], bool]
+    ) -> None:
+        self._rounds, self._moments, self._outputs = rounds, moments, outputs
+        self._most_chunk, self._founds = most_chunk, founds
+        self._waiting: bytes | None = None
+        """schema of the process that waits"""
+        self._wants_moments = False
+        self.founding = b""
+        """schema of the model that is being taken for the network's first"""
+
+    def came(self, schema: bytes, model: Model | None, *, moments: bool) -> None:
+        """A process has written its model to shared memory. moments: it begins with an empty optimizer."""
+        self._waiting, self._wants_moments = schema, moments
+        self.let_in(model)
+
+    def gone(self) -> None:
+        """The process is."""
+        self._waiting = None
+
+    def let_in(self, model: Model | None) -> None:
+        """Open a session for the process that waits, found with it, or let it wait for the model."""
+        if self._waiting is None:
+            return
+        if model is not None:
+            if model.schema_bytes != self._waiting:
+                difference = model.schema.first_difference(Schema.from_bytes(self._waiting))
+                self._outputs.emit(SessionRefused("GD-301", difference))
+            elif self._wants_moments:
+                return  # `seek_moments` comes back
+            else:
+                self._rounds.attach(found=False)
+            self._waiting = None
+        elif self._rounds.founding:
+            # The process whose model is being taken has been replaced; the new one waits for the outcome.
+            self._rounds.detach()
+        elif self._founds():
+            self.founding, self._waiting = self._waiting, None
+            schema = Schema.from_bytes(self.founding)
+            width = chunk_parameters(schema.size, self._most_chunk)
+            self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
+            self._rounds.allocate(-(-schema.size // width), schema.size)
+            self._rounds.attach(found=True)
+
+    def seek_moments(
+        self, model: Model | None, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float
+    ) -> None:
+        """Whatever has happened: `candidates` may have the moments that are waited for, `preferred` first."""
+        if not self._wants_moments or self._waiting is None or model is None:
+            return
+        if not self._moments.seek(model.schema, candidates, preferred, now):
+            self._wants_moments = False
+            self.let_in(model)

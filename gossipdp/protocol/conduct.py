@@ -1,0 +1,80 @@
+"""What this peer holds against others: which faults are strikes, and who is set aside for them.
+
+A strike needs proof: words that no honest peer says, whatever the network does to it. Loss, delay, repetition, a cut, a
+crash, an answer that never comes: all of that happens to the honest, and nothing of it is counted here; who merely
+wastes time is left by another rule (`acquaintances`). What was refused has proof in it, for a payload is checked
+against what its sender has signed or agreed to, with two exceptions: see `EXCUSED`.
+
+Who is set aside is not averaged with, and no state is fetched from it. It stays a member like any other: it is probed,
+what it says of others counts, its data leases and what it hands on of others hold. How long that lasts is
+`quarantine`'s business. Nobody else is told, or a liar could have others set aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from gossipdp.protocol.events import Event, MessageDropped, Struck, UpdateRefused
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.quarantine import Quarantine, QuarantineConfig
+
+__all__ = ["Conduct"]
+
+EXCUSED: Final = frozenset({"implausible", "schema"})
+"""reasons of a refusal that prove nothing: a witness has denied the state, and may be the liar; of two sources with
+models that differ either may"""
+GARBLED: Final = 8
+"""messages that cannot be read, of one peer, that are one fault"""
+
+
+class Conduct:
+    """Args:
+
+    me: this peer, of whom nothing is held: its own rumours come back to it.
+    akin: does that member run this very software? What cannot be read of a later one may be new.
+    """
+
+    def __init__(self, config: QuarantineConfig, me: bytes, outputs: Outputs, akin: Callable[[bytes], bool]) -> None:
+        self._me, self._outputs, self._akin, self._most = me, outputs, akin, config.remembered
+        self._quarantine = Quarantine(config)
+        self._garbled: Counter[bytes] = Counter()
+        self._faults: list[tuple[bytes, str]] = []
+        """not judged yet"""
+
+    def heard(self, event: Event) -> None:
+        """Whatever a machine of this peer tells of others."""
+        match event:
+            case UpdateRefused(peer, reason) if reason not in EXCUSED:
+                self._faults.append((peer, reason))
+            case MessageDropped(peer) if self._akin(peer):
+                self._garbled[peer] += 1
+                if self._garbled[peer] >= GARBLED:
+                    del self._garbled[peer]
+                    self._faults.append((peer, "garbled"))
+                elif len(self._garbled) > self._most:
+                    self._garbled.clear()
+
+    def judge(self, now: float) -> bool:
+        """Count what was heard; whether somebody has been set aside."""
+        faults, self._faults = self._faults, []
+        new = False
+        for peer, reason in faults:
+            if peer != self._me and self._quarantine.strike(peer, now):
+                pause = self._quarantine.left(peer, now)
+                new = new or pause > 0.0
+                self._outputs.emit(Struck(peer, reason, self._quarantine.strikes(peer, now), pause))
+        return new
+
+    def strikes(self, peer: bytes, now: float) -> int:
+        """Those it has."""
+        return self._quarantine.strikes(peer, now)
+
+    def shuns(self, peer: bytes, now: float) -> bool:
+        """Is `peer` set aside?"""
+        return self._quarantine.left(peer, now) > 0.0
+
+    def aside(self, now: float) -> list[bytes]:
+        """Who is."""
+        return self._quarantine.aside(now)

@@ -1,0 +1,270 @@
+"""Mistakes in who is there: membership, views compared, halves that meet again, and peers that cannot be dialled.
+
+A table and nothing else; what an entry is stands in `base`.
+"""
+
+from __future__ import annotations
+
+from simulations.mistakes.base import (
+    BUCKETS,
+    BUDGET,
+    COMPARING,
+    FOLLOWING,
+    LAG,
+    LEDGER,
+    MEMBERSHIP,
+    OUTBOUND,
+    PROBING,
+    REUNION,
+    VIEW,
+    Mutation,
+)
+
+__all__ = ["MUTATIONS"]
+
+MUTATIONS = (
+    # -- membership
+    Mutation(
+        "stale-incarnation",
+        "an older incarnation is believed",
+        VIEW,
+        "return (new.incarnation, new.refutation, new.state) > (old.incarnation, old.refutation, old.state)",
+        "return (new.refutation, new.state) > (old.refutation, old.state)",
+    ),
+    Mutation(
+        "old-gossip-resurrects",
+        "alive wins over failed at the same incarnation",
+        VIEW,
+        "return (new.incarnation, new.refutation, new.state) > (old.incarnation, old.refutation, old.state)",
+        "return (new.incarnation, new.refutation, -new.state) > (old.incarnation, old.refutation, -old.state)",
+    ),
+    Mutation(
+        "suspicion-for-ever",
+        "a suspicion never expires",
+        VIEW,
+        "self._verdict_at = min(map(self._deadline, self.suspected), default=math.inf)",
+        "self._verdict_at = math.inf",
+        "tests/protocol/test_membership.py::test_crashed_peer_is_failed_everywhere_within_the_presets_bound",
+    ),
+    Mutation(
+        "never-dialled-again",
+        "a failed member is not dialled again",
+        MEMBERSHIP,
+        "        lost = list(self._view.lost)\n",
+        "        lost: list[bytes] = []\n",
+    ),
+    Mutation(
+        "never-refutes",
+        "a member does not refute what is said of it",
+        MEMBERSHIP,
+        "        elif overrides(record, me) and me.state != State.LEFT:\n",
+        "        elif False:\n",
+    ),
+    Mutation(
+        "dials-once",
+        "seeds are dialled once only",
+        MEMBERSHIP,
+        "        self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())",
+        "        self._dial_at = None",
+    ),
+    # -- halves that meet again
+    Mutation(
+        "new-life-apart",
+        "a member that was started again counts as apart, though its model may be this side's by now",
+        REUNION,
+        "if lost is not None and lost.incarnation in (0, member.incarnation) and self._long(peer, lost):",
+        "if lost is not None and self._long(peer, lost):",
+    ),
+    Mutation(
+        "one-voice-followed",
+        "one peer that claims to be a large side is followed",
+        REUNION,
+        "if len(holders) >= min(line.members, VOICES)]",
+        "if holders]",
+    ),
+    Mutation(
+        "follower-followed",
+        "a peer that gives its own model up is followed",
+        REUNION,
+        "if peer in self.apart and peer not in self._followers and strength(line)",
+        "if peer in self.apart and strength(line)",
+    ),
+    Mutation(
+        "overtaken-word-heard",
+        "a word about lines that a later one has overtaken is believed",
+        REUNION,
+        "if (word.incarnation, word.number) <= self._numbers.get(source, (0, 0)):",
+        "if word.incarnation < self._numbers.get(source, (0, 0))[0]:",
+    ),
+    Mutation(
+        "former-side-kept",
+        "whoever has changed sides goes on exchanging with the side it has left",
+        REUNION,
+        "self.apart.update(former | others)",
+        "self.apart.update(others)",
+    ),
+    Mutation(
+        "gives-half",
+        "a peer hands its state on while that is half another's",
+        REUNION,
+        "return not self.reason and not foreign",
+        "return not foreign",
+    ),
+    Mutation(
+        "half-stays",
+        "what was fetched in part stays, beside what was not",
+        FOLLOWING,
+        "jobs.Conclude(chunk, not complete)",
+        "jobs.Conclude(chunk, False)",
+    ),
+    Mutation(
+        "fetches-amid-exchange",
+        "another's model is fetched while an exchange is under way",
+        FOLLOWING,
+        "not self._kept or not self._hold(True, now):",
+        "not self._kept:",
+    ),
+    Mutation(
+        "given-up-unsaved",
+        "a model is given up before it is on disk",
+        FOLLOWING,
+        "not self._kept or not self._hold(True, now):",
+        "not self._hold(True, now):",
+    ),
+    Mutation(
+        "resynced-twice-back-once",
+        "of a chunk that was fetched twice only the second is taken back",
+        LEDGER,
+        "self._resynced[chunk] = moved if before is None else before + moved",
+        "self._resynced[chunk] = moved",
+    ),
+    Mutation(
+        "back-from-anchor-only",
+        "what is taken back from the anchor stays pending",
+        LEDGER,
+        "            pending -= moved\n",
+        "",
+    ),
+    Mutation(
+        "concluded-and-remembered",
+        "what was concluded may be taken back later",
+        LEDGER,
+        "self._resynced.pop(chunk, None)",
+        "self._resynced.get(chunk)",
+    ),
+    # -- lag
+    Mutation(
+        "lag-by-one-clock",
+        "one peer that is ahead alone makes another lag",
+        LAG,
+        "clocks[-VOUCHERS] - self._mark",
+        "clocks[-1] - self._mark",
+    ),
+    Mutation(
+        "lag-without-transfer",
+        "the limit of lag forgets how long a transfer takes: a slow link fetches for ever",
+        LAG,
+        "return max(self._usual, 2.0 * self._me().transfer)",
+        "return self._usual",
+    ),
+    Mutation(
+        "vouches-at-once",
+        "a peer that has just caught up vouches for a network",
+        LAG,
+        "        if gap:\n            self._in_step_from = self._mark\n",
+        "",
+    ),
+    # -- views compared
+    Mutation(
+        "refutation-unmarked",
+        "two records that differ by a refutation have the same mark",
+        BUCKETS,
+        'b"%b %d %d %d" % (peer, incarnation, refutation, state)',
+        'b"%b %d %d" % (peer, incarnation, state)',
+    ),
+    Mutation(
+        "former-mark-counted",
+        "a changed record's former mark stays in its bucket",
+        BUCKETS,
+        "+ mark - before) & _MASK",
+        "+ mark) & _MASK",
+    ),
+    Mutation(
+        "place-divided",
+        "a place is divided between two lists: what the first lacks is taken for unknown",
+        BUCKETS,
+        "peers = [peer for peer in peers if _place(peer) < end]",
+        "peers, end = peers[:fits], end + 1",
+    ),
+    Mutation(
+        "debt-without-end",
+        "what cannot be put off silences a peer for as long as it likes",
+        BUDGET,
+        "max(self.left(now) - amount, -self.most)",
+        "self.left(now) - amount",
+    ),
+    Mutation(
+        "saved-up-for-ever",
+        "a budget that nobody uses grows without end",
+        BUDGET,
+        "min(self._left + self.rate * (now - self._at), self.most)",
+        "self._left + self.rate * (now - self._at)",
+    ),
+    Mutation(
+        "listed-given-again",
+        "records that were listed once are given as often as they are asked for",
+        COMPARING,
+        "most = self._owed.pop(source, 0)",
+        "most = self._owed.get(source, 0)",
+    ),
+    Mutation(
+        "list-of-anybody",
+        "a list that nobody asked for is answered with records",
+        COMPARING,
+        "elif known and source == self._asked:",
+        "elif known:",
+    ),
+    Mutation(
+        "asks-on-credit",
+        "whoever has overdrawn its budget goes on asking",
+        COMPARING,
+        "self._at = self._dissemination.budget.ready(now)",
+        "self._at = now",
+    ),
+    Mutation(
+        "long-dead-told",
+        "the long dead are spoken of for as long as anybody remembers them",
+        COMPARING,
+        "            self._view.buckets.drop(peer)\n",
+        "            pass\n",
+    ),
+    # -- outbound-only peers
+    Mutation(
+        "moored-to-the-undialable",
+        "an outbound-only peer keeps links to others that cannot be dialled either",
+        OUTBOUND,
+        "if member.address and member.id != peer)",
+        "if member.id != peer)",
+    ),
+    Mutation(
+        "moored-once",
+        "an outbound-only peer speaks to its moorings once, and lets the links go",
+        OUTBOUND,
+        "self.at = now + PERIODS * self._view.config.probe_interval",
+        "self.at = math.inf",
+    ),
+    Mutation(
+        "nearest-by-difference",
+        "ids are near by their difference: moorings of all lie on few",
+        OUTBOUND,
+        "here ^ int.from_bytes(other",
+        "here - int.from_bytes(other",
+    ),
+    Mutation(
+        "anybody-asked-to-ping",
+        "of an outbound-only member anybody is asked to ping it, with a link or without",
+        PROBING,
+        "        if not view.members[target].address:\n            return moorings(target, view.alive(), count)\n",
+        "",
+    ),
+)

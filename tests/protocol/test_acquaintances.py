@@ -1,0 +1,78 @@
+"""Who has wasted time is left alone for as long, and longer at each time in a row, as long as there is anybody else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gossipdp.protocol import acquaintances
+from gossipdp.protocol.acquaintances import LATELY, LONGEST, SHORTEST, Acquaintances
+
+A, B, C = (bytes([letter]) * 32 for letter in b"abc")
+
+
+def wait(*exchanges, pace=1.0):
+    """Seconds that A is left alone after these (chunks, seconds) in a row."""
+    known = Acquaintances()
+    for chunks, seconds in exchanges:
+        known.parted(A, chunks, seconds, pace, 100.0)
+    return next(n / 100 for n in range(100 * 70) if not known.left_alone([A, B], 100.0 + n / 100))
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "seconds"),
+    [
+        ([], 0.0),
+        ([(0, 3.0)], 3.0),
+        ([(0, 3.0), (0, 3.0), (0, 3.0)], 12.0),
+        ([(0, 0.0)], SHORTEST),
+        ([(0, 0.001)] * 5, 16 * SHORTEST),
+        ([(0, 15.0)] * 9, LONGEST),
+        ([(0, 3.0), (2, 2.0)], 0.0),  # one that is worth its time
+        ([(2, 8.0)], 0.0),  # four times as long as usual
+        ([(2, 11.0)], 3.0),
+        ([(2, 11.0)] * 4, 3.0),  # it is slow, and gets somewhere
+        ([(0, 3.0), (2, 11.0), (0, 3.0)], 3.0),
+    ],
+)
+def test_wasted_time_is_left_alone_for(exchanges, seconds):
+    assert wait(*exchanges) == pytest.approx(seconds, abs=0.011)
+
+
+def test_while_nobody_knows_how_long_a_chunk_takes_only_nothing_is_a_waste():
+    assert wait((1, 50.0), pace=math.inf) == 0.0 and wait((0, 2.0), pace=math.inf) == pytest.approx(2.0, abs=0.011)
+
+
+def test_nobody_is_left_alone_if_it_is_everybody():
+    known = Acquaintances()
+    known.parted(A, 0, 5.0, 1.0, 0.0)
+    assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
+    known.parted(B, 0, 5.0, 1.0, 0.0)
+    assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
+
+
+def test_who_was_met_in_a_round_and_who_not_lately():
+    known = Acquaintances()
+    known.met(A, 3)
+    known.met(B, 4)
+    assert known.meets(3) == {A} and known.meets(4) == {B} and not known.meets(5)
+    assert known.unmet(C, 0) and not known.unmet(A, 3 + LATELY - 1) and known.unmet(A, 3 + LATELY)
+
+
+def test_offers_up_to_the_latest_accepted_are_no_news():
+    known = Acquaintances()
+    known.accepted(A, 7)
+    assert known.dealt_with(A, 6) and known.dealt_with(A, 7)
+    assert not known.dealt_with(A, 8) and not known.dealt_with(B, 7)
+
+
+def test_the_one_heard_of_longest_ago_makes_room(monkeypatch):
+    monkeypatch.setattr(acquaintances, "MOST", 2)
+    known = Acquaintances()
+    for peer in (A, B, A, C):
+        known.met(peer, 1)
+        known.accepted(peer, 9)
+        known.parted(peer, 0, 5.0, 1.0, 0.0)
+    assert known.meets(1) == {A, C} and not known.dealt_with(B, 9)
+    assert set(known.left_alone([A, B, C], 1.0)) == {A, C}
