@@ -3,8 +3,9 @@
     BASELINES["diloco"]()        a new method; one run uses one object
 
 A baseline is one class of one screen, its equation and its paper in the docstring, with what it costs in bytes and in
-simulated seconds: those that wait for everybody stand in `baselines_sync`, servers in `baselines_server`, gossip in
-`baselines_gossip`, push-sum in `baselines_push`. Nothing of this project's own methods may stand here (`lab_methods`).
+simulated seconds: those that wait for everybody stand in `baselines_sync`, DiLoCo that does not in
+`baselines_overlap`, servers in `baselines_server`, gossip in `baselines_gossip`, push-sum in `baselines_push`. Nothing
+of this project's own methods may stand here (`lab_methods`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from gossipdp.codecs import COMPRESSORS
 from simulations.baselines_gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
 from simulations.baselines_network import Averaged, computing, own_pace
+from simulations.baselines_overlap import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.baselines_push import Sgp
 from simulations.baselines_server import AsynchronousServer, SynchronousServer
 from simulations.baselines_sync import Ddp, DeMo, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
@@ -47,6 +49,8 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "local-sgd": LocalSgd,
     "diloco": DiLoCo,
     "diloco-4bit": FourBitDiLoCo,
+    "diloco-overlapped": OverlappedDiLoCo,
+    "diloco-4bit-overlapped": OverlappedFourBitDiLoCo,
     "sparseloco": lambda: SparseLoCo(COMPRESSORS["topk64"]),
     "demo": lambda: DeMo(COMPRESSORS["dct64"]),
     "sparta": Sparta,

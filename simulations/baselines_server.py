@@ -91,6 +91,7 @@ class AsynchronousServer:
             lab.inner.step(self.server, self._gradients[peer : peer + 1], torch.tensor([0]), lab.lr / tau)
             self._updates += 1
         lab.steps[peer] += 1
+        lab.advance(1.0 / float(lab.setting.all_speeds.sum()))
         lab.x[peer] = self.server[0]
         self._pulled[peer], self._fresh[peer] = self._updates, False
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
@@ -23,6 +25,7 @@ from simulations.baselines_network import (
     computing,
     fed_back,
     model_bytes,
+    own_pace,
 )
 from simulations.lab import Lab
 
@@ -38,7 +41,7 @@ class Ddp(Averaged):
 
         g = 1/N sum_i g_i(theta)        theta <- inner(theta, g)        every step
 
-    Bytes: a ring all-reduce of the gradients each step. Seconds: it runs beside the backward pass, two thirds of the
+    Bytes: an all-reduce of the gradients each step. Seconds: it runs beside the backward pass, two thirds of the
     step (buckets; Li et al. 2020, arXiv 2006.15704), so that what it lasts longer is waited for.
     """
 
@@ -57,7 +60,7 @@ class LocalSgd(Averaged):
 
         theta_i <- inner^H(theta_i)        theta_i <- 1/N sum_j theta_j
 
-    Bytes: a ring all-reduce of the parameters each round, which is waited for. Inner optimizers are not averaged.
+    Bytes: an all-reduce of the parameters each round, which is waited for. Inner optimizers are not averaged.
     """
 
     name: str = "local-sgd"
@@ -75,12 +78,14 @@ class DiLoCo(Averaged):
         Delta = 1/N sum_i (theta - inner^H(theta))
         v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)
 
-    (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: a ring all-reduce of Delta in fp32 each
-    round, which is waited for.
+    (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: an all-reduce of Delta in fp32 each round,
+    which is waited for. With `own_pace` H_i goes with the speed, so that nobody waits for the slowest (dynamic local
+    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier).
     """
 
     alpha: float = 0.7
     mu: float = 0.9
+    own_pace: bool = False
     name: str = "diloco"
     anchor: Tensor = field(init=False, repr=False)
     """theta, shape (P,)"""
@@ -91,12 +96,19 @@ class DiLoCo(Averaged):
         self.v = torch.zeros_like(self.anchor)
 
     def round(self, lab: Lab) -> None:
-        lab.train(lab.setting.every)
+        lab.train(self.counts(lab))
         lab.seconds += computing(lab, lab.setting.every)
+        self.outer(lab)
+        lab.x.copy_(self.anchor.expand_as(lab.x))
+
+    def counts(self, lab: Lab) -> NDArray[np.int64]:
+        """Steps of each peer in a round."""
+        return own_pace(lab) if self.own_pace else np.full(lab.peers, lab.setting.every)
+
+    def outer(self, lab: Lab) -> None:
         delta = self.reduce(lab, self.anchor - lab.x)
         self.v = self.mu * self.v + delta
         self.anchor = self.anchor - self.alpha * (delta + self.mu * self.v)
-        lab.x.copy_(self.anchor.expand_as(lab.x))
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
         """The mean of the rows, as all peers have it after a collective."""
@@ -114,16 +126,16 @@ class FourBitDiLoCo(DiLoCo):
         Delta = Q(1/N sum_i Q(theta - inner^H(theta)))        Q: E3M0
 
     The outer gradients travel as E3M0 floats and are summed in fp32: each peer gathers one N-th of every other's,
-    averages it, and sends the mean to all, rounded again. Bytes: 2 (1 - 1/N) (1/2 + 2/256) a parameter, for each
-    block of 256 has its scale in bf16; 2 (N - 1) turns. Waited for: the fragments and the overlap of that paper are
-    left out, so that this is DiLoCo with an eighth of its bytes.
+    averages it, and sends the mean to all, rounded again: two turns. Bytes: 2 (1 - 1/N) (1/2 + 2/256) a parameter, for
+    each block of 256 has its scale in bf16. Waited for, so that this is DiLoCo with an eighth of its bytes; for that
+    paper's overlap see `baselines_overlap`, its fragments are left out.
     """
 
     name: str = "diloco-4bit"
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
         parameters = lab.problem.parameters
-        lab.seconds += all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK))
+        lab.seconds += all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK), turns=2)
         return e3m0(e3m0(drifts).mean(0, keepdim=True))[0]
 
 
@@ -147,8 +159,8 @@ class SparseLoCo(Averaged):
         e_i <- beta e_i + (theta - inner^H(theta))        c_i = Q(TopK(e_i))        e_i <- e_i - c_i
         theta <- theta - alpha 1/N sum_i c_i
 
-    Error feedback takes the place of outer momentum. Bytes: a ring all-gather of the payloads each round, all N - 1
-    of them, which is waited for.
+    Error feedback takes the place of outer momentum. Bytes: an all-gather of the payloads each round, all N - 1 of
+    them, which is waited for.
     """
 
     compressor: Compressor
@@ -183,7 +195,7 @@ class DeMo(Averaged):
         m_i <- m_i - q_i                theta <- theta - lr sign(sum_i q_i)        every step
 
     It is its own optimizer, whatever the setting's inner one. Coefficients travel in the codec's two levels, and are
-    summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: a ring all-gather of
+    summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: an all-gather of
     the payloads each step, which is waited for: it starts when the gradient is complete.
     """
 
@@ -200,11 +212,12 @@ class DeMo(Averaged):
 
     def round(self, lab: Lab) -> None:
         setting = lab.setting
-        lr = lab.lr if self.lr is None else lab.lr / setting.lr * self.lr
         for _ in range(setting.every):
+            lr = lab.lr if self.lr is None else lab.lr / setting.lr * self.lr
             sent, sizes = fed_back(lab, self.senders, lr * lab.gradients())
             lab.x.mul_(1.0 - lr * setting.weight_decay).sub_(sent.sum(0).sign(), alpha=lr)
             lab.steps += 1
+            lab.advance()
             lab.seconds += computing(lab) + all_gather(lab, sizes)
 
 
@@ -214,7 +227,7 @@ class Sparta(Averaged):
 
         theta_i <- inner(theta_i)        theta_i[S] <- 1/N sum_j theta_j[S]        S: each parameter with chance p
 
-    All draw the same S from a seed, so no index travels. Bytes: a ring all-reduce of p P fp32 values each step, which
+    All draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step, which
     is waited for.
     """
 

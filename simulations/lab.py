@@ -8,7 +8,7 @@ that the same seed gives the same curve. No method may stand here (see `baseline
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -96,7 +96,7 @@ class Setting:
     """of adamw"""
     weight_decay: float = 0.0
     decay: bool = True
-    """the learning rate falls along a cosine to a tenth of `lr` in the last round"""
+    """the learning rate falls along a cosine, step by step, to a tenth of `lr` at the end"""
     warmup: int = 0
     """synchronous steps before the first round: all replicas train as one (algorithms section 6)"""
     link: Link = Link()
@@ -196,8 +196,10 @@ class Lab:
     """of each peer, shape (N,)"""
     random: np.random.Generator = field(init=False)
     """for methods: who meets whom, and how codecs round"""
+    bad: int = field(default=0, init=False)
+    """liars, the first so many: what becomes of them is no figure"""
     progress: float = field(default=0.0, init=False)
-    """of the run, 0 to 1: what the learning rate follows"""
+    """of the run, 0 to 1: what the learning rate follows, whatever rounds the steps are divided into"""
 
     def __post_init__(self) -> None:
         count = self.setting.peers
@@ -206,6 +208,9 @@ class Lab:
         self.steps = np.zeros(count, np.int64)
         self.received = np.zeros(count, np.float64)
         self.random = np.random.default_rng((self.setting.seed, 0x6C6162))
+        self._slowest = int(np.argmin(self.setting.all_speeds))
+        self._passed: float | None = None
+        """steps of a peer of speed 1 since `start`; none before"""
         self._losses = torch.func.vmap(self.problem.loss)
 
     @property
@@ -243,14 +248,34 @@ class Lab:
             self.inner.step(self.x, gradients, slice(None), self.lr)
         else:
             self.inner.step(self.x, gradients, torch.from_numpy(chosen), self.lr)
+        if self._slowest in chosen:
+            self.advance()
 
     def train(self, counts: int | Counts) -> None:
         """So many inner steps of every peer on its own; counts may differ. Takes no simulated time by itself."""
-        left = np.broadcast_to(np.asarray(counts, np.int64), (self.peers,)).copy()
-        while left.any():
-            chosen = None if left.all() else np.flatnonzero(left)
-            self.update(self.gradients(chosen), chosen)
-            left[slice(None) if chosen is None else chosen] -= 1
+        for _, due in self.ticks(counts):
+            self.update(self.gradients(due), due)
+
+    def ticks(self, counts: int | Counts) -> Iterator[tuple[float, Counts | None]]:
+        """So many steps of every peer, spread over one time for all: the share of it that has passed, who steps (all).
+
+        Nobody's steps come after the others', for the learning rate is one for all.
+        """
+        each = np.broadcast_to(np.asarray(counts, np.int64), (self.peers,))
+        most, alike = int(each.max()), bool((each == each[0]).all())
+        for tick in range(most):
+            due = None if alike else np.flatnonzero((tick + 1) * each // most > tick * each // most)
+            yield tick / most, None if due is None or len(due) == self.peers else due
+
+    def start(self) -> None:
+        """What was before was preparation: from here on the learning rate falls."""
+        self._passed = 0.0
+
+    def advance(self, steps: float = 1.0) -> None:
+        """So many steps of a peer of speed 1 are behind the learning rate; `update` tells by itself."""
+        if self._passed is not None:
+            self._passed += steps
+            self.progress = min(1.0, self._passed / (self.setting.every * self.setting.rounds))
 
     def receive(self, size: float | NDArray[np.float64]) -> None:
         """Every peer has received so many bytes."""
@@ -258,7 +283,8 @@ class Lab:
 
     def distance(self) -> float:
         """Consensus distance of the replicas."""
-        return float((self.x - self.mean).square().sum(1).mean().sqrt())
+        x = self.x[self.bad :]
+        return float((x - x.mean(0)).square().sum(1).mean().sqrt())
 
 
 def play(problem: Problem, method: Method, setting: Setting) -> Curve:
@@ -266,9 +292,9 @@ def play(problem: Problem, method: Method, setting: Setting) -> Curve:
     lab = Lab(problem, setting)
     _warm(lab)
     method.begin(lab)
+    lab.start()
     points = [_look(lab, method, 0)]
     for number in range(1, setting.rounds + 1):
-        lab.progress = (number - 1) / setting.rounds
         method.round(lab)
         if number % setting.evaluate_every == 0 or number == setting.rounds:
             points.append(_look(lab, method, number))
@@ -276,18 +302,19 @@ def play(problem: Problem, method: Method, setting: Setting) -> Curve:
 
 
 def _warm(lab: Lab) -> None:
-    """Synchronous steps: every replica takes the mean of all gradients. Their bytes are those of a ring all-reduce."""
+    """Synchronous steps: every replica takes the mean of all gradients. They cost what an all-reduce does that halves
+    and doubles (see `baselines_network`)."""
     setting = lab.setting
     size = 2.0 * (1.0 - 1.0 / setting.peers) * 4.0 * lab.problem.parameters
     for _ in range(setting.warmup):
         lab.update(lab.gradients().mean(0, keepdim=True).expand_as(lab.x))
         lab.receive(size)
-        lab.seconds += setting.step_seconds + setting.link.seconds(size, 2 * (setting.peers - 1))
+        lab.seconds += setting.step_seconds + setting.link.seconds(size, 2 * (setting.peers - 1).bit_length())
 
 
 def _look(lab: Lab, method: Method, number: int) -> Point:
     model = lab.problem.evaluate(method.model(lab))
-    few = np.unique(np.linspace(0, lab.peers - 1, 4).astype(np.int64))
+    few = np.unique(np.linspace(lab.bad, lab.peers - 1, 4).astype(np.int64))
     alone = [lab.problem.evaluate(lab.x[int(peer)]).loss for peer in few]
     received = float(lab.received.mean()) / lab.problem.parameters
     return Point(

@@ -2,7 +2,8 @@
 
 The first `bad` peers lie, knowing all that honest ones hold; ties favour them. What they say is `attacks`', what
 stands against it the product's: clipping in `Pairwise`, `algorithms.robust` for epochs. A method's model is that of the
-honest. No attack and no rule may stand here.
+honest: where each holds its own, their mean, which nobody holds, and which hides that they may have been driven apart.
+So what each of them holds is told beside it. No attack and no rule may stand here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE
 from gossipdp.algorithms.robust import RULES, SHARE, aggregate
+from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol.rounds import Outer
 from simulations.attacks import ATTACKS, Meeting
 from simulations.baselines_network import computing, fed_back, through
 from simulations.baselines_sync import SparseLoCo
 from simulations.lab import Lab
-from simulations.lab_methods import PairwiseGossip, PairwiseOptions, _Meeting
+from simulations.lab_methods import PairwiseGossip, PairwiseOptions, Tally, _Meeting
 from simulations.lab_replica import Replica
 
 __all__ = ["AttackedPairwise", "RobustEpochs"]
@@ -29,26 +33,44 @@ __all__ = ["AttackedPairwise", "RobustEpochs"]
 Vector = NDArray[np.float32]
 
 
+@dataclass
+class AttackedTally(Tally):
+    honest: float = math.nan
+    """held-out accuracy of the honest peers' own anchors when the model was looked at last, their mean"""
+    worst: float = math.nan
+    """of the one that holds the worst"""
+
+
 class AttackedPairwise(PairwiseGossip):
     """`pairwise`, in which a liar holds out another anchor than its own whenever it meets an honest peer.
 
-    It follows the protocol in private, as if it had not lied, so that it always knows what an honest peer would hold;
-    it clips nothing. Exchanges take no time.
+    It follows the protocol in private, as if it had not lied, in anchor, momentum and ranges, so that it always knows
+    what an honest peer would hold; it clips nothing. Exchanges take no time.
     """
+
+    tally: AttackedTally
 
     def __init__(self, options: PairwiseOptions, attack: str, bad: int) -> None:
         super().__init__(options, "pairwise")
         if options.landing != "at once" or options.warmup_steps:
             raise ValueError("exchanges take no time here, and there is no warm-up")
-        self._attack, self._bad = ATTACKS[attack], bad
+        self._attack, self._bad, self.tally = ATTACKS[attack], bad, AttackedTally()
         self._starts: list[Vector] = []
         self._told: dict[tuple[int, int], Vector] = {}
         """by round and liar; it meets one honest peer at a time"""
 
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
+        lab.bad = self._bad
         for liar in range(self._bad):
             self.replicas[liar] = Replica(liar, lab.x[liar], math.inf)
+
+    def round(self, lab: Lab) -> None:
+        super().round(lab)
+        if self._rounds % lab.setting.evaluate_every == 0 or self._rounds == lab.setting.rounds:
+            anchors = (torch.from_numpy(replica.ledger.a.copy()) for replica in self.replicas[self._bad :])
+            found = [lab.problem.evaluate(anchor).accuracy for anchor in anchors]
+            self.tally.honest, self.tally.worst = float(np.mean(found)), min(found)
 
     def model(self, lab: Lab) -> Tensor:
         return torch.from_numpy(np.mean([replica.ledger.a for replica in self.replicas[self._bad :]], 0))
@@ -79,14 +101,19 @@ class AttackedPairwise(PairwiseGossip):
         if told is None:
             super()._exchange(lab, meeting)
             return
-        chunk = meeting.left[-1]
+        chunk, algorithm = meeting.left[-1], liar.algorithm
         span, pending = liar.ledger.span(chunk), liar.ledger.pending(chunk)
         own, before, met = liar.ledger.a[span].copy(), pending.copy(), honest.ledger.a[span].copy()
+        v, ranges, distances = liar.ledger.v[span].copy(), algorithm.range.copy(), algorithm._distance.copy()
         liar.ledger.a[span] = told[span]
         super()._exchange(lab, meeting)
-        moved = np.float32(self.options.weight) * (met - own)
+        moved = np.float32(meeting.dialogue.weight) * (met - own)
         liar.ledger.a[span] = own + moved
+        liar.ledger.v[span] = v - np.float32(meeting.dialogue.pull) * moved
         pending[:] = before + moved
+        blocks = slice(span.start // BLOCK, -(-span.stop // BLOCK))
+        algorithm.range[blocks] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges[blocks])
+        algorithm._distance[:] = distances
         if not meeting.left:
             del self._told[meeting.pair]
 

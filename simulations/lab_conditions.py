@@ -6,21 +6,24 @@ Each wraps a method or a problem and leaves its equations alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from heapq import heapify
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gossipdp.protocol import jobs
 from simulations.attacks import ATTACKS
 from simulations.baselines_sync import Ddp
 from simulations.lab import Counts, Lab, Problem, Score, Setting
+from simulations.lab_epidemic import EpidemicGossip
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_replica import Replica
 
-__all__ = ["ChurningPairwise", "FlippedLabels", "Started"]
+__all__ = ["ChurningEpidemic", "ChurningPairwise", "FlippedLabels", "Started"]
 
 FOUNDERS: Final = 1_000_003
 """added to the seed of what founders learn from"""
@@ -42,11 +45,8 @@ class ChurningPairwise(PairwiseGossip):
     def round(self, lab: Lab) -> None:
         self._number += 1
         if self._number % self._every == 0:
-            count = max(1, round(self._share * lab.peers))
-            going = lab.random.choice(lab.peers, count, replace=False)
-            staying = np.setdiff1d(np.arange(lab.peers), going)
-            for place, peer in enumerate(going):
-                self._replace(lab, int(peer), int(lab.random.choice(staying)), crashed=place % 2 == 1)
+            for place, (peer, source) in enumerate(_going(lab, self._share)):
+                self._replace(lab, peer, source, crashed=place % 2 == 1)
         super().round(lab)
 
     def _replace(self, lab: Lab, peer: int, source: int, *, crashed: bool) -> None:
@@ -59,14 +59,65 @@ class ChurningPairwise(PairwiseGossip):
             self._land(lab, meeting)
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
-        for name in ("m", "v", "counts"):
-            moments = getattr(lab.inner, name, None)
-            if isinstance(moments, Tensor):
-                moments[peer] = 0.0
+        _forget(lab, peer)
         self.replicas[peer] = Replica(peer, lab.x[peer], self.options.clip)
         self.replicas[peer].alone = 0
-        for other in self.replicas:
-            other.met.pop(peer, None)
+
+
+@dataclass
+class ChurningEpidemic(EpidemicGossip):
+    """`epidemic` in the same network.
+
+    What was published reaches everybody whoever has gone, crashed or not, for all pass it on; what its sender held
+    back in e is lost. Who comes has one peer's state bit for bit, and is sent what that one still waits for.
+    """
+
+    every: int = 5
+    share: float = 0.1
+    name: str = "epidemic, churn"
+
+    def begin(self, lab: Lab) -> None:
+        super().begin(lab)
+        self._number = 0
+
+    def round(self, lab: Lab) -> None:
+        self._number += 1
+        if self._number % self.every == 0:
+            for peer, source in _going(lab, self.share):
+                self._replace(lab, peer, source)
+        super().round(lab)
+
+    def _replace(self, lab: Lab, peer: int, source: int) -> None:
+        giver = self.spreaders[source]
+        lab.x[peer] = torch.from_numpy(giver.ledger.a)
+        _forget(lab, peer)
+        self.spreaders[peer] = taker = self._spreader(lab, peer)
+        for chunk in range(giver.ledger.chunks):
+            frozen = giver.algorithm.run(jobs.Freeze(chunk))
+            taker.algorithm.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
+            lab.received[peer] += memoryview(frozen.payload).nbytes
+        others = [one for one in self._coming if one[2] != peer]
+        missed = [(at, number, peer, message) for at, number, receiver, message in others if receiver == source]
+        lab.received[peer] += sum(message.size for *_, message in missed)
+        self._coming = others + missed
+        heapify(self._coming)
+        self._busy[peer] = self._busy[source]
+
+
+def _going(lab: Lab, share: float) -> list[tuple[int, int]]:
+    """Such a share of the peers, each with one that stays: whose copy comes in its place."""
+    count = max(1, round(share * lab.peers))
+    going = lab.random.choice(lab.peers, count, replace=False)
+    staying = np.setdiff1d(np.arange(lab.peers), going)
+    return [(int(peer), int(lab.random.choice(staying))) for peer in going]
+
+
+def _forget(lab: Lab, peer: int) -> None:
+    """The moments of its inner optimizer."""
+    for name in ("m", "v", "counts"):
+        moments = getattr(lab.inner, name, None)
+        if isinstance(moments, Tensor):
+            moments[peer] = 0.0
 
 
 class _Wrapped:

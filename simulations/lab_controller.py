@@ -43,7 +43,7 @@ class _Watched(Pairwise):
         self.controller = Controller()
         self.relax = False
         self._movement2 = self._distance2 = 0.0
-        self._exchange, self._mixed = 0, 0
+        self._exchange, self._chunks = 0, 0
 
     def run(self, job: jobs.Job) -> jobs.Result:
         if isinstance(job, jobs.OuterStep):
@@ -70,10 +70,10 @@ class _Watched(Pairwise):
 
     def _mixed_chunk(self, exchange: int, distance2: float) -> None:
         if exchange != self._exchange:
-            self._exchange, self._mixed, self._distance2 = exchange, 0, 0.0
-        self._mixed += 1
+            self._exchange, self._chunks, self._distance2 = exchange, 0, 0.0
+        self._chunks += 1
         self._distance2 += distance2
-        if self._mixed == self.ledger.chunks:
+        if self._chunks == self.ledger.chunks:
             self.controller.exchanged(self._rms(self._distance2))
 
     def _rms(self, norm2: float) -> float:

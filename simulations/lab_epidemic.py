@@ -12,6 +12,7 @@ shares of the steps that speeds allow, which closed epochs would tell.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
@@ -22,25 +23,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.epidemic import Epidemic
-from gossipdp.codecs.base import Buffer
+from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs.base import BLOCK, Buffer
+from gossipdp.codecs.compressor import Compressor
+from gossipdp.codecs.lowrank import LowRank
 from gossipdp.protocol import jobs
+from gossipdp.protocol.applying import Terms
+from gossipdp.protocol.pacing import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
+from gossipdp.protocol.spreading import WHOLE
 from simulations.lab import Lab
 
 __all__ = ["EpidemicGossip", "Spreader"]
 
+WARM: Final = Terms(WHOLE, 1.0)
 HEADERS: Final = 300
 """bytes of a message beside its payload: the signed header, the table of its parts, frames, and its share of the lazy
 links' lists"""
 
 
 class Spreader:
-    """The vectors of one peer, bound to its live parameters."""
+    """The vectors of one peer, bound to its live parameters.
 
-    def __init__(self, x: Tensor) -> None:
-        self.algorithm = Epidemic()
+    Args:
+        compressors: those it knows.
+        chunk: parameters of a chunk; the daemon's unless given.
+    """
+
+    def __init__(
+        self, x: Tensor, *, compressors: Mapping[str, Compressor] = COMPRESSORS, chunk: int | None = None
+    ) -> None:
+        self.algorithm = Epidemic(compressors=compressors)
         size = len(x)
-        self.algorithm.allocate(size, size, chunk_parameters(size))
+        self.algorithm.allocate(size, size, chunk or chunk_parameters(size))
         self.ledger = self.algorithm.ledger
         self.x: NDArray[np.float32] = x.numpy()
         self.slots: NDArray[np.float32] = np.zeros((2, size), np.float32)
@@ -73,6 +88,7 @@ class Spreader:
 class _Message:
     payloads: tuple[Buffer, ...]
     weight: float
+    terms: Terms
 
     @property
     def size(self) -> int:
@@ -81,37 +97,51 @@ class _Message:
 
 @dataclass
 class EpidemicGossip:
-    """e <- beta e + D; c = Q2(TopK(e)); e <- e - c; a <- a - alpha p c of every message once (algorithms section 4)."""
+    """e <- beta e + D; c = Q2(TopK(e)); e <- e - c; a <- a - alpha p c of every message once (algorithms section 4).
+
+    Low rank is of the model's own matrices, as PowerSGD has it, so that the model is one chunk then; the daemon, whose
+    chunks cut through matrices, folds each into a square instead.
+    """
 
     compressor: str = "topk128"
     alpha: float = 1.0
+    """the daemon's defaults are topk256 and 2"""
     beta: float = 0.95
+    warmup_steps: int = 0
+    """steps before the first round, in short rounds whose increments travel whole, with alpha 1. The daemon's way,
+    beside `Setting.warmup`, which is synchronous"""
     name: str = "epidemic"
     spreaders: list[Spreader] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
-        self.spreaders = [Spreader(row) for row in lab.x]
+        self.spreaders = [self._spreader(lab, peer) for peer in range(lab.peers)]
         self._coming: list[tuple[float, int, int, _Message]] = []
         self._busy = np.full(lab.peers, lab.seconds)
         """until when the link of each receives"""
         self._sent = 0
         speeds = lab.setting.all_speeds
         self._weights = speeds / speeds.sum()
+        left = self.warmup_steps
+        while left > 0:
+            every = min(left, lab.setting.every, WARMUP_EVERY)
+            left -= every
+            self._play(lab, every, WARM)
 
     def round(self, lab: Lab) -> None:
+        self._play(lab, lab.setting.every, Terms(self.compressor, self.alpha))
+
+    def _play(self, lab: Lab, every: int, terms: Terms) -> None:
+        """A round of so many steps, and what is published at its end."""
         setting = lab.setting
-        counts = np.maximum(1, np.rint(setting.every * setting.all_speeds)).astype(np.int64)
-        ticks, began = int(counts.max()), lab.seconds
-        duration = setting.every * setting.step_seconds
-        for tick in range(ticks):
-            lab.seconds = began + duration * tick / ticks
+        counts = np.maximum(1, np.rint(every * setting.all_speeds)).astype(np.int64)
+        began, duration = lab.seconds, every * setting.step_seconds
+        for share, due in lab.ticks(counts):
+            lab.seconds = began + duration * share
             self._arrive(lab)
-            due = np.flatnonzero((tick + 1) * counts // ticks > tick * counts // ticks)
-            chosen = None if len(due) == lab.peers else due
-            lab.update(lab.gradients(chosen), chosen)
+            lab.update(lab.gradients(due), due)
         lab.seconds = began + duration
         self._arrive(lab)
-        messages = [self._published(lab, peer) for peer in range(lab.peers)]
+        messages = [self._published(lab, peer, terms) for peer in range(lab.peers)]
         for receiver in range(lab.peers):
             self._send(lab, receiver, messages)
         self._arrive(lab)
@@ -120,19 +150,26 @@ class EpidemicGossip:
         """Mean of the anchors; they are the same but for what is on its way."""
         return torch.from_numpy(np.mean([spreader.ledger.a for spreader in self.spreaders], 0))
 
-    def _published(self, lab: Lab, peer: int) -> _Message:
+    def _spreader(self, lab: Lab, peer: int) -> Spreader:
+        compressor = COMPRESSORS[self.compressor]
+        if not isinstance(compressor, LowRank):
+            return Spreader(lab.x[peer])
+        shaped = {**COMPRESSORS, self.compressor: LowRank(compressor.rank, lab.problem.shapes)}
+        return Spreader(lab.x[peer], compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
+
+    def _published(self, lab: Lab, peer: int, terms: Terms) -> _Message:
         spreader, weight = self.spreaders[peer], float(self._weights[peer])
         if lab.peers == 1:
             for chunk in range(spreader.ledger.chunks):
                 spreader.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, spreader.applied))
-            return _Message((), 1.0)
+            return _Message((), 1.0, terms)
         payloads = []
         for chunk in range(spreader.ledger.chunks):
             seed = int(lab.random.integers(1 << 63))
-            job = jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, spreader.applied, seed)
+            job = jobs.Publish(chunk, terms.compressor, terms.lr, self.beta, weight, spreader.applied, seed)
             payloads.append(spreader.publish(job).payload)
         spreader.drain()
-        return _Message(tuple(payloads), weight)
+        return _Message(tuple(payloads), weight, terms)
 
     def _send(self, lab: Lab, receiver: int, messages: list[_Message]) -> None:
         link = lab.setting.link
@@ -154,9 +191,10 @@ class EpidemicGossip:
         while self._coming and self._coming[0][0] <= lab.seconds:
             _, _, receiver, message = heappop(self._coming)
             spreader = self.spreaders[receiver]
+            compressor, lr = message.terms
             for chunk, payload in enumerate(message.payloads):
                 if payload:
-                    spreader.algorithm.run(jobs.Apply(chunk, self.compressor, payload, self.alpha, message.weight))
+                    spreader.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))
             moved.add(receiver)
         for receiver in moved:
             self.spreaders[receiver].drain()

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.pairwise import CLIP_FACTOR
-from gossipdp.protocol.averaging import LATELY
 from gossipdp.protocol.pacing import ALONE_AFTER, WARMUP_EVERY
 from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.rounds import Outer
@@ -211,14 +210,11 @@ class PairwiseGossip:
 
     def _train(self, lab: Lab, every: int) -> None:
         counts = np.maximum(1, np.round(every * lab.setting.all_speeds)).astype(np.int64)
-        ticks = int(counts.max())
         self._began, self._duration = lab.seconds, every * lab.setting.step_seconds
-        for tick in range(ticks):
-            lab.seconds = self._began + self._duration * tick / ticks
+        for share, due in lab.ticks(counts):
+            lab.seconds = self._began + self._duration * share
             self._advance(lab)
-            due = np.flatnonzero((tick + 1) * counts // ticks > tick * counts // ticks)
-            chosen = None if len(due) == lab.peers else due
-            lab.update(lab.gradients(chosen), chosen)
+            lab.update(lab.gradients(due), due)
         lab.seconds = self._began + self._duration
         self._advance(lab)
 
@@ -266,18 +262,16 @@ class PairwiseGossip:
             self.tally.failed += 1
             return
         one, other = self.replicas[first], self.replicas[second]
-        unmet = one.met.get(second, -LATELY) <= self._rounds - LATELY
         self._exchanges += 1
         # Whoever has stepped as if alone has no momentum to pull at.
         pull = self._pull if max(one.alone, other.alone) < ALONE_AFTER else 0.0
-        dialogue = Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull, (unmet, unmet))
+        dialogue = Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull)
         chunks, parts = one.ledger.chunks, self.options.fragments
         order = [(one.first + place) % chunks for place in range(chunks)]
         left = [chunk for chunk in reversed(order) if chunk % parts == self._rounds % parts]
         setting = lab.setting
         delay = 0.0 if self.options.landing == "at once" else setting.link.seconds(0.0, TURNS)
         one.busy = other.busy = True
-        one.met[second] = other.met[first] = self._rounds
         self._under_way.append(
             _Meeting((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left)
         )

@@ -71,8 +71,6 @@ class Replica:
         self._applied = 0
         self.alone = ALONE_AFTER
         """rounds since the last exchange"""
-        self.met: dict[int, int] = {}
-        """the round in which each partner was met last"""
         self.first = 0
         """chunk to begin the next exchange with"""
         self.busy = False
@@ -108,8 +106,6 @@ class Dialogue:
     codec: str
     weight: float
     pull: float
-    unmet: tuple[bool, bool]
-    """has the initiator, has the responder not met the other lately?"""
 
     def chunk(self, chunk: int) -> tuple[int, int, jobs.Turn]:
         """Average `chunk`.
@@ -130,14 +126,14 @@ class Dialogue:
             if turn.refused:
                 break
             up += frame_bytes(self._data(chunk, number + 1, turn), turn.buffers)
-            mix = jobs.DecodeAndMix(key, turn.buffers, turn.bound, self.weight, self.pull, self.unmet[1])
+            mix = jobs.DecodeAndMix(key, turn.buffers, turn.bound, self.weight, self.pull)
             turn = other.run(mix)
             if turn.refused:
                 break
             if turn.mixed:
                 down += frame_bytes(Ack(self.exchange, chunk, number + 2, turn.share), turn.buffers)
                 share, buffers = turn.share, turn.buffers
-                turn = one.run(jobs.Mix(key, buffers, share, self.weight, self.pull, self.unmet[0]))
+                turn = one.run(jobs.Mix(key, buffers, share, self.weight, self.pull))
                 if not turn.mixed:
                     raise RuntimeError(
                         f"the responder has mixed chunk {chunk}, the initiator refused it: {turn.refused}"

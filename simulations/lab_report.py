@@ -90,6 +90,9 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         ]
         table = Table(f"Marks: {met} of {len(rows)} met", ("what", "must be", "measured", "met"), rows)
         lines += [*_table(table), ""]
+    if findings.reported:
+        figures = [(figure.name, figure.measured) for figure in findings.reported]
+        lines += [*_table(Table("Without a mark", ("what", "measured"), figures)), ""]
     for note in findings.notes:
         lines += [note, ""]
     for graph in findings.graphs:

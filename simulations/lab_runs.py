@@ -23,19 +23,21 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gossipdp.codecs import COMPRESSORS
 from simulations.baselines import BASELINES
-from simulations.lab import Counts, Curve, Lab, Link, Method, Point, Problem, Setting, play
+from simulations.lab import Curve, Link, Method, Point, Problem, Setting, play
 from simulations.lab_attacked import AttackedPairwise, RobustEpochs
-from simulations.lab_conditions import ChurningPairwise, FlippedLabels, Started
+from simulations.lab_conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
 from simulations.lab_controller import ControlledGossip
 from simulations.lab_epidemic import EpidemicGossip
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import PROBLEMS
+from simulations.lab_trial_groups import GroupGossip
+from simulations.lab_trial_momentum import MomentumGossip
+from simulations.lab_trial_wrapped import OutlierGossip, RotatedGossip
 
-__all__ = ["METHODS", "Answer", "Run", "Task", "fingerprint", "link", "play_all", "rounds_within"]
+__all__ = ["METHODS", "Answer", "Run", "Task", "fingerprint", "link", "play_all"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -107,13 +109,34 @@ def _epochs(*, compressor: str = "topk128", **options: Any) -> Method:
     return RobustEpochs(COMPRESSORS[compressor], **options)
 
 
+def _rotated(**options: Any) -> Method:
+    return RotatedGossip(PairwiseOptions(**options))
+
+
+def _outliers(*, count: int = 2, **options: Any) -> Method:
+    return OutlierGossip(PairwiseOptions(**options), count=count)
+
+
+def _momentum(*, parts: int = 4, **options: Any) -> Method:
+    return MomentumGossip(PairwiseOptions(**options), parts=parts)
+
+
+def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
+    return GroupGossip(PairwiseOptions(**options), size=size, always=always)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: _baseline(name) for name in BASELINES},
     "pairwise": _pairwise,
     "pairwise-churning": _churning,
     "pairwise-attacked": _attacked,
     "pairwise-controlled": _controlled,
+    "pairwise-rotated": _rotated,
+    "pairwise-outliers": _outliers,
+    "pairwise-momentum": _momentum,
+    "pairwise-groups": _groups,
     "epidemic": EpidemicGossip,
+    "epidemic-churning": ChurningEpidemic,
     "epidemic-epochs": _epochs,
 }
 """what makes a method from its options; those of a baseline are the fields of its class"""
@@ -126,6 +149,7 @@ OWN_PACE: Final = {
     "pairwise-churning",
     "pairwise-controlled",
     "epidemic",
+    "epidemic-churning",
     "server-async",
     "swarm",
     "gasloc",
@@ -163,16 +187,16 @@ class Run:
         found: set[str] = {"simulations.lab", TASKS[self.problem].__module__}
         if "of" in self.data:
             found.add(PROBLEMS[self.data["of"]].__module__)
-        return found | {type(self._method()).__module__}
+        return found | {type(self.made()).__module__}
 
     def _problem(self) -> Problem:
         return TASKS[self.problem](**self.data)
 
-    def _method(self) -> Method:
+    def made(self) -> Method:
         return METHODS[self.method](**self.options)
 
     def play(self) -> dict[str, Any]:
-        method = self._method()
+        method = self.made()
         curve = play(self._problem(), method, self.setting)
         return {
             "parameters": curve.parameters,
@@ -187,7 +211,8 @@ class Run:
 
     def estimate(self) -> float:
         setting = self.setting
-        own = setting.all_speeds.sum() if self.method in OWN_PACE else float(setting.peers)
+        paced = self.method in OWN_PACE or self.options.get("own_pace", False)
+        own = setting.all_speeds.sum() if paced else float(setting.peers)
         steps = setting.peers * setting.warmup + own * setting.every * setting.rounds
         return 1.0 + float(steps) * SECONDS.get(self.data.get("of", self.problem), 1e-4)
 
@@ -211,25 +236,6 @@ def link(megabits: float, milliseconds: float, parameters: int, as_parameters: f
     parameter lasts as long as it would with the other. Headers are as many for each parameter as here, which is more.
     """
     return Link(bandwidth=megabits * 125_000.0 * parameters / as_parameters, latency=milliseconds / 1000.0)
-
-
-def rounds_within(seconds: float, run: Run, parameters: int) -> int:
-    """Rounds of this method that fit, as its own clock has it; one if not even that fits."""
-    setting = replace(run.setting, rounds=1, warmup=0, failing=0.0)
-    lab, method = _Clock(PROBLEMS["quadratic"](size=parameters), setting), run._method()
-    method.begin(lab)
-    method.round(lab)
-    return max(1, int(seconds / lab.seconds + 1e-6))
-
-
-class _Clock(Lab):
-    """Replicas that stand still: all that a round tells is how long it lasts."""
-
-    def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
-        return self.x[:1].expand(self.peers if peers is None else len(peers), -1)
-
-    def update(self, gradients: Tensor, peers: Counts | None = None) -> None:
-        self.steps[slice(None) if peers is None else peers] += 1
 
 
 # -- code ----------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from simulations.suites import (
     controller,
     defaults,
     scale,
+    trials,
     warmstart,
 )
 from simulations.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
@@ -40,7 +41,7 @@ __all__ = ["SUITES", "SuiteError", "lab", "main", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, controller)
+    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, controller, trials)
 }
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"

@@ -114,12 +114,11 @@ class GroupGossip(PairwiseGossip):
         self._exchanges += 1
         pull = self._pull if max(one.alone for one in members) < ALONE_AFTER else 0.0
         number, weight = (1 << 32) + self._exchanges, self.options.weight
-        circle = Circle(members[0], members[1], number, self._codec, weight, pull, (False, False), members)
+        circle = Circle(members[0], members[1], number, self._codec, weight, pull, members)
         chunks = members[0].ledger.chunks
         left = [(members[0].first + place) % chunks for place in reversed(range(chunks))]
         for replica in members:
             replica.busy = True
-            replica.met.update((peer, self._rounds) for peer in there)
         accept, offer = greeting_bytes(self._codec)
         lab.received[there] += offer + IDENTITY * (len(there) - 2)
         lab.received[first] += (len(there) - 1) * accept - offer - IDENTITY * (len(there) - 2)

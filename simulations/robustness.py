@@ -4,7 +4,8 @@ Softmax regression on ten Gaussian classes, or on data that the caller has. Two 
 members among the peers:
 
     epidemic    all start a round equal; what `robust` makes of all increments moves all of them
-    pairwise    every peer has an anchor of its own and meets one other a round, through the jobs of `Pairwise`, fp32
+    pairwise    every peer has an anchor of its own and meets others, through the jobs of `Pairwise`, on the product's
+                terms
 
 What is told is the share of held-out examples that honest peers get right. The bad ones have the first rows, so that
 ties favour them. `python -m simulations.attacks` prints the table. No attack and no rule may stand here; the marks of a
@@ -24,9 +25,12 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.algorithms.robust import RULES, SHARE, Rule, aggregate
+from gossipdp.config import EARLY_SHARE, Exchange, Outer
 from gossipdp.protocol import jobs
+from gossipdp.protocol.partners import exchanges_per_round
 from simulations.attacks import ATTACKS, Attack, Meeting
 
 __all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]
@@ -34,6 +38,8 @@ __all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", 
 Matrix: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]
 
+EXCHANGE: Final = Exchange()
+OUTER: Final = Outer()
 WIDTH: Final = 256
 """parameters a chunk of `pairwise`"""
 DIVERGED: Final = 1e6
@@ -131,15 +137,18 @@ class Peer:
         self.slots = (np.zeros(size, np.float32), np.zeros(size, np.float32))
         self.ledger.bind(self.x, self.slots)
         self.applied = 0
+        self.began = self.ledger.a.copy()
+        """the anchor before its last step"""
 
     def step(self, x: Matrix) -> None:
-        """The outer step of a plain average of models."""
-        self.x[:] = x
+        """The product's outer step, as far as training has come to `x`."""
+        self.x[:], self.began[:] = x, self.ledger.a
         for chunk in range(self.ledger.chunks):
-            self.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, self.applied))
+            self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.applied))
+        self.settle()
 
     def settle(self) -> None:
-        """x takes in what mixing has added."""
+        """x takes in what stepping and mixing have added."""
         sealed = self.ledger.seal()
         for chunk in sealed.chunks:
             span = self.ledger.span(chunk)
@@ -149,18 +158,21 @@ class Peer:
             self.ledger.release(sealed.slot)
 
 
-def exchange(first: Peer, second: Peer, number: int) -> None:
+def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:
     """All chunks; one that either side refuses mixes nothing on either."""
+    terms = EXCHANGE.weight, EXCHANGE.kappa / OUTER.lr
     for chunk in range(first.ledger.chunks):
         key = jobs.ChunkKey(first.id, number, chunk)
-        turn = _turn(first, jobs.Begin(key, "fp32", first.id < second.id))
-        turn = _turn(second, jobs.Answer(key, "fp32", second.id < first.id, turn.buffers[0]))
+        turn = _turn(first, jobs.Begin(key, codec, first.id < second.id))
+        turn = _turn(second, jobs.Answer(key, codec, second.id < first.id, turn.buffers[0]))
+        begins = True
+        while not turn.refused and not turn.mixed:
+            turn = _turn(first, jobs.Decode(key, turn.buffers, begins))
+            if not turn.refused:
+                turn = _turn(second, jobs.DecodeAndMix(key, turn.buffers, turn.bound, *terms))
+            begins = False
         if not turn.refused:
-            turn = _turn(first, jobs.Decode(key, turn.buffers, True))
-        if not turn.refused:
-            turn = _turn(second, jobs.DecodeAndMix(key, turn.buffers, turn.bound, 0.5, 0.0, False))
-        if not turn.refused:
-            _turn(first, jobs.Mix(key, turn.buffers, turn.share, 0.5, 0.0, False))
+            _turn(first, jobs.Mix(key, turn.buffers, turn.share, *terms))
         for peer in (first, second):
             peer.algorithm.run(jobs.Drop((key,)))
 
@@ -171,42 +183,59 @@ def _turn(peer: Peer, job: jobs.Job) -> jobs.Turn:
     return turn
 
 
-def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> float:
-    """Mean accuracy of the honest peers' anchors after all rounds.
+def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str) -> None:
+    """An exchange in which `liar` says that its anchor is `told`, and goes on as if it had not."""
+    ledger, met = liar.ledger, partner.ledger.a.copy()
+    own, v, ranges = ledger.a.copy(), ledger.v.copy(), liar.algorithm.range.copy()
+    ledger.a[:] = told
+    exchange(liar, partner, number, codec)
+    moved = np.float32(EXCHANGE.weight) * (met - own)
+    ledger.a[:], ledger.v[:] = own + moved, v - np.float32(EXCHANGE.kappa / OUTER.lr) * moved
+    liar.algorithm.range[:] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges)
+    liar.settle()
+    liar.x[:] = ledger.a
 
-    A bad peer follows the protocol in private, so that it always knows what an honest one would hold, clips nothing and
-    asks for the full share.
+
+def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[float]:
+    """Accuracy of each honest peer's anchor after all rounds.
+
+    All is as in the product, at its defaults: outer momentum, and how mixing pulls at it, the codec, several exchanges
+    in early rounds. Partners are met at random. A bad peer follows the protocol in private, so that it always knows
+    what an honest one would hold, clips nothing and asks for the full share.
     """
     random = np.random.default_rng((trial.seed, 1))
     chance = np.random.default_rng((trial.seed, 2))
     meetings = np.random.default_rng((trial.seed, 3))
     numbers = itertools.count(1)
     peers = [Peer(n, trial.size, np.inf if n < trial.bad else clip) for n in range(trial.peers)]
-    anchors = np.zeros((trial.peers, trial.size), np.float32)
+    honest = peers[trial.bad :]
     for round in range(trial.rounds):
-        starts = anchors.copy()
-        anchors = trial.trained(anchors, attack, round, random)
-        for peer, x in zip(peers, anchors, strict=True):
+        for peer, x in zip(
+            peers, trial.trained(np.stack([peer.x for peer in peers]), attack, round, random), strict=True
+        ):
             peer.step(x)
-        order = meetings.permutation(trial.peers).tolist()
-        for one, other in zip(order[::2], order[1::2], strict=False):
-            bad = min(one, other) if min(one, other) < trial.bad else None
-            if bad is not None:
-                partner = max(one, other)
-                if partner < trial.bad:
-                    continue
-                honest = np.stack([peer.ledger.a for peer in peers[trial.bad :]])
-                met = peers[partner].ledger.a.copy()
-                meeting = Meeting(own=anchors[bad], start=starts[bad], partner=met, honest=honest, bad=trial.bad)
-                peers[bad].ledger.a[:] = attack.anchor(meeting, round, chance)
-                anchors[bad] += np.float32(0.5) * (met - anchors[bad])
-            exchange(peers[one], peers[other], next(numbers))
-        for number, peer in enumerate(peers[trial.bad :], trial.bad):
+        codec = f"modulo{EXCHANGE.bits}" if round else "modulo8"
+        for _ in range(exchanges_per_round(trial.peers, early=round < EARLY_SHARE * trial.rounds)):
+            order = meetings.permutation(trial.peers).tolist()
+            for one, other in zip(order[::2], order[1::2], strict=False):
+                liar, partner = peers[min(one, other)], peers[max(one, other)]
+                if min(one, other) >= trial.bad:
+                    exchange(peers[one], peers[other], next(numbers), codec)
+                elif max(one, other) >= trial.bad:
+                    meeting = Meeting(
+                        own=liar.ledger.a.copy(),
+                        start=liar.began,
+                        partner=partner.ledger.a.copy(),
+                        honest=np.stack([peer.ledger.a for peer in honest]),
+                        bad=trial.bad,
+                    )
+                    told = attack.anchor(meeting, round, chance).astype(np.float32)
+                    _lie(liar, told, partner, next(numbers), codec)
+        for peer in peers:
             peer.settle()
-            anchors[number] = peer.ledger.a
-        if not np.abs(anchors[trial.bad :]).max() < DIVERGED:
+        if not max(np.abs(peer.ledger.a).max() for peer in honest) < DIVERGED:
             break
-    return fmean(trial.data.right(anchor) for anchor in anchors[trial.bad :])
+    return [trial.data.right(peer.ledger.a) for peer in honest]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -227,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'attack':16}" + "".join(f"{name:>13}" for name in (*RULES, "no clipping", "clipping")))
     for name, attack in ATTACKS.items():
         shares = [fmean(epidemic(trial, attack, rule, options.share) for trial in trials) for rule in RULES.values()]
-        shares += [fmean(pairwise(trial, attack, clip) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
+        shares += [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
         print(f"{name:16}" + "".join(f"{100 * share:13.1f}" for share in shares), flush=True)
     return 0
 

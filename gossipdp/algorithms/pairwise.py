@@ -7,7 +7,14 @@ antisymmetric, so the mean of all anchors moves only by outer steps, exactly (al
 
 Pair averaging follows AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al. 2021), the outer step DiLoCo (arXiv
 2311.08105) without its all-reduce, the encoding Moniqua (Lu & De Sa 2020, arXiv 2002.11787), the clipping
-ClippedGossip (He et al. 2022, arXiv 2202.01545). This module knows chunks and jobs, not peers or messages.
+ClippedGossip (He et al. 2022, arXiv 2202.01545). Both sides of a chunk know the share of the difference that clipping
+leaves: where it is less than all, neither pulls at its momentum, so that the sum of v is as exact as that of a.
+
+The bound tau follows what this peer does itself, and the exchanges of a round share it. No partner's distance widens
+it, nor that of most partners: liars who push honest peers apart make them far from one another in truth, so a bound
+that opened for them would open for liars. Halves of a network that trained apart come together all the same, by up to
+tau at each exchange, in a few times as many rounds as they were apart. This module knows chunks and jobs, not peers or
+messages.
 """
 
 from __future__ import annotations
@@ -31,10 +38,13 @@ RANGE_DECAY = 0.8
 """r_b <- max(0.6 |delta|_inf, 0.8 r_b) after each exchange of block b"""
 NORM_DECAY = 0.7
 """of the EMA of ||delta_c|| behind the clipping bound"""
-CLIP_FACTOR = 2.0
-"""tau_c = 2 max(EMA ||delta_c||, sqrt2 ||own outer step on c||)"""
-UNMET_GROWTH = 1.5
-"""growth of tau_c after a clipped chunk with a partner not met lately, or a healed network would choke"""
+CLIP_FACTOR = 1.5
+"""tau_c = 1.5 max(EMA ||delta_c||, sqrt2 ||own outer step on c||) / k, at the k-th exchange of c since that step"""
+MOST_SHARED = 3
+"""the largest k: so many exchanges a round are made while the learning rate is high, and peers are then the nearer to
+each other at each"""
+APART = 4.0
+"""what is further away than so many times the usual counts for no more when a witness tells how far others are"""
 SHARE_TOLERANCE = 1.001
 """two hosts may sum ||delta||^2 in another order"""
 JOIN_RANGE = 2.0**-7
@@ -93,7 +103,12 @@ class Pairwise(OnLedger):
         self.range: NDArray[np.float32] = np.zeros(blocks, np.float32)
         self.moved: NDArray[np.float32] = np.zeros(blocks, np.float32)
         self._distance: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        """EMA of ||delta_c||, of which no more counts than the bound allows for"""
+        self._apart: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        """how far others are, for who has to judge a state: the same, of which more counts, and never below the last"""
         self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
+        """exchanges since the last outer step"""
 
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
@@ -101,17 +116,21 @@ class Pairwise(OnLedger):
         span = self.ledger.span(chunk)
         return slice(span.start // BLOCK, -(-span.stop // BLOCK))
 
-    def _bound(self, chunk: int) -> float:
-        """tau_c; infinite until this peer has stepped or exchanged, for it has nothing to compare with."""
+    def _usual(self, chunk: int) -> float:
+        """max(EMA ||delta_c||, sqrt2 ||own outer step||); infinite until this peer has stepped or exchanged."""
         # NaN is unknown; so is 0, past which nothing could ever grow again.
         known = [float(n) for n in (self._distance[chunk], math.sqrt(2.0) * self._step[chunk]) if 0.0 < n < math.inf]
-        return self.clip * max(known) if known else math.inf
+        return max(known, default=math.inf)
+
+    def _bound(self, chunk: int) -> float:
+        """tau_c."""
+        return self.clip * self._usual(chunk) / min(MOST_SHARED, 1 + int(self._mixed[chunk]))
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
         self.moved[self._blocks(chunk)] += block_max(movement)
         movement2 = _norm2(movement)
-        self._step[chunk] = math.sqrt(movement2)
+        self._step[chunk], self._mixed[chunk] = math.sqrt(movement2), 0
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
     def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
@@ -126,7 +145,8 @@ class Pairwise(OnLedger):
         spans = [self.ledger.span(chunk) for chunk in chunks]
         parameters = sum(span.stop - span.start for span in spans)
         distance, step = (
-            math.sqrt(float(np.sum(known[chunks] ** 2)) / parameters) for known in (self._distance, self._step)
+            math.sqrt(float(np.sum(known[chunks] ** 2)) / parameters)
+            for known in (np.fmax(self._distance, self._apart), self._step)
         )
         return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), distance, step)
 
@@ -203,12 +223,13 @@ class Pairwise(OnLedger):
         if not math.isfinite(norm2):
             return self._refuse(key, "nan")
         buffers = tuple(side.emit())
-        momentum = ledger.v[span] if job.pull else None
+        # A liar's pull at v would make the next outer step longer, and by that the bound wider that lets the liar in.
+        momentum = ledger.v[span] if job.pull and share >= 1.0 else None
         largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
         self.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * self.range[blocks])
         # An outer step taken meanwhile is not in delta: the next exchange has still to allow for it.
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
-        self._remember(chunk, math.sqrt(norm2), share, job.unmet)
+        self._remember(chunk, math.sqrt(norm2))
         del self._open[key]
         return jobs.Turn(
             buffers,
@@ -221,19 +242,14 @@ class Pairwise(OnLedger):
             escalation_bytes=side.escalation_bytes,
         )
 
-    def _remember(self, chunk: int, distance: float, share: float, unmet: bool) -> None:
-        seen = share * distance
-        if share < 1.0 and unmet:
-            seen *= UNMET_GROWTH / self.clip
-            self._distance[chunk] = max(seen, np.nan_to_num(self._distance[chunk]))
-            return
-        if share < 1.0:
-            # It was as far away as it liked: a bound that learned itself would double by a partner's word.
-            seen /= self.clip
-        if math.isnan(self._distance[chunk]):
-            self._distance[chunk] = seen
-        else:
-            self._distance[chunk] = NORM_DECAY * self._distance[chunk] + (1.0 - NORM_DECAY) * seen
+    def _remember(self, chunk: int, distance: float) -> None:
+        # Whoever lies is as far away as it is let: a bound that learned itself would grow by a partner's word.
+        usual = self._usual(chunk)
+        self._mixed[chunk] += 1
+        self._distance[chunk] = _follow(self._distance[chunk], min(distance, usual))
+        # It rises at once: a witness should not call implausible what it has just seen.
+        apart = min(distance, APART * usual)
+        self._apart[chunk] = max(apart, _follow(self._apart[chunk], apart))
 
     def _refuse(self, key: jobs.ChunkKey, reason: str) -> jobs.Turn:
         self._open.pop(key, None)
@@ -246,6 +262,11 @@ def _share(bound: float, norm2: float) -> float:
         return 1.0
     norm = math.sqrt(norm2)
     return 1.0 if norm <= bound else bound / norm
+
+
+def _follow(known: float, seen: float) -> float:
+    """EMA; NaN is unknown."""
+    return seen if math.isnan(known) else NORM_DECAY * known + (1.0 - NORM_DECAY) * seen
 
 
 def _norm2(values: NDArray[np.float32]) -> float:

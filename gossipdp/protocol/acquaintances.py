@@ -14,10 +14,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["LATELY", "Acquaintances"]
+__all__ = ["Acquaintances"]
 
-LATELY: Final = 10
-"""rounds after which a partner counts as not met lately"""
 MOST = 4096
 """members of whom anything is remembered"""
 SLOW: Final = 4.0
@@ -49,10 +47,6 @@ class Acquaintances:
     def meets(self, round: int) -> set[bytes]:
         """Whom this peer has met in `round`."""
         return {partner for partner, latest in self._met.items() if latest == round}
-
-    def unmet(self, partner: bytes, round: int) -> bool:
-        """Has it not been met lately?"""
-        return self._met.get(partner, -LATELY) <= round - LATELY
 
     def dealt_with(self, source: bytes, exchange: int) -> bool:
         """Is this offer no news? A copy that comes late must not begin the exchange anew."""

@@ -378,7 +378,6 @@ class Averaging:
             pull=accept.pull,
             window=accept.window,
             rate=accept.rate,
-            unmet=self._known.unmet(partner, self._round),
             lower=self._me < partner,
         )
 

@@ -59,7 +59,6 @@ class Terms:
     weight: float
     pull: float
     window: int
-    unmet: bool
     lower: bool
     rate: float = math.inf
     """bytes a second, each way; the initiator opens chunks no faster"""

@@ -128,7 +128,7 @@ class Initiator(Side):
         if share is None:
             self._outputs.ask(jobs.Decode(key, buffers, first=turn == 1))
         else:
-            self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull, terms.unmet))
+            self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull))
 
     def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
         """The result of a Begin, Decode or Mix of this exchange."""

@@ -168,8 +168,7 @@ class Decode(Job):
 class DecodeAndMix(Job):
     """The responder takes a turn in, and mixes at once if every block has passed its check. Result: Turn.
 
-    `bound` is the initiator's tau; `weight` is gamma; v moves by -pull times what a moves by (kappa / alpha);
-    `unmet`: the partner was not met lately, so that a clipped chunk may widen tau.
+    `bound` is the initiator's tau; `weight` is gamma; v moves by -pull times what a moves by (kappa / alpha).
     """
 
     key: ChunkKey
@@ -177,7 +176,6 @@ class DecodeAndMix(Job):
     bound: float
     weight: float
     pull: float
-    unmet: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,6 @@ class Mix(Job):
     share: float
     weight: float
     pull: float
-    unmet: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Responder(Side):
             return
         chunk.working = True
         terms = self.terms
-        self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull, terms.unmet))
+        self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull))
 
     def _answer(self, number: int, turn: int) -> None:
         """Say again what was said after `turn`, or that it never came, or that it came to nothing."""

@@ -139,6 +139,11 @@ class Sharding:
             self._follow(data, now)
         epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
         found = self._find(data, epochs, first, now)
+        if found is None and data.presumed:
+            # Who has said nothing may read nothing: a pass must not end with what nobody else goes through.
+            data.known_at = -math.inf
+            self._follow(data, now)
+            found = self._find(data, epochs, first, now)
         if found is None and must:
             found = next((Lease(e, b) for e in epochs if (b := data.take_over(self._me, e)) is not None), None)
         if found is not None:

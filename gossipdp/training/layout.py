@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from gossipdp.runtime.link import Region
 from gossipdp.training.schema import candidates, exchanged, extent, local, unwrap
-from gossipdp.training.streams import Fence, SideStreams, passed, pin, pinned
+from gossipdp.training.streams import STAGED, Fence, SideStreams, passed, pin, pinned
 
 __all__ = ["Fence", "Flat", "Layout", "Vector", "passed", "pinned"]
 
@@ -173,8 +173,8 @@ class Layout:
         self.before_step()
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = _to_device(values[piece.start : piece.stop], tensor)
-            with Flat(local(tensor)) as flat:
+            fetched = self.streams.fetched(values[piece.start : piece.stop], tensor)
+            with Flat(local(tensor)) as flat, fetched as part:
                 target = flat[piece.first : piece.last]
                 target.copy_(torch.where(target.float() == part, target, part.to(tensor.dtype)))
                 if (residual := self.residual(piece.number)) is not None:
@@ -186,9 +186,11 @@ class Layout:
         self.before_step()
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.number]
-            part = _to_device(values[piece.start : piece.stop], tensor)
-            residual = self.residual(piece.number)
-            with Flat(local(tensor)) as flat:
+            fetched, residual = (
+                self.streams.fetched(values[piece.start : piece.stop], tensor),
+                self.residual(piece.number),
+            )
+            with Flat(local(tensor)) as flat, fetched as part:
                 target = flat[piece.first : piece.last]
                 if residual is None:
                     target.add_(part)
@@ -259,12 +261,14 @@ class Layout:
         return any(self.extents[index].sharded for index in self._overlapping(start, stop))
 
     def pieces(self, start: int, length: int, *, shards: bool, rest: bool) -> Iterator[Piece]:
-        """What this rank holds of [start, start + length)."""
+        """What this rank holds of [start, start + length), in pieces that `SideStreams` can fetch."""
         for index in self._overlapping(start, start + length):
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
             if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
-                yield Piece(index, lower - first, upper - first, lower - start, upper - start)
+                for begin in range(lower, upper, STAGED):
+                    end = min(begin + STAGED, upper)
+                    yield Piece(index, begin - first, end - first, begin - start, end - start)
 
 
 class Flat:
@@ -280,10 +284,6 @@ class Flat:
     def __exit__(self, *_: object) -> None:
         if not self._tensor.is_contiguous():
             self._tensor.copy_(self._flat.view(self._tensor.shape))
-
-
-def _to_device(values: Tensor, tensor: Tensor) -> Tensor:
-    return values.to(tensor.device, non_blocking=pinned(values, tensor))
 
 
 def _overlap(start: int, stop: int, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import mmap
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Fence", "SideStreams", "passed", "pin", "pinned"]
+__all__ = ["STAGED", "Fence", "SideStreams", "passed", "pin", "pinned"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -26,6 +26,8 @@ Fence: TypeAlias = Callable[[], bool]
 
 NEAR: Final = 1 << 20
 """bytes between two ranges that are pinned as one: each call costs about as much as this many bytes"""
+STAGED: Final = 1 << 23
+"""elements that are copied to a device at once; there is memory for two such copies on each"""
 
 
 def passed() -> bool:
@@ -39,6 +41,7 @@ class SideStreams:
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._copied: dict[torch.device, torch.cuda.Event] = {}
+        self._stages: dict[torch.device, _Stage] = {}
 
     def begin(self, devices: Iterable[torch.device] = ()) -> None:
         """What is copied from now on is what the training has computed so far, on these devices and all before."""
@@ -55,6 +58,18 @@ class SideStreams:
             tensor.record_stream(stream)
         context: AbstractContextManager[object] = torch.cuda.stream(stream)
         return context
+
+    @contextmanager
+    def fetched(self, values: Tensor, tensor: Tensor) -> Iterator[Tensor]:
+        """`values`, at most STAGED of them in fp32, where `tensor` is, until this ends. What is pinned is copied beside
+        the training: its stream waits, on the device, and this process does not."""
+        if not pinned(values, tensor) or tensor.device not in self._streams:
+            yield values.to(tensor.device)
+            return
+        if tensor.device not in self._stages:
+            self._stages[tensor.device] = _Stage(tensor.device, self._streams[tensor.device])
+        with self._stages[tensor.device].holding(values) as part:
+            yield part
 
     def end(self) -> Fence:
         """A fence behind everything begun so far, here and there; `wait` waits for it too."""
@@ -79,6 +94,30 @@ class SideStreams:
 
     def _mark(self) -> list[torch.cuda.Event]:
         return [torch.cuda.current_stream(device).record_event() for device in self._streams]
+
+
+class _Stage:
+    """Two buffers on a device: a side stream fills the one while the training uses the other."""
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
+        self._device, self._stream = device, stream
+        self._buffers = [torch.empty(STAGED, dtype=torch.float32, device=device) for _ in range(2)]
+        # What had their memory before may still be at work on it.
+        self._free = [torch.cuda.current_stream(device).record_event()] * 2
+        self._turn = 0
+
+    @contextmanager
+    def holding(self, values: Tensor) -> Iterator[Tensor]:
+        turn = self._turn = 1 - self._turn
+        training, part = torch.cuda.current_stream(self._device), self._buffers[turn][: len(values)]
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._free[turn])
+            part.copy_(values, non_blocking=True)
+        training.wait_event(self._stream.record_event())
+        try:
+            yield part
+        finally:
+            self._free[turn] = training.record_event()
 
 
 def _behind(events: list[torch.cuda.Event]) -> Fence:

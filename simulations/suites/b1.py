@@ -23,6 +23,7 @@ from simulations.suites.base import (
     check,
     curves_table,
     distance_graph,
+    reported,
     seconds_graph,
     sized,
 )
@@ -86,6 +87,18 @@ EVERY_STEP: Final[Ways] = {
 }
 """dear in bytes and here also in time: one seed"""
 
+FEWER: Final[dict[str, tuple[str, int]]] = {
+    "DiLoCo fp32, mu 0.8, H 120": ("diloco", 120),
+    "DiLoCo fp32, mu 0.8, H 240": ("diloco", 240),
+    "DiLoCo 4-bit, mu 0.8, H 30": ("diloco-4bit", 30),
+}
+"""as many steps in rounds so long that they cost about as many bytes as pairwise's: as it is, and (the last two) with
+one exchange a round"""
+AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
+    "pairwise": ("DiLoCo fp32, mu 0.8, H 120", "DiLoCo 4-bit, mu 0.8"),
+    "pairwise, one exchange a round": ("DiLoCo fp32, mu 0.8, H 240", "DiLoCo 4-bit, mu 0.8, H 30"),
+}
+
 WARM: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
@@ -118,22 +131,31 @@ BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
 """bytes a parameter"""
 COLD_GROUP: Final = "from scratch"
 WARM_GROUP: Final = "after 200 synchronous steps"
+FEWER_GROUP: Final = "at as many bytes"
 
 
 def _arms(scale: Scale) -> list[Arm]:
     cold = sized(MLP, scale)
     warm = replace(cold, warmup=200 if scale != "quick" else 5)
     if scale == "quick":
-        few = {**OURS, **{label: FIELD[label] for label in ("DDP", "DiLoCo fp32", "local only")}}
+        few = {
+            **OURS,
+            **{label: FIELD[label] for label in ("DDP", "DiLoCo fp32", "DiLoCo 4-bit, mu 0.8", "local only")},
+        }
         noloco = dict(list(NOLOCO.items())[:2])
         own = {label: (method, {**options, "warmup_steps": 5}) for label, (method, options) in OWN_WARM.items()}
-        return [*arms(COLD_GROUP, cold, few | noloco), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, own)]
+        found = [*arms(COLD_GROUP, cold, few | noloco), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, own)]
+        return found + arms(FEWER_GROUP, cold, {label: (method, {"mu": 0.8}) for label, (method, _) in FEWER.items()})
     found = [
         *arms(COLD_GROUP, cold, OURS),
         *arms(COLD_GROUP, cold, FIELD),
         *arms(COLD_GROUP, cold, EVERY_STEP, seeds=1),
         *arms(COLD_GROUP, cold, NOLOCO),
     ]
+    steps = cold.every * cold.rounds
+    for label, (method, every) in FEWER.items():
+        setting = replace(cold, every=every, rounds=steps // every, evaluate_every=1)
+        found += arms(FEWER_GROUP, setting, {label: (method, {"mu": 0.8})})
     return [*found, *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, OWN_WARM)]
 
 
@@ -152,6 +174,13 @@ def _read(results: Results) -> Findings:
     shown = [label for label in cold if label not in NOLOCO]
     best = min((label for label in cold if label in NOLOCO), key=lambda label: cold[label].loss)
     panels = {COLD_GROUP: {label: cold[label] for label in (*DRAWN, best) if label in cold}, WARM_GROUP: warm}
+    fewer = cold | results.groups[FEWER_GROUP]
+    figures = [
+        reported(f"{label} below {other} at about as many bytes, nats", fewer[other].loss - fewer[label].loss)
+        for label, others in AT_EQUAL.items()
+        for other in others
+    ]
+    equal = {label: fewer[label] for one, others in AT_EQUAL.items() for label in (one, *others)}
     blocks, escalated = ours.fact("blocks"), ours.fact("escalated")
     notes = [
         f"Of pairwise's blocks {100 * escalated / blocks:.1f} % were escalated, of its chunks "
@@ -165,11 +194,13 @@ def _read(results: Results) -> Findings:
         [
             curves_table("From scratch", cold),
             curves_table("After a warm start", warm),
+            curves_table("At as many bytes and as many samples", equal, "Each at the end of a run of its own."),
             bytes_table({label: cold[label] for label in (*shown, best)}, BUDGETS),
         ],
         checks,
         [bytes_graph(panels), seconds_graph(panels, "Loss against steps (links take no time)"), distance_graph(panels)],
         notes,
+        figures,
     )
 
 
@@ -211,9 +242,4 @@ SUITE = Suite(
     "as in algorithms section 10. Links take no time here; B4, B9 and the suite clock are about time.",
     arms=_arms,
     read=_read,
-    untried=(
-        "groups of 4 and 8 by chunk owner",
-        "a fragment of the momentum",
-        "Hadamard rotation, outliers sent exactly",
-    ),
 )

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 from simulations.attacks import ATTACKS
 from simulations.lab import Setting
 from simulations.lab_runs import Run
-from simulations.suites.base import Arm, Findings, Graph, Line, Results, Scale, Suite, Table, against, check, told
+from simulations.suites.base import (
+    Arm,
+    Findings,
+    Graph,
+    Line,
+    Outcome,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    check,
+    mean,
+    reported,
+    told,
+)
 
 __all__ = ["SUITE"]
 
@@ -17,8 +32,8 @@ BAD: Final = 3
 SHARES: Final = (0, 1, 2, 3, 4, 6)
 OVER: Final = ("sign flip", "alie z=1.5", "dissensus")
 """attacks of the picture"""
-MARKED: Final = ("sign flip", "alie", "dissensus", "nan")
-"""those of algorithms section 10; the others stand in the table"""
+MARKED: Final = ("sign flip", "sign flip x10", "alie", "alie z=1.5", "dissensus", "nan")
+"""those of algorithms section 10, at either strength; of the others the worst is told beside the mark"""
 
 WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "epidemic, mean": ("epidemic-epochs", {"compressor": "topk128", "alpha": 3.0, "rule": "mean"}),
@@ -28,7 +43,7 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "pairwise, clipping": ("pairwise-attacked", {}),
     "pairwise, clipping, one exchange": ("pairwise-attacked", {"early": 0.0}),
     "pairwise, clip 1": ("pairwise-attacked", {"clip": 1.0}),
-    "pairwise, clip 1/2": ("pairwise-attacked", {"clip": 0.5}),
+    "pairwise, clip 2": ("pairwise-attacked", {"clip": 2.0}),
     "pairwise, clip 1, kappa 0": ("pairwise-attacked", {"clip": 1.0, "kappa": 0.0}),
 }
 DEFENCES: Final = {
@@ -37,10 +52,10 @@ DEFENCES: Final = {
     "pairwise, clipping": 0.08,
     "pairwise, clipping, one exchange": 0.08,
     "pairwise, clip 1": 0.08,
-    "pairwise, clip 1/2": 0.08,
+    "pairwise, clip 2": 0.08,
     "pairwise, clip 1, kappa 0": 0.08,
 }
-"""accuracy that may be lost"""
+"""accuracy that may be lost, by the honest peers' own models on average"""
 
 
 def _group(attack: str, bad: int) -> str:
@@ -77,51 +92,82 @@ def _arms(scale: Scale) -> list[Arm]:
     return found
 
 
+def _accuracy(outcome: Outcome, whose: Literal["honest", "worst"] = "honest") -> list[float]:
+    """Of each seed: the honest peers' own models, on average or the worst; in epochs all hold the same one."""
+    answers = [answer for answer in outcome.answers if not answer.error]
+    same = outcome.last(lambda point: point.accuracy)
+    return [answer.told["facts"].get(whose, alike) for answer, alike in zip(answers, same, strict=True)]
+
+
 def _read(results: Results) -> Findings:
     calm = results.groups[_group("none", 0)]
-    checks, rows = [], []
+    checks, others = [], []
     for label, allowed in DEFENCES.items():
         lost = {
-            attack: calm[label].accuracy - results[_group(attack, BAD), label].accuracy
+            attack: mean(_accuracy(calm[label])) - mean(_accuracy(results[_group(attack, BAD), label]))
             for attack in ATTACKS
             if _group(attack, BAD) in results.groups
         }
-        worst = max((attack for attack in lost if attack in MARKED), key=lambda attack: lost[attack])
+        # What was not measured is the worst of all.
+        by_loss = sorted(lost, key=lambda attack: math.inf if math.isnan(lost[attack]) else lost[attack])
+        worst = [attack for attack in by_loss if attack in MARKED][-1]
         name = f"{label}: accuracy lost, worst of {', '.join(MARKED)} ({worst}), points"
         checks.append(check(name, f"<= {100 * allowed:.0f}", 100 * lost[worst], lost[worst] <= allowed, digits=1))
-    for group, outcomes in results.groups.items():
-        rows.append(
-            (group, *(told(outcome.last(lambda point: 100.0 * point.accuracy), 1) for outcome in outcomes.values()))
-        )
-    table = Table(
-        f"Held-out accuracy of the honest peers' model, %; N = {DIGITS.peers}",
+        name = f"{label}: accuracy lost, worst of all {len(lost)} attacks ({by_loss[-1]}), points"
+        others.append(reported(name, 100 * lost[by_loss[-1]], digits=1))
+    tables = [
+        _table(results, "of the honest peers' own models, their mean", _accuracy),
+        _table(results, "of the honest peer's that holds the worst", lambda outcome: _accuracy(outcome, "worst")),
+        _table(results, "of the honest peers' mean, a model that nobody holds", _last),
+    ]
+    return Findings(tables, checks, [_shares(results)] if _group(OVER[0], 1) in results.groups else [], (), others)
+
+
+def _last(outcome: Outcome) -> list[float]:
+    return outcome.last(lambda point: point.accuracy)
+
+
+def _table(results: Results, whose: str, of: Callable[[Outcome], list[float]]) -> Table:
+    return Table(
+        f"Held-out accuracy {whose}, %; N = {DIGITS.peers}",
         ("attack", *WAYS),
-        rows,
+        [
+            (group, *(told([100.0 * value for value in of(outcome)], 1) for outcome in outcomes.values()))
+            for group, outcomes in results.groups.items()
+        ],
         "Mean and clipping without a bound are no defence: their columns say what an attack does to whom it meets.",
     )
-    return Findings([table], checks, [_shares(results)] if _group(OVER[0], 1) in results.groups else [])
 
 
 def _shares(results: Results) -> Graph:
-    panels: dict[str, dict[str, Line]] = {}
-    for attack in OVER:
-        at = {bad: results.groups[_group(attack, bad) if bad else _group("none", 0)] for bad in SHARES}
-        panels[attack] = {
-            label: against(
-                {bad / DIGITS.peers: outcomes[label] for bad, outcomes in at.items()}, lambda point: point.accuracy
-            )
-            for label in WAYS
-        }
-    title = "Accuracy against the share of bad peers"
+    panels: dict[str, dict[str, Line]] = {
+        attack: {label: _line(results, attack, label) for label in WAYS} for attack in OVER
+    }
+    title = "Accuracy of the honest peers' own models against the share of bad peers"
     return Graph("shares", title, "share of bad peers", "held-out accuracy", panels)
+
+
+def _line(results: Results, attack: str, label: str) -> Line:
+    found = {}
+    for bad in SHARES:
+        values = _accuracy(results[_group(attack, bad) if bad else _group("none", 0), label])
+        if values:
+            found[bad / DIGITS.peers] = values
+    return Line(
+        list(found),
+        [mean(values) for values in found.values()],
+        [min(values) for values in found.values()],
+        [max(values) for values in found.values()],
+    )
 
 
 SUITE = Suite(
     name="b5",
     question="What can bad peers do?",
     about="Digits MLP, N = 16, H = 10, 40 rounds, three bad peers, who know everything and collude; all attacks of "
-    "simulations/attacks.py, beside the four that the mark names. Epidemic at alpha 3: in runs as short as this"
-    " it learns too slowly at 1, and what is learned late would look like robustness.",
+    "simulations/attacks.py, beside those that the mark names. What is judged is what each honest peer holds. Epidemic "
+    "at alpha 3: in runs as short as this it learns too slowly at 1, and what is learned late would look like "
+    "robustness.",
     arms=_arms,
     read=_read,
 )

@@ -26,6 +26,7 @@ __all__ = [
     "Graph",
     "Line",
     "Outcome",
+    "Reported",
     "Results",
     "Scale",
     "Suite",
@@ -41,6 +42,7 @@ __all__ = [
     "graph",
     "in_time",
     "mean",
+    "reported",
     "seconds_graph",
     "sized",
     "told",
@@ -99,11 +101,20 @@ class Graph:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """A figure that has no mark, and so is neither met nor missed."""
+
+    name: str
+    measured: str
+
+
+@dataclass(frozen=True)
 class Findings:
     tables: Sequence[Table] = ()
     checks: Sequence[Check] = ()
     graphs: Sequence[Graph] = ()
     notes: Sequence[str] = ()
+    reported: Sequence[Reported] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,12 @@ class Outcome:
         task = self.arm.task
         assert isinstance(task, Run)
         return [task.curve(answer.told, self.arm.label) for answer in self.answers if not answer.error]
+
+    @property
+    def setting(self) -> Setting:
+        task = self.arm.task
+        assert isinstance(task, Run)
+        return task.setting
 
     def each(self, of: Callable[[Curve], float]) -> list[float]:
         return [of(curve) for curve in self.curves]
@@ -245,6 +262,10 @@ def _number(value: float, digits: int) -> str:
 def check(name: str, must: str, measured: float, passed: bool, unit: str = "", digits: int = 3) -> Check:
     """A mark; one that was not measured is not met."""
     return Check(name, must, f"{_number(measured, digits)}{unit}", bool(passed) and not math.isnan(measured))
+
+
+def reported(name: str, measured: float, unit: str = "", digits: int = 3) -> Reported:
+    return Reported(name, f"{_number(measured, digits)}{unit}")
 
 
 def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:

@@ -49,7 +49,7 @@ EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
     )
 }  # fmt: skip
 CODECS: Final = ("dct128", "threshold3", "sign", "random32", "lowrank4", "twobit")
-"""in the place of top-k, at alpha 1"""
+"""in the place of top-k, at alpha 1; low rank is of the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
 WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges")
 """grids that are played after a warm start as well"""
@@ -129,12 +129,8 @@ SUITE = Suite(
     about="The model of B1, N = 16, H = 20, 40 rounds; one setting at a time is another than the default (alpha 0.7, "
     "mu 0.8, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first 40 % of the rounds "
     "three exchanges each along the hypercube, then one at random). Differences below the spread of the seeds mean "
-    "nothing. The length of the warm start has a suite of its own.",
+    "nothing. The warm start has a suite of its own (warmstart), and so have rotation, outliers, averaged momentum and "
+    "groups (trials).",
     arms=_arms,
     read=_read,
-    untried=(
-        "groups of 4 and 8 by chunk owner",
-        "a fragment of the momentum",
-        "Hadamard rotation, outliers sent exactly",
-    ),
 )

@@ -30,9 +30,9 @@ class Pair:
 
     def exchange(self, codec: str) -> jobs.Turn:
         turn = self.opened(codec)
-        while not (turn := self.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0, False))).mixed:
+        while not (turn := self.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0))).mixed:
             turn = self.i.run(jobs.Decode(KEY, turn.buffers, False))
-        assert self.i.run(jobs.Mix(KEY, turn.buffers, turn.share, 0.5, 0.0, False)).mixed
+        assert self.i.run(jobs.Mix(KEY, turn.buffers, turn.share, 0.5, 0.0)).mixed
         return turn
 
 
@@ -60,7 +60,7 @@ def test_difference_whose_length_is_no_number_is_refused_whatever_a_codec_lets_t
     turn = pair.opened("fp32")
     monkeypatch.setattr(type(pair.j._open[KEY].side), "norm2", lambda side: measured)
     before = pair.i.ledger.a.copy(), pair.j.ledger.a.copy()
-    assert pair.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0, False)).refused == "nan"
-    assert pair.i.run(jobs.Mix(KEY, (), 1.0, 0.5, 0.0, False)).refused == "nan"
+    assert pair.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0)).refused == "nan"
+    assert pair.i.run(jobs.Mix(KEY, (), 1.0, 0.5, 0.0)).refused == "nan"
     assert (pair.i.ledger.a == before[0]).all() and (pair.j.ledger.a == before[1]).all()
     assert not pair.i._open and not pair.j._open

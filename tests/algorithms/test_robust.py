@@ -365,15 +365,15 @@ def test_clipping_is_what_pairwise_does_to_each_chunk():
     """Section 3: tau_c = 2 sqrt2 ||own outer step on c|| while nothing has been exchanged; k from the smaller tau."""
     random = np.random.default_rng(15)
     size, factors = 3 * 256, np.repeat([0.1, 1.0, 30.0], 256)
-    steps = [random.standard_normal(size).astype(np.float32) for _ in range(2)]
     first, second = (Peer(number, size, clip=2.0) for number in (1, 2))
-    first.step(steps[0])
-    second.step(steps[1])
+    for peer in (first, second):
+        peer.step(random.standard_normal(size).astype(np.float32))
+    steps = [peer.ledger.a - peer.began for peer in (first, second)]
     # Now they are moved apart, little in the first chunk and far in the last.
     apart = (factors * random.standard_normal(size)).astype(np.float32)
     second.ledger.a[:] = first.ledger.a + apart
     before = first.ledger.a.copy(), second.ledger.a.copy()
-    exchange(first, second, 1)
+    exchange(first, second, 1, "fp32")
     clipped = []
     for chunk in range(3):
         span = first.ledger.span(chunk)

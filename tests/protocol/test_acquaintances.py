@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gossipdp.protocol import acquaintances
-from gossipdp.protocol.acquaintances import LATELY, LONGEST, SHORTEST, Acquaintances
+from gossipdp.protocol.acquaintances import LONGEST, SHORTEST, Acquaintances
 
 A, B, C = (bytes([letter]) * 32 for letter in b"abc")
 
@@ -52,12 +52,11 @@ def test_nobody_is_left_alone_if_it_is_everybody():
     assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
 
 
-def test_who_was_met_in_a_round_and_who_not_lately():
+def test_who_was_met_in_a_round():
     known = Acquaintances()
     known.met(A, 3)
     known.met(B, 4)
     assert known.meets(3) == {A} and known.meets(4) == {B} and not known.meets(5)
-    assert known.unmet(C, 0) and not known.unmet(A, 3 + LATELY - 1) and known.unmet(A, 3 + LATELY)
 
 
 def test_offers_up_to_the_latest_accepted_are_no_news():

@@ -36,7 +36,6 @@ def terms(partner, window):
         weight=0.5,
         pull=0.0,
         window=window,
-        unmet=False,
         lower=True,
     )
 

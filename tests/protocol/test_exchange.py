@@ -34,7 +34,6 @@ def terms(partner, codec, window, rate=float("inf")):
         weight=0.5,
         pull=0.0,
         window=window,
-        unmet=False,
         lower=partner == RESPONDER,
         rate=rate,
     )

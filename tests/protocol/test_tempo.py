@@ -55,7 +55,6 @@ def test_what_is_under_way_on_a_slow_link_is_asked_for_again_once_and_never_more
                 weight=0.5,
                 pull=0.0,
                 window=1,
-                unmet=False,
                 lower=True,
             ),
             b"m" * 32,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
+from dataclasses import replace
+from statistics import NormalDist, fmean
 
 import numpy as np
 import pytest
@@ -215,25 +216,29 @@ def test_digits_hold_as_well():
 
 @pytest.fixture(scope="module")
 def calm():
-    trial = Trial(data=gaussian_classes(0), rounds=ROUNDS)
-    return trial, pairwise(trial, ATTACKS["none"])
+    trial = Trial(data=gaussian_classes(0), peers=16, rounds=ROUNDS)
+    return trial, pairwise(replace(trial, bad=0), ATTACKS["none"])
 
 
 @pytest.mark.campaign("T13")
 @pytest.mark.parametrize(
-    "name", ["sign flip x10", "x100", "nan", "alie z=1.5", "ipm reversing", "label flip", "dissensus"]
+    "name", ["sign flip x10", "x100", "nan", "alie z=1.5", "ipm reversing", "label flip", "dissensus", "sleeper"]
 )
-def test_clipping_keeps_pairwise_within_eight_points(calm, name, record_property):
+def test_clipping_keeps_every_honest_peer_within_eight_points(calm, name, record_property):
+    """At the product's defaults, momentum and all: where only its own steps widen a peer's bound, and no liar by way of
+    them. Mean and worst, for dissensus is not seen in a mean."""
     trial, undisturbed = calm
-    lost = undisturbed - pairwise(trial, ATTACKS[name])
+    found = pairwise(trial, ATTACKS[name])
+    lost = fmean(undisturbed) - fmean(found)
     record_property("points lost by pairwise", 100 * lost)
-    assert lost <= 0.08
+    record_property("points lost by its worst peer", 100 * (fmean(undisturbed) - min(found)))
+    assert lost <= 0.08 and fmean(undisturbed) - min(found) <= 0.12
 
 
 @pytest.mark.parametrize("name", ["sign flip x10", "ipm reversing", "dissensus"])
 def test_pairwise_loses_far_more_without_clipping(calm, name):
     trial, _ = calm
-    clipped, free = (pairwise(trial, ATTACKS[name], clip) for clip in (CLIP_FACTOR, np.inf))
+    clipped, free = (fmean(pairwise(trial, ATTACKS[name], clip)) for clip in (CLIP_FACTOR, np.inf))
     assert free < clipped - 0.2
 
 

@@ -22,6 +22,7 @@ from simulations.baselines_gossip import (
     ring,
 )
 from simulations.baselines_network import matching
+from simulations.baselines_overlap import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.baselines_push import Sgp
 from simulations.baselines_sync import Ddp, DeMo, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta, e3m0
 from simulations.lab import Lab, Link, Score, Setting, play
@@ -121,8 +122,8 @@ def ran(method, setting, problem=LINE, apart=0.0):
     lab = Lab(problem, setting)
     lab.x += apart * torch.from_numpy(np.random.default_rng(3).normal(size=lab.x.shape)).float()
     method.begin(lab)
-    for number in range(setting.rounds):
-        lab.progress = number / setting.rounds
+    lab.start()
+    for _ in range(setting.rounds):
         method.round(lab)
     return lab
 
@@ -159,19 +160,57 @@ def test_diloco_is_nesterov_in_his_own_form_on_the_mean_of_the_replicas():
         before = y
 
 
+@pytest.mark.parametrize(("late", "waits"), [(OverlappedDiLoCo, DiLoCo), (OverlappedFourBitDiLoCo, FourBitDiLoCo)])
+def test_overlapped_diloco_is_diloco_where_links_take_no_time(late, waits):
+    method, other = late(mu=0.6), waits(mu=0.6)
+    ran(method, ADAM, MLP), ran(other, ADAM, MLP)
+    assert same(method.anchor, other.anchor, 1e-5)
+
+
+def test_overlapped_diloco_keeps_the_steps_made_while_its_mean_was_on_its_way():
+    """x_i = theta + what it has learned since the snapshot, where the mean has landed; the drift before that."""
+    setting = replace(SGD, link=Link(latency=0.7), rounds=1)  # lands 2.8 s into a round of 3: at its end
+    method, lab = OverlappedDiLoCo(mu=0.5), Lab(LINE, setting)
+    method.begin(lab)
+    method.round(lab)
+    theta, snapshot, alone = method.anchor, lab.x.clone(), Lab(LINE, setting)
+    assert not same(theta, lab.mean, 1e-3) and lab.seconds == 3.0
+    alone.x.copy_(lab.x)
+    alone.steps[:] = lab.steps
+    alone.train(SGD.every)
+    method.round(lab)
+    assert same(lab.x, theta + alone.x - snapshot)
+    assert lab.seconds == 6.0
+
+
+def test_diloco_of_which_each_steps_at_its_own_pace_averages_them_alike():
+    setting = replace(SGD, speeds=(1.0, 2.0, 4.0), rounds=1)
+    method, alone = DiLoCo(alpha=1.0, mu=0.0, own_pace=True), Lab(LINE, setting)
+    alone.train(np.array([3, 6, 12, 3]))
+    lab = ran(method, replace(setting, decay=False), LINE)
+    assert lab.steps.tolist() == [3, 6, 12, 3] and lab.seconds == 3.0
+    assert same(method.anchor, alone.mean)
+
+
 def test_local_sgd_of_one_step_is_ddp():
     setting = replace(SGD, every=1, rounds=12)
     assert same(ran(LocalSgd(), setting).x, ran(Ddp(), setting).x)
 
 
-ALONE_IS_BARE = [name for name in BASELINES if "loco" not in name and name not in ("gasloc", "demo")]
+OTHERWISE_ALONE = {
+    **dict.fromkeys(("diloco", "diloco-4bit", "diloco-overlapped", "diloco-4bit-overlapped"), "an outer optimizer"),
+    **dict.fromkeys(("noloco", "gasloc", "sparseloco"), "an outer optimizer"),
+    "demo": "an optimizer of its own",
+}
+"""why a lone peer is not the bare optimizer: a new method of which that is true has its line here"""
 
 
-@pytest.mark.parametrize("name", ALONE_IS_BARE)
+@pytest.mark.parametrize("name", [name for name in BASELINES if name not in OTHERWISE_ALONE])
 def test_alone_without_outer_momentum_is_the_bare_optimizer(name):
     setting = replace(ADAM, peers=1, rounds=3, link=LINK)
     lab = ran(method := BASELINES[name](), setting, MLP)
-    assert torch.equal(method.model(lab), ran(LocalOnly(), setting, MLP).x[0])
+    bare = torch.equal(method.model(lab), ran(LocalOnly(), setting, MLP).x[0])
+    assert bare, f"{name} alone is not the bare optimizer; if it should not be, say why in OTHERWISE_ALONE"
     if name not in ("server", "server-async"):
         assert lab.seconds == 12.0
         assert not lab.received.any()

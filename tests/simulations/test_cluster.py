@@ -182,7 +182,7 @@ def test_initiator_mixing_less_than_the_responder_is_noticed(monkeypatch):
 
     def run(self, job):
         if isinstance(job, jobs.Mix):
-            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull, job.unmet)
+            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
         return original(self, job)
 
     monkeypatch.setattr(Pairwise, "run", run)

@@ -58,6 +58,21 @@ def test_epidemic_lands_late_on_slow_links_and_never_waits():
     assert (late.model(other) - quick.model(lab)).norm() < moved
 
 
+def test_epidemic_warm_starts_as_the_daemon_does_and_alpha_is_not_for_that():
+    """Increments that leave nothing out, with alpha 1: replicas average their models, but for bfloat16."""
+    warm = EpidemicGossip("topk64", alpha=8.0, warmup_steps=10)
+    lab, mean = Lab(DIGITS, SETTING), Lab(DIGITS, SETTING)
+    warm.begin(lab)
+    for steps in (4, 4, 2):
+        mean.train(steps)
+        mean.x[:] = mean.mean
+    moved = (mean.x[0] - DIGITS.start(0)).norm()
+    assert lab.steps.tolist() == [10] * 8
+    assert (warm.model(lab) - mean.x[0]).norm() < 0.01 * moved
+    whole = 3 * 7 * (2 * DIGITS.parameters + HEADERS)
+    assert lab.received == pytest.approx(np.full(8, whole), rel=0.01)
+
+
 def test_epidemic_alone_is_the_bare_optimizer():
     alone = replace(SETTING, peers=1)
     lab, bare = ran(method := EpidemicGossip(), alone), Lab(DIGITS, alone)
@@ -145,6 +160,32 @@ def test_liar_goes_on_in_private_as_if_it_had_not_lied():
     honest = np.stack([replica.ledger.a for replica in method.replicas[1:]])
     spread = np.linalg.norm(honest - honest.mean(0), axis=1).max()
     assert np.linalg.norm(method.replicas[0].ledger.a - honest.mean(0)) < 10.0 * max(spread, float(lab.distance()))
+
+
+def test_momentum_and_ranges_of_a_liar_are_those_of_an_honest_peer():
+    """Whom it meets is no more like it than others are, but what it has told them leaves no trace in itself."""
+    method = AttackedPairwise(AT_ONCE, "x100", 1)
+    ran(method, replace(SETTING, rounds=6))
+    liar, *honest = (float(np.linalg.norm(replica.ledger.v)) for replica in method.replicas)
+    assert 0.6 * min(honest) < liar < 1.6 * max(honest)
+    # Honest ranges allow for what they were told.
+    liar, *honest = (float(replica.algorithm.range.max()) for replica in method.replicas)
+    assert liar < min(honest)
+
+
+def test_honest_peers_own_models_are_told_and_no_liars(monkeypatch):
+    """Dissensus drives them apart, which their mean does not show; liars are looked at by nobody."""
+    seen = []
+    evaluate = DigitsMlp.evaluate
+    monkeypatch.setattr(DigitsMlp, "evaluate", lambda self, at: (seen.append(at.clone()), evaluate(self, at))[1])
+    method = AttackedPairwise(replace(AT_ONCE, clip=math.inf), "dissensus", 2)
+    curve = play(DIGITS, method, replace(SETTING, rounds=8, evaluate_every=8))
+    anchors = [torch.from_numpy(replica.ledger.a) for replica in method.replicas]
+    own = [evaluate(DIGITS, anchor).accuracy for anchor in anchors[2:]]
+    assert method.tally.honest == pytest.approx(np.mean(own)) and method.tally.worst == min(own)
+    assert method.tally.worst < method.tally.honest < curve.last.accuracy
+    lies = [row for row in anchors[:2] for one in seen if torch.equal(row, one)]
+    assert not lies and len(seen) == len(own) + 2 * 5
 
 
 def test_epochs_under_the_mean_are_sparseloco():

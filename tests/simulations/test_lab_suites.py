@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from peers import cli
-from simulations import lab_runs, lab_suites
-from simulations.lab import Setting
+from simulations import lab_clock, lab_runs, lab_suites
+from simulations.lab import Link, Setting
+from simulations.lab_clock import lasting
 from simulations.lab_consensus import Row
+from simulations.lab_problems import PROBLEMS
 from simulations.lab_report import About, page
-from simulations.lab_runs import METHODS, Answer, Run, fingerprint, link, play_all, rounds_within
+from simulations.lab_runs import METHODS, Answer, Run, fingerprint, link, play_all
 from simulations.lab_suites import SUITES, lab
-from simulations.suites import b1
+from simulations.suites import b1, b4, b9, clock
 from simulations.suites.base import (
     Arm,
     Check,
@@ -29,6 +31,7 @@ from simulations.suites.base import (
     check,
     curves_table,
     graph,
+    reported,
     told,
 )
 
@@ -152,6 +155,43 @@ def test_marks_of_b1_are_met_and_missed_by_the_figures_they_name():
     assert checks(2.04, 2.0)[name].passed and not checks(2.06, 2.0)[name].passed
     assert checks(2.06, 2.0)[name].measured == "0.060"
     assert not checks(2.0, 2.0)["pairwise: DiLoCo's bytes over its own"].passed
+
+
+def b4_results(ends):
+    """Of one seed: as if every run fell along a line from 3 nats at 0 s to where `ends` of its arm has it."""
+    outcomes = []
+    for arm in b4.SUITE.arms("normal"):
+        setting, end = arm.task.setting, ends(arm)
+        lasts = float(arm.label.split()[-2]) if arm.group != b4.CALM else 1200.0
+        points = [
+            [number, lasts * number / 4, 1.0, 1.0, 3.0 + (end - 3.0) * number / 4, 0.9, 3.0, 1.0] for number in range(5)
+        ]
+        points[-1][0] = setting.rounds
+        outcomes.append(Outcome(arm, [Answer({"parameters": 1, "points": points, "facts": {}}, "code", 1.0)]))
+    return b4.SUITE.read(Results(outcomes))
+
+
+def test_b4_gives_each_method_the_run_that_reaches_the_target_soonest():
+    def ends(arm):
+        if arm.group == b4.CALM:
+            return 1.98
+        if arm.label.startswith("DiLoCo fp32, H 80"):
+            return {"1200": 2.05, "2400": 1.95}[arm.label.split()[-2]]
+        return 1.95 if arm.label.startswith("pairwise") and "1200 s" in arm.label else 2.05
+
+    found = {check.name: check for check in b4_results(ends).checks}
+    # Between 600 s, 2.05 nats, and 1,200 s, 1.95, pairwise comes to 2.0 in the middle; DiLoCo between 1,200 and 2,400.
+    what = "100 million parameters: the best {}'s seconds to 2.000 nats ({}), by pairwise's"
+    fp32 = found[what.format("DiLoCo fp32", "DiLoCo fp32, H 80")]
+    assert fp32.measured == "2.00x" and fp32.passed
+    # None of 4 bits came to it: the time that the shortest was given is less than it needs, and counts.
+    four = found[what.format("DiLoCo 4-bit", "DiLoCo 4-bit, own pace, H 20")]
+    assert four.measured == "1.33x" and four.passed
+
+
+def test_b4_counts_a_pairwise_that_never_arrives_as_a_miss():
+    found = b4_results(lambda arm: 1.5 if arm.group == b4.CALM else 2.5)
+    assert found.checks and not any(check.passed for check in found.checks)
 
 
 # -- answers are kept ----------------------------------------------------------------------------------------------
@@ -297,8 +337,41 @@ def test_link_to_a_larger_model_takes_as_long_as_with_that_model():
 def test_rounds_that_fit_are_those_of_the_methods_own_clock(method, seconds):
     there = link(7.0, 0.0, 1000, 1e6)
     run = Run(setting=replace(SMALL, link=there, rounds=1), method=method)
-    assert rounds_within(10 * seconds, run, 1000) == 10
-    assert rounds_within(0.1, run, 1000) == 1
+    assert lasting(10 * seconds, run, 1000) == replace(run.setting, rounds=10)
+    assert lasting(0.1, run, 1000) == run.setting
+
+
+def clocked(run, parameters):
+    """How long the run takes, played to its end without training."""
+    lab = lab_clock._Clock(PROBLEMS["quadratic"](size=parameters), run.setting)
+    method = METHODS[run.method](**run.options)
+    method.begin(lab)
+    for _ in range(run.setting.rounds):
+        method.round(lab)
+    return lab.seconds
+
+
+@pytest.mark.parametrize("options", [{"early": 0.0, "landing": "waiting"}, {"warmup_steps": 10}], ids=str)
+def test_rounds_after_a_first_that_is_longer_fill_the_time(options):
+    run = Run(setting=replace(SMALL, every=10, link=Link(bandwidth=300.0, latency=0.1)), options=options)
+    setting = lasting(400.0, run, 1000)
+    first, others = lab_clock._lasts(run, setting.every, 1000)
+    assert first > 1.1 * others
+    assert 0.98 * 400.0 <= clocked(replace(run, setting=setting), 1000) <= 400.0
+
+
+@pytest.mark.parametrize("name", ["clock", "b9"])
+def test_every_method_at_equal_time_has_all_of_the_time(name):
+    limits = {"clock": {"": clock.SECONDS}, "b9": {b9.TRANSFORMING: b9.SECONDS, b9.LONG: 5.0 * b9.SECONDS}}[name]
+    for arm in SUITES[name].arms("normal"):
+        run = arm.task
+        limit = limits.get(arm.group, clock.SECONDS)
+        first, others = lab_clock._lasts(run, run.setting.every, lab_runs.TASKS[run.problem]().parameters)
+        filled = (first + (run.setting.rounds - 1) * others) / limit
+        assert 0.98 <= filled <= 1.0 + 1e-9, (arm.group, arm.label, filled)
+        asked = re.search(r"H (\d+)", arm.label)
+        if asked:
+            assert abs(math.log(run.setting.every / int(asked[1]))) < math.log(4.0), (arm.group, arm.label)
 
 
 # -- pages ---------------------------------------------------------------------------------------------------------
@@ -310,6 +383,22 @@ def test_figures_are_told_with_their_spread():
     assert told([]) == "failed"
     assert told([math.inf, math.inf]) == "never"
     assert check("a", "<= 1", math.nan, True) == Check("a", "<= 1", "-", False)
+
+
+def test_figures_without_a_mark_are_told_and_counted_nowhere():
+    findings = Findings(checks=[Check("loss", "<= 1", "2", False)], reported=[reported("gap", 0.5, "x", 1)])
+    about = About(command="run", seeds=1, scale="quick", commit="abc", machine="m", runs=1, hours=0.1)
+    text = page(SUITES["b1"], findings, about, {})
+    assert "0 of 1 met" in text and "## Without a mark" in text and "| gap | 0.5x |" in text
+    assert reported("gap", math.nan).measured == "-"
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_no_mark_is_met_by_whatever_is_measured(name):
+    suite = SUITES[name]
+    outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in suite.arms("quick")]
+    for found in suite.read(Results(outcomes)).checks:
+        assert re.search(r"\d", found.mark) and found.mark != "reported", found
 
 
 def test_page_says_what_was_missed_what_failed_and_what_is_old():

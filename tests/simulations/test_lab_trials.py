@@ -262,7 +262,7 @@ def circle(codec, count, apart=1e-3):
         member = Replica(number, torch.from_numpy(x.astype(np.float32)), float("inf"))
         member.algorithm.range[:] = 4.0 * apart
         members.append(member)
-    return Circle(members[0], members[1], 5, codec, 0.5, 0.0, (False, False), tuple(members)), members
+    return Circle(members[0], members[1], 5, codec, 0.5, 0.0, tuple(members)), members
 
 
 def test_group_average_in_fp32_is_the_mean():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from simulations.baselines_sync import Ddp
 from simulations.lab import INNER, Curve, Lab, Link, Point, Setting, play
 from simulations.lab_problems import Consensus, DigitsMlp, Quadratic
+from simulations.lab_runs import METHODS
 
 PROBLEM = DigitsMlp(hidden=12, batch=8)
 
@@ -100,6 +102,27 @@ def test_rate_falls_along_a_cosine_to_a_tenth():
     for lab.progress in (0.0, 0.5, 1.0):
         rates.append(lab.lr)
     assert rates == pytest.approx([0.02, 0.011, 0.002])
+
+
+def test_rate_falls_step_by_step_however_the_steps_are_divided():
+    curves = [play(PROBLEM, Ddp(), setting(every=every, rounds=14 // every, decay=True)) for every in (14, 7, 1)]
+    assert len({curve.last.loss for curve in curves}) == 1
+
+
+@pytest.mark.parametrize("name", ["ddp", "demo", "server-async", "swarm", "pairwise", "epidemic", "diloco", "ad-psgd"])
+def test_rate_has_fallen_at_the_end_whoever_steps(name, monkeypatch):
+    rates, lr = [], Lab.lr.fget
+    monkeypatch.setattr(Lab, "lr", property(lambda lab: rates.append(lr(lab)) or rates[-1]))
+    play(PROBLEM, METHODS[name](), setting(every=10, decay=True, speeds=(1.0, 2.0), warmup=3))
+    assert rates[:4] == pytest.approx([0.02] * 4) and sorted(rates, reverse=True) == rates
+    assert rates[-1] == pytest.approx(0.002, rel=0.1)
+
+
+def test_steps_of_unequal_peers_are_spread_over_the_same_time():
+    lab = Lab(PROBLEM, setting())
+    told = [(share, [0, 1, 2] if due is None else due.tolist()) for share, due in lab.ticks(np.array([1, 2, 4]))]
+    assert told == [(0.0, [2]), (0.25, [1, 2]), (0.5, [2]), (0.75, [0, 1, 2])]
+    assert not list(lab.ticks(0))
 
 
 def test_replicas_may_begin_apart_and_never_alias_what_the_problem_keeps():

@@ -151,7 +151,7 @@ def test_a_failure_over_a_chunk_is_told_with_the_exchange_it_belongs_to(monkeypa
 
     def run(self, job):
         if isinstance(job, jobs.Mix):
-            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull, job.unmet)
+            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
         return original(self, job)
 
     monkeypatch.setattr(Pairwise, "run", run)
