@@ -38,6 +38,9 @@ RANGE_DECAY = 0.8
 """r_b <- max(0.6 |delta|_inf, 0.8 r_b) after each exchange of block b"""
 NORM_DECAY = 0.7
 """of the EMA of ||delta_c|| behind the clipping bound"""
+HEADROOM = 2.0
+"""the EMA learns so many times the distance: partners are not all as near as the mean, and an estimate that only falls
+would come to clip those who are not"""
 CLIP_FACTOR = 1.5
 """tau_c = 1.5 max(EMA ||delta_c||, sqrt2 ||own outer step on c||) / k, at the k-th exchange of c since that step"""
 MOST_SHARED = 3
@@ -246,7 +249,7 @@ class Pairwise(OnLedger):
         # Whoever lies is as far away as it is let: a bound that learned itself would grow by a partner's word.
         usual = self._usual(chunk)
         self._mixed[chunk] += 1
-        self._distance[chunk] = _follow(self._distance[chunk], min(distance, usual))
+        self._distance[chunk] = _follow(self._distance[chunk], min(HEADROOM * distance, usual))
         # It rises at once: a witness should not call implausible what it has just seen.
         apart = min(distance, APART * usual)
         self._apart[chunk] = max(apart, _follow(self._apart[chunk], apart))

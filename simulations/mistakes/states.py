@@ -72,8 +72,8 @@ MUTATIONS = (
         "bound-learns-itself",
         "a clipped chunk counts for as far as it was let, and the bound doubles by a partner's word",
         PAIRWISE,
-        "        seen = min(distance, self._usual(chunk))\n",
-        "        seen = distance\n",
+        "_follow(self._distance[chunk], min(HEADROOM * distance, usual))",
+        "_follow(self._distance[chunk], distance)",
     ),
     Mutation(
         "witness-not-asked",

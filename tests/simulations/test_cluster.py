@@ -28,9 +28,9 @@ from simulations.network import Conditions, Network
 ROOT = Path(__file__).resolve().parents[2]
 
 
-FIRST = 990
+FIRST = 1066
 """of these 500 are played often"""
-LARGER = {4: (2, 0), 5: (4, 1), 6: (6, 1), 8: (16, 4)}
+LARGER = {4: (4, 0), 5: (8, 1), 6: (12, 1), 8: (16, 4)}
 """of the networks of so many peers one in so many: divisor of the seed, and rest"""
 
 
