@@ -156,7 +156,7 @@ class Outer(Section, frozen=True, kw_only=True):
 
 class Safety(Section, frozen=True, kw_only=True):
     clip: Annotated[float | str, Number(1, 1000, AUTO, "off")] = AUTO
-    """factor on the bound of what one chunk of one exchange may move; "auto" is 2"""
+    """factor on the bound of what one chunk of one exchange may move; "auto" is 1.5"""
     memory: Annotated[float, Measure(BYTES, 2.0**24, 2.0**44, "a size", {AUTO: 0.0})] = 0.0
     """bytes that may wait to be sent, to all peers together; 0 ("auto"): a quarter of the memory, at most 1 GiB"""
 

@@ -343,6 +343,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         if rank == 0:
             save_file(weights, options.save)
     if distributed:
+        # DDP's reducer waits for the group's threads while it holds the GIL, which they may want, if it is the last to
+        # let go of the group.
+        del replica
         dist.destroy_process_group()
     return summary
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
 
 from peers.jobs import byte_gpt, digits
 
@@ -220,6 +223,26 @@ def test_two_ranks_of_one_host_train_together_and_rank_0_speaks(
     assert [record["step"] for record in records] == [2, 4, 4]
     assert records[1]["tokens"] == 2 * 4 * 4 * 32
     assert load_file(tmp_path / "weights")
+
+
+def test_nobody_but_torch_holds_the_group_when_it_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where DDP's reducer is the last that does, of two ranks one hangs at its end now and then."""
+    for name, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    join, leave = dist.init_process_group, dist.destroy_process_group
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda _: join("gloo", f"file://{tmp_path}/met", world_size=1, rank=0)
+    )
+    left: list[bool] = []
+
+    def last() -> None:
+        gc.collect()
+        left.append(any(type(each) is DistributedDataParallel for each in gc.get_objects()))
+        leave()
+
+    monkeypatch.setattr(dist, "destroy_process_group", last)
+    byte_gpt.train(byte_gpt.settings([*BYTE_GPT, "--steps", "1"]))
+    assert left == [False]
 
 
 # -- digits ----------------------------------------------------------------------------------------------------

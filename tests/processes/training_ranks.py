@@ -116,7 +116,9 @@ def main() -> None:
         peer.detach()
         note("end", step=step, digest=digest(model), validation=validation, stall=peer.stall_seconds)
     if kind != "one":
+        group = dist.group.WORLD  # to be let go after DDP, which would wait for its threads with the GIL held
         dist.destroy_process_group()
+        del replica, peer, group
 
 
 if __name__ == "__main__":

@@ -161,7 +161,9 @@ def main() -> None:
         "resumed": resumed,
     }
     (home / f"rank{rank}.json").write_text(json.dumps(told))
+    group = dist.group.WORLD  # to be let go after DDP, which would wait for its threads with the GIL held
     dist.destroy_process_group()
+    del replica, peer, group
 
 
 if __name__ == "__main__":
