@@ -1,15 +1,15 @@
 """Bad peers in the laboratory: `pairwise` with liars in its exchanges, and closed epochs under robust rules.
 
 The first `bad` peers lie, knowing all that honest ones hold; ties favour them. What they say is `attacks`', what
-stands against it the product's: clipping in `Pairwise`, `algorithms.robust` for epochs. A method's model is that of the
-honest: where each holds its own, their mean, which nobody holds, and which hides that they may have been driven apart.
-So what each of them holds is told beside it. No attack and no rule may stand here.
+stands against it the product's: clipping in `Pairwise`, the rules of `Epidemic` for epochs. A method's model is that of
+the honest: where each holds its own, their mean, which nobody holds, and which hides that they may have been driven
+apart. So what each of them holds is told beside it. No attack and no rule may stand here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from gossipdp.algorithms.base import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE
-from gossipdp.algorithms.robust import RULES, SHARE, aggregate
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs.base import BLOCK, Buffer
+from gossipdp.protocol import jobs
 from gossipdp.protocol.rounds import Outer
 from simulations.attacks import ATTACKS, Meeting
-from simulations.baselines_network import computing, fed_back, through
-from simulations.baselines_sync import SparseLoCo
+from simulations.baselines_network import computing
 from simulations.lab import Lab
+from simulations.lab_epidemic import Spreader
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions, Tally, _Meeting
 from simulations.lab_replica import Replica
 
@@ -119,35 +120,82 @@ class AttackedPairwise(PairwiseGossip):
 
 
 @dataclass
-class RobustEpochs(SparseLoCo):
+class RobustEpochs:
     """`epidemic` where all increments of an epoch have come in before any is applied: a robust rule over all of them.
 
-        theta <- theta - alpha R(c_1, ..., c_N)
+        a <- a - alpha R(c_1, ..., c_N)
 
-    What is no number is refused by every receiver, as the payload's format has it. Liars' increments pass through the
-    compressor, as everybody's. Nobody waits; bytes are those of N - 1 payloads.
+    Vectors, payloads and rules are the product's, by its jobs: Publish, MeasureEpoch, ApplyEpoch. A liar publishes as
+    if it were honest, and what it lets go is a lie instead, through the same compressor; a lie that is no number is a
+    payload that no receiver reads, as the format has it. Nobody waits; bytes are those of N - 1 payloads.
     """
 
+    compressor: str = "topk128"
+    alpha: float = 1.0
+    beta: float = 0.95
     rule: str = "mean"
     attack: str = "none"
     bad: int = 0
     name: str = "epidemic"
+    spreaders: list[Spreader] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
-        super().begin(lab)
+        lab.bad = self.bad
+        self.spreaders = [Spreader(row) for row in lab.x]
         self._number = 0
 
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
-        rows, sizes = fed_back(lab, self.senders, self.anchor - lab.x)
-        if self.bad:
-            honest, own = rows[self.bad :].numpy(), rows[: self.bad].numpy()
-            lies = ATTACKS[self.attack].increments(honest, own, self._number, lab.random)
-            told = torch.from_numpy(np.ascontiguousarray(lies, np.float32))
-            rows[: self.bad] = through(lab, self.compressor, told)[0] if bool(told.isfinite().all()) else told
-        moved = aggregate(RULES[self.rule], rows.numpy(), [1.0] * lab.peers, SHARE)
-        self.anchor = self.anchor - self.alpha * torch.from_numpy(moved.astype(np.float32))
-        lab.x.copy_(self.anchor.expand_as(lab.x))
+        published = [self._published(lab, spreader) for spreader in self.spreaders]
+        lies = self._lies(lab, published)
+        sent = [*lies, *published[len(lies) :]]
+        for spreader in self.spreaders:
+            self._apply(spreader, sent)
+        sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
         lab.receive(sizes.sum() - sizes)
         lab.seconds += computing(lab, lab.setting.every)
         self._number += 1
+
+    def model(self, lab: Lab) -> Tensor:
+        """All honest peers hold the same."""
+        return torch.from_numpy(self.spreaders[-1].ledger.a.copy())
+
+    def _published(self, lab: Lab, spreader: Spreader) -> list[Buffer]:
+        weight, applied = 1.0 / lab.peers, spreader.applied
+        return [
+            spreader.publish(
+                jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), at_once=False)
+            ).payload
+            for chunk in range(spreader.ledger.chunks)
+        ]
+
+    def _lies(self, lab: Lab, published: list[list[Buffer]]) -> list[list[Buffer]]:
+        """Payloads of the first `bad`, who know what all others let go."""
+        if not self.bad:
+            return []
+        codec, ledger = COMPRESSORS[self.compressor], self.spreaders[0].ledger
+        spans = [ledger.span(chunk) for chunk in range(ledger.chunks)]
+        rows = np.zeros((lab.peers, lab.problem.parameters), np.float32)
+        for row, payloads in zip(rows, published, strict=True):
+            for span, payload in zip(spans, payloads, strict=True):
+                if payload:  # who has diverged sends nothing
+                    row[span] = codec.decode(payload, span.stop - span.start)
+        told = ATTACKS[self.attack].increments(rows[self.bad :], rows[: self.bad], self._number, lab.random)
+        told = np.asarray(told, np.float32)
+        if not np.isfinite(told).all():
+            return [[b"" for _ in spans] for _ in told]
+        return [[codec.encode(row[span], seed=_seed(lab)) for span in spans] for row in told]
+
+    def _apply(self, spreader: Spreader, sent: list[list[Buffer]]) -> None:
+        weights = (1.0 / len(sent),) * len(sent)
+        chunks = [tuple(payloads) for payloads in zip(*sent, strict=True)]
+        for chunk, payloads in enumerate(chunks):
+            spreader.algorithm.run(jobs.MeasureEpoch(chunk, self.compressor, payloads))
+        for chunk, payloads in enumerate(chunks):
+            job = jobs.ApplyEpoch(chunk, self.compressor, payloads, weights, self.alpha, self.rule)
+            spreader.algorithm.run(job)
+        spreader.drain()
+
+
+def _seed(lab: Lab) -> int:
+    return int(lab.random.integers(1 << 63))

@@ -105,10 +105,6 @@ def _attacked(*, attack: str, bad: int, **options: Any) -> Method:
     return AttackedPairwise(PairwiseOptions(landing="at once", **options), attack, bad)
 
 
-def _epochs(*, compressor: str = "topk128", **options: Any) -> Method:
-    return RobustEpochs(COMPRESSORS[compressor], **options)
-
-
 def _rotated(**options: Any) -> Method:
     return RotatedGossip(PairwiseOptions(**options))
 
@@ -137,7 +133,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "pairwise-groups": _groups,
     "epidemic": EpidemicGossip,
     "epidemic-churning": ChurningEpidemic,
-    "epidemic-epochs": _epochs,
+    "epidemic-epochs": RobustEpochs,
 }
 """what makes a method from its options; those of a baseline are the fields of its class"""
 
