@@ -2,8 +2,8 @@
 
 `measure` gives the table: contraction of the disagreement by each way of meeting, its growth under outer momentum, and
 how far replicas of a quadratic with known noise stay apart. Matchings are vectorised draws; schedules are the
-product's own, and the quadratic is trained by `lab_methods`. How fast a protocol finds its partners is asked in
-`consensus`; here all meet at once.
+product's own, and so are the exchanges of the lines that name `pairwise`, by `lab_methods`. How fast a protocol finds
+its partners is asked in `consensus`; here all meet at once.
 
     python -m simulations.lab_consensus
 """
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gossipdp.protocol.schedule import Schedule
 from simulations.lab import Setting, play
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
-from simulations.lab_problems import Quadratic
+from simulations.lab_problems import Consensus, Quadratic
 
 __all__ = [
     "Row",
@@ -150,6 +150,26 @@ def measured_matching(peers: int, weight: float, parts: int, trials: int, seed: 
     return math.exp(math.log(_disagreement(x) / before) / rounds)
 
 
+def measured_pairwise(peers: int, weight: float, parts: int, seed: int, size: int = 2**16) -> float:
+    """Of one round of the product's `pairwise` at random, whose coordinates begin at independent points: over many of
+    them any one matching does what all do on average, so they take the place of trials."""
+    options = PairwiseOptions(
+        lr=1.0,
+        momentum=0.0,
+        codec="fp32",
+        schedule="",
+        early=0.0,
+        clip=math.inf,
+        weight=weight,
+        fragments=parts,
+        landing="at once",
+    )
+    setting = Setting(peers=peers, every=1, rounds=1, inner="sgd", decay=False, seed=seed)
+    curve = play(Consensus(peers=peers, size=size), PairwiseGossip(options), setting)
+    before, after = (point.distance**2 for point in curve.points)
+    return after / before
+
+
 def measured_one_pair(peers: int, trials: int, seed: int) -> float:
     """Of as many ticks as there are peers."""
     random = np.random.default_rng(seed)
@@ -269,6 +289,10 @@ def contraction(trials: int, seed: int, sizes: Sequence[int] = SIZES) -> Iterabl
     for weight in (0.1, 0.25, 0.4):
         measured = measured_matching(16, weight, 1, trials, seed)
         yield _factor(f"gamma {weight}, N 16: 1-4 gamma (1-gamma)(1-rho)", matching(16, weight), measured)
+    for peers, weight, parts in ((8, 0.5, 1), (16, 0.5, 1), (16, 0.25, 1), (16, 0.5, 4)):
+        expected = 1.0 - (1.0 - matching(peers, weight)) / parts
+        measured = measured_pairwise(peers, weight, parts, seed)
+        yield _factor(f"a round of pairwise, N {peers}, gamma {weight}, 1/{parts} of the chunks", expected, measured)
 
 
 def momenta(trials: int, seed: int) -> Iterable[Row]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gossipdp.config import EARLY_SHARE, Config
 from simulations import lab_methods
 from simulations.lab import Lab, Link, Setting, play
 from simulations.lab_consensus import matching
@@ -30,6 +31,14 @@ def started(problem=PROBLEM, options=None, **changes):
     method = PairwiseGossip(PairwiseOptions(**(options or {})))
     method.begin(lab)
     return lab, method
+
+
+def test_defaults_are_those_that_peers_are_configured_with():
+    ours, theirs = PairwiseOptions(), Config()
+    exchange, outer = theirs.exchange, theirs.outer
+    assert (ours.lr, ours.momentum, ours.kappa) == (outer.lr, outer.momentum, exchange.kappa)
+    assert (ours.codec, ours.bits, ours.weight) == (exchange.codec, exchange.bits, exchange.weight)
+    assert (ours.schedule, ours.early, ours.clip) == (exchange.partners, EARLY_SHARE, theirs.safety.clip_factor)
 
 
 def anchors(method):
