@@ -173,13 +173,6 @@ class Curve:
             before = point
         return float("inf")
 
-    def at(self, seconds: float) -> float:
-        """The loss at a moment of the simulated clock, between points by a line; NaN outside of the run."""
-        times = [point.seconds for point in self.points]
-        if not times[0] <= seconds <= times[-1]:
-            return float("nan")
-        return float(np.interp(seconds, times, [point.loss for point in self.points]))
-
 
 @dataclass
 class Lab:

@@ -20,13 +20,16 @@ __all__ = ["lasting"]
 
 FULL: Final = 0.98
 """share of the time that rounds have to fill"""
+STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd"}
+"""methods all of whose steps exchange, and last equally long"""
 
 
 def lasting(seconds: float, run: Run, parameters: int) -> Setting:
     """The run's setting with rounds that take so long: as many as fit, each of H steps as near as can be to its own.
 
     Whole rounds of the given H may leave much of the time unused, or not fit at all: where they do not fill it to
-    `FULL`, H is another. One round of the given H, which takes longer, if not even a step and its exchange fit.
+    `FULL`, H is another, and where none does, as when a step takes a third of the time, that which fills most of it.
+    One round of the given H, which takes longer, if not even a step and its exchange fit.
     """
     setting, limit = run.setting, seconds * (1.0 + 1e-9)
 
@@ -36,9 +39,12 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
 
     def longest(rounds: int) -> int:
         """H of which so many rounds fit; 0 if none does. Seconds are nearly a line in H, which says where to look."""
-        low, high = 1, int(limit / (rounds * setting.step_seconds)) + 1
+        low, high, most = 1, setting.every, int(limit / (rounds * setting.step_seconds)) + 1
         if total(low, rounds) > limit:
             return 0
+        # A round of many steps is dear to play where each of them exchanges.
+        while high < most and total(high, rounds) <= limit:
+            low, high = high, min(2 * high, most)
         while high - low > 1:
             share = (limit - total(low, rounds)) / (total(high, rounds) - total(low, rounds))
             middle = min(max(low + 1, low + int(share * (high - low))), high - 1)
@@ -50,7 +56,9 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
     if fits and total(setting.every, fits) >= FULL * seconds:
         return replace(setting, rounds=fits)
     found = [(longest(rounds), rounds) for rounds in range(max(1, fits - 1), fits + 3)]
-    full = [(every, rounds) for every, rounds in found if every and total(every, rounds) >= FULL * seconds]
+    filled = {(every, rounds): total(every, rounds) for every, rounds in found if every}
+    enough = min(FULL * seconds, max(filled.values(), default=0.0))
+    full = [one for one, time in filled.items() if time >= enough]
     every, rounds = min(full, key=lambda one: abs(math.log(one[0] / setting.every)), default=(setting.every, 1))
     return replace(setting, every=every, rounds=rounds)
 
@@ -58,6 +66,9 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
 def _lasts(run: Run, every: int, parameters: int) -> tuple[float, float]:
     """Seconds of the first round, with what was before it, and of each that follows, by the method's own clock: they
     differ by finer codecs, and by what lands late."""
+    if every > 1 and run.method in STEPWISE:
+        first, others = _lasts(run, 1, parameters)
+        return first + (every - 1) * others, every * others
     setting = replace(run.setting, every=every, rounds=2, warmup=0, failing=0.0)
     key = json.dumps([replace(run, setting=setting).spec(), parameters], default=list)
     if key not in _LASTS:

@@ -16,8 +16,8 @@ are fused. Every sum has its order written here (`_sum`, `_times`), for numpy's 
 one on another processor. Masses are integers. Ties go to the lower row.
 
 References: NNM and (f, kappa)-robustness: Allouah et al. 2023, arXiv 2302.01772. Trimmed mean: Yin et al. 2018, arXiv
-1803.01498. Smoothed Weiszfeld: Pillutta, Kakade & Harchaoui 2019, arXiv 1912.13445. ClippedGossip: He, Karimireddy &
-Jaggi 2022, arXiv 2202.01545. No peer, message, codec or outer step may stand here.
+1803.01498. Smoothed Weiszfeld: Pillutta, Kakade & Harchaoui 2019, arXiv 1912.13445. What pairwise does against bad
+partners is part of its exchange (`pairwise`). No peer, message, codec or outer step may stand here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ __all__ = [
     "mean",
     "nearest_neighbour_mixing",
     "plan",
-    "self_centred_clipping",
     "tolerated",
     "trimmed_mean",
 ]
@@ -127,12 +126,6 @@ class Plan:
     """of the points"""
     trim: int = 0
     """mass cut off at each end of each coordinate; less than half of all"""
-
-    @property
-    def influence(self) -> Doubles:
-        """Of each contributor, its share in the points before trimming, shape (n,); sums to 1, or 0 if all are out."""
-        share: Doubles = _times((self.masses / max(1, self.masses.sum()))[None], self.combination)[0]
-        return share
 
     def combine(self, rows: Matrix) -> Doubles:
         """The aggregate of one chunk, shape (d,): a weighted mean, not a sum; zero if all were excluded.
@@ -281,26 +274,6 @@ def aggregate(rule: Rule, rows: Matrix, weights: Sequence[float], share: float =
     distances = Distances(len(rows))
     distances.add(rows)
     return plan(rule, distances, weights, share).combine(rows)
-
-
-def self_centred_clipping(own: Matrix, others: Matrix, weights: Sequence[float], tau: float) -> Doubles:
-    """ClippedGossip: own + sum_j w_j min(1, tau / ||x_j - own||) (x_j - own), shape (d,).
-
-    What `pairwise` does to each chunk with its one neighbour, at w = gamma and tau = min(tau_i, tau_j); there it is
-    part of the exchange, for both sides must use the same factor. A row that is not finite moves nothing.
-
-    Args:
-        others: the neighbours' states, shape (n, d).
-        weights: W_ij of the neighbours; the rest of 1 is one's own.
-    """
-    start = own.astype(np.float64)
-    moved = start.copy()
-    for row, weight in zip(others, weights, strict=True):
-        if np.isfinite(row).all():
-            apart = row.astype(np.float64) - start
-            norm = math.sqrt(float(_sum((apart * apart)[None])[0]))
-            moved += (weight * (1.0 if norm <= tau else tau / norm)) * apart
-    return moved
 
 
 # -- sums in an order of our own --------------------------------------------------------------------------------------

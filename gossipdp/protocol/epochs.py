@@ -235,14 +235,6 @@ class Epochs:
     def settled(self) -> dict[int, Settled]:
         return dict(self._settled)
 
-    def samples(self, epoch: int) -> int | None:
-        """Of an epoch that has closed and is remembered."""
-        if epoch in self._settled:
-            return self._settled[epoch].samples
-        if self.first <= epoch < self.current - GRACE:
-            return self._live[epoch].samples if epoch in self._live else 0
-        return None
-
     def marks(self) -> tuple[EpochMark, ...]:
         live = [
             EpochMark(

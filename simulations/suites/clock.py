@@ -56,10 +56,30 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"mu": 0.8, "own_pace": True}, 20),
 }
 """where hosts are unequal: nobody idles, as with pairwise"""
-LABELS: Final = (*WAYS, *PACED)
+FIELD: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
+    "local SGD, H 80": ("local-sgd", {}, 80),
+    "NoLoCo, H 20": ("noloco", {"alpha": 0.3, "beta": 0.7, "gamma": 0.9}, 20),
+    "SparseLoCo, H 20": ("sparseloco", {"compressor": "topk128", "alpha": 2.0}, 20),
+    "DeMo": ("demo", {}, 20),
+    "SPARTA": ("sparta", {}, 20),
+    "D-PSGD exponential, local, H 20": ("d-psgd-exponential-local", {}, 20),
+    "SGP, local, H 20": ("sgp-local", {}, 20),
+    "CHOCO, local, H 20": ("choco-local", {}, 20),
+    "AD-PSGD": ("ad-psgd", {}, 20),
+    "SwarmSGD, H 20": ("swarm", {}, 20),
+    "GASLoC, H 20": ("gasloc", {}, 20),
+    "parameter server": ("server", {}, 20),
+    "parameter server, asynchronous": ("server-async", {}, 20),
+    "local only": ("local-only", {}, 20),
+}
+"""the rest, on the links of `AS_PARAMETERS`"""
+AS_PARAMETERS: Final = 1e8
+LABELS: Final = (*WAYS, *PACED, *FIELD)
 OURS: Final = ("pairwise", "pairwise, one exchange a round", "epidemic k=128")
-OTHERS: Final = tuple(label for label in (*WAYS, *PACED) if label not in OURS)
-WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label)
+OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
+FREE: Final = {"AD-PSGD", "SwarmSGD, H 20", "GASLoC, H 20", "parameter server, asynchronous", "local only"}
+"""who waits for nobody"""
+WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -72,6 +92,8 @@ def _arms(scale: Scale) -> list[Arm]:
             base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
             seconds = SECONDS if scale != "quick" else 40.0
             ways = WAYS if len(speeds) == 1 else WAYS | PACED
+            if as_parameters == AS_PARAMETERS and scale != "quick":
+                ways = ways | FIELD
             for label, (method, options, every) in ways.items():
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 found += arms(group, lasting(seconds, run, parameters), {label: (method, options)})
@@ -79,35 +101,45 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def _read(results: Results) -> Findings:
-    rows, figures = [], []
+    bests: dict[str, str] = {}
+    losses, steps, figures = [], [], []
+    labels = [label for label in LABELS if any(label in outcomes for outcomes in results.groups.values())]
     for group, outcomes in results.groups.items():
         fair = in_time(outcomes, "pairwise")
         best, ours = _best(fair, tuple(fair)), _best(fair, OURS)
-        for labels in (WAITING, OTHERS):
-            other = _best(fair, labels)
+        for whom in (WAITING, OTHERS):
+            other = _best(fair, whom)
             ahead = fair[other].loss - fair[ours].loss
-            kind = "that waits" if labels is WAITING else "not of this project"
+            kind = "that waits" if whom is WAITING else "not of this project"
             figures.append(reported(f"{group}: {ours} below the best {kind} ({other}), nats", ahead))
-        rows.append((group, best, *(_loss(fair, outcomes, label) for label in LABELS)))
-    at_end = Table(f"Held-out loss after {SECONDS:.0f} simulated seconds", ("link, speeds", "best", *LABELS), rows)
-    steps = Table(
-        "Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)",
-        ("link, speeds", *LABELS),
-        [(group, *(_steps(outcomes, label) for label in LABELS)) for group, outcomes in results.groups.items()],
-    )
-    wins = [row[0] for row in rows if row[1] in OTHERS]
+        bests[group] = best
+        losses.append([_loss(fair, outcomes, label) for label in labels])
+        steps.append([_steps(outcomes, label) for label in labels])
+    tables = [
+        Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *told, strict=True)])
+        for title, told in (
+            (f"Held-out loss after {SECONDS:.0f} simulated seconds", losses),
+            ("Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)", steps),
+        )
+    ]
+    wins = [f"{group} ({best})" for group, best in bests.items() if best in WAITING]
     notes = [
-        f"A synchronous method is the best of all on: {'; '.join(wins) or 'none of these'}.",
+        f"Best of all: {'; '.join(f'{best} on {group}' for group, best in bests.items())}.",
+        f"A method that waits for others is the best on: {'; '.join(wins) or 'none of these'}.",
         "Whom pairwise has to beat is DiLoCo overlapped, at 4 bits, and with unequal hosts at its own pace: it waits "
         "for as little, as long as all take part in every round.",
     ]
-    panels = {group: outcomes for group, outcomes in results.groups.items() if group.endswith("equal")}
-    unequal = {group: outcomes for group, outcomes in results.groups.items() if group not in panels}
+    drawn = {
+        group: {label: outcome for label, outcome in outcomes.items() if label not in FIELD}
+        for group, outcomes in results.groups.items()
+    }
+    panels = {group: outcomes for group, outcomes in drawn.items() if group.endswith("equal")}
+    unequal = {group: outcomes for group, outcomes in drawn.items() if group not in panels}
     graphs = [
         replace(seconds_graph(panels, "Loss against simulated wall clock, equal hosts"), name="equal"),
         replace(seconds_graph(unequal, "Loss against simulated wall clock, hosts 1:2:4"), name="unequal"),
     ]
-    tables = [at_end, steps, *(curves_table(group, outcomes) for group, outcomes in results.groups.items())]
+    tables += [curves_table(group, outcomes) for group, outcomes in results.groups.items()]
     return Findings(tables, (), graphs, notes, figures)
 
 
@@ -134,7 +166,7 @@ SUITE = Suite(
     question="At equal time, where does each method stand?",
     about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds; each "
     "method plays whole rounds that fill the time to 2 %, of the H nearest to the one in its name, 20 where there is "
-    "none (one round, if not even that fits), and its learning rate falls over them, step by step. "
+    "none (fewer of methods a few of whose steps fill it), and its learning rate falls over them, step by step. "
     "Links carry as many bytes as a model of 10 or 100 million parameters would send. Only the ratio of bytes"
     " to bandwidth counts: 100 M on 1 Gbit/s is also 10 M on 100 Mbit/s, and a billion on 10 Gbit/s.",
     arms=_arms,

@@ -152,26 +152,6 @@ def test_while_held_nothing_settles_but_what_is_older_than_all_bounds():
     assert made.first == 8 - GRACE - SETTLE
 
 
-def test_a_weight_is_known_of_epochs_that_closed_and_are_remembered():
-    made = running(7)
-    take(made.of(7), rumour())
-    assert made.samples(7) is None and made.samples(7 - GRACE - 1) == 0
-    made.advance(100 * (7 + GRACE + 1))
-    assert made.samples(7) == 10
-    made.advance(100 * (7 + GRACE + SETTLE + KEPT))
-    assert made.samples(7) == 10
-    made.advance(100 * (7 + GRACE + SETTLE + KEPT + 1))
-    assert made.samples(7) is None
-
-
-def test_the_epoch_that_weighs_what_is_live_is_always_remembered():
-    made = running(0)
-    for epoch in range(40):
-        made.advance(100 * epoch)
-        for live in range(max(made.first, GRACE + 1), made.current + 1):
-            assert made.samples(made.closes(100 * live)) is not None
-
-
 def test_marks_say_how_far_each_epoch_is():
     made = running(7)
     for epoch in (3, 4, 7):

