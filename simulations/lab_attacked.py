@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.base import block_max
-from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE
+from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer
 from gossipdp.protocol import jobs
@@ -27,7 +27,6 @@ from simulations.baselines_network import computing
 from simulations.lab import Lab
 from simulations.lab_epidemic import Spreader
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions, Tally, _Meeting
-from simulations.lab_replica import Replica
 
 __all__ = ["AttackedPairwise", "RobustEpochs"]
 
@@ -63,8 +62,9 @@ class AttackedPairwise(PairwiseGossip):
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
         lab.bad = self._bad
-        for liar in range(self._bad):
-            self.replicas[liar] = Replica(liar, lab.x[liar], math.inf)
+
+    def _algorithm(self, peer: int) -> Pairwise:
+        return super()._algorithm(peer) if peer >= self._bad else Pairwise(clip=math.inf)
 
     def round(self, lab: Lab) -> None:
         super().round(lab)

@@ -60,7 +60,7 @@ class ChurningPairwise(PairwiseGossip):
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
         _forget(lab, peer)
-        self.replicas[peer] = Replica(peer, lab.x[peer], self.options.clip)
+        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer))
         self.replicas[peer].alone = 0
 
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR
+from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
 from gossipdp.protocol.pacing import ALONE_AFTER, WARMUP_EVERY
 from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.rounds import Outer
@@ -154,7 +154,7 @@ class PairwiseGossip:
 
     def begin(self, lab: Lab) -> None:
         options = self.options
-        self.replicas = [Replica(number, lab.x[number], options.clip) for number in range(lab.peers)]
+        self.replicas = [Replica(number, lab.x[number], self._algorithm(number)) for number in range(lab.peers)]
         chunks = self.replicas[0].ledger.chunks
         if not 1 <= options.fragments <= chunks:
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
@@ -179,6 +179,10 @@ class PairwiseGossip:
         scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and early and even)
         outer = Outer(options.lr, options.momentum)
         self._play(lab, lab.setting.every, outer, several if early else options.exchanges, scheduled=scheduled)
+
+    def _algorithm(self, peer: int) -> Pairwise:
+        """A new one, for a peer that begins."""
+        return Pairwise(clip=self.options.clip)
 
     def model(self, lab: Lab) -> Tensor:
         """Mean of the anchors, which mixing does not move."""

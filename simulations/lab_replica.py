@@ -54,12 +54,12 @@ class Replica:
     Args:
         number: orders the peers; the lower of two ids computes differences.
         x: its row of the laboratory's replicas, which is written to.
-        clip: factor of the clipping bound.
+        algorithm: has no vectors yet.
     """
 
-    def __init__(self, number: int, x: Tensor, clip: float) -> None:
+    def __init__(self, number: int, x: Tensor, algorithm: Pairwise) -> None:
         self.id = number.to_bytes(32, "big")
-        self.algorithm = Pairwise(clip=clip)
+        self.algorithm = algorithm
         size = len(x)
         self.algorithm.allocate(size, size, chunk_parameters(size))
         self.ledger = self.algorithm.ledger

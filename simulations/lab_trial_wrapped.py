@@ -17,20 +17,14 @@ from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, ChunkCodec, Codec, Vector
 from gossipdp.protocol import jobs
-from simulations.lab import Lab
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
-from simulations.lab_replica import Replica
 from simulations.lab_trial_codecs import OutlierChunk, RotatedChunk, by_blocks, rotated
 
 __all__ = ["OutlierGossip", "RotatedGossip"]
 
 
 class _Wrapping(Pairwise, ABC):
-    """Takes the place of a replica's algorithm, with its vectors, and puts a wrapper around each chunk's codec."""
-
-    def __init__(self, replica: Replica) -> None:
-        super().__init__(clip=replica.algorithm.clip)
-        vars(self).update(vars(replica.algorithm))
+    """Puts a wrapper around each chunk's codec."""
 
     @abstractmethod
     def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
@@ -74,9 +68,12 @@ class _WithOutliers(_Wrapping):
     predicted range of the others = max r_k + max d_k
     """
 
-    def __init__(self, replica: Replica, count: int) -> None:
-        super().__init__(replica)
+    def __init__(self, count: int, *, clip: float) -> None:
+        super().__init__(clip=clip)
         self._count = count
+
+    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
+        super().allocate(size, trainable, chunk_parameters)
         self._reach: Vector = np.zeros(self.ledger.size, np.float32)
         self._drift: Vector = np.zeros(self.ledger.size, np.float32)
 
@@ -116,10 +113,8 @@ class RotatedGossip(PairwiseGossip):
         if self.options.warmup_steps:
             raise ValueError("no warm-up but the laboratory's own")
 
-    def begin(self, lab: Lab) -> None:
-        super().begin(lab)
-        for replica in self.replicas:
-            replica.algorithm = _Rotated(replica)
+    def _algorithm(self, peer: int) -> Pairwise:
+        return _Rotated(clip=self.options.clip)
 
 
 class OutlierGossip(PairwiseGossip):
@@ -137,7 +132,5 @@ class OutlierGossip(PairwiseGossip):
             raise ValueError("no warm-up but the laboratory's own")
         self._count = count
 
-    def begin(self, lab: Lab) -> None:
-        super().begin(lab)
-        for replica in self.replicas:
-            replica.algorithm = _WithOutliers(replica, self._count)
+    def _algorithm(self, peer: int) -> Pairwise:
+        return _WithOutliers(self._count, clip=self.options.clip)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gossipdp.protocol.controller import LOWEST
 from simulations.lab import Link, Setting, play
-from simulations.lab_controller import CASES, ControlledGossip, methods
+from simulations.lab_controller import ControlledGossip
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import Quadratic
 
@@ -55,10 +53,3 @@ def test_rounds_grow_longer_where_replicas_walk_the_same_way_and_no_step_is_lost
 def test_exchanges_of_fragments_are_refused():
     with pytest.raises(ValueError, match="whole vector"):
         ControlledGossip(PairwiseOptions(fragments=2))
-
-
-def test_cases_compare_off_and_on_with_what_could_be_configured_instead():
-    for case in CASES.values():
-        off, on, twice = methods(case.options)
-        assert (off.name, on.name) == ("off", "on")
-        assert off.options == on.options == case.options and twice.options == replace(case.options, exchanges=2)

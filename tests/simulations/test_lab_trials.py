@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import PayloadError
 from simulations.lab import Lab, Link, Setting
@@ -259,7 +260,7 @@ def circle(codec, count, apart=1e-3):
     for number in range(count):
         random = np.random.default_rng(number)
         x = np.random.default_rng(99).standard_normal(SIZE) + apart * random.standard_normal(SIZE)
-        member = Replica(number, torch.from_numpy(x.astype(np.float32)), float("inf"))
+        member = Replica(number, torch.from_numpy(x.astype(np.float32)), Pairwise(clip=float("inf")))
         member.algorithm.range[:] = 4.0 * apart
         members.append(member)
     return Circle(members[0], members[1], 5, codec, 0.5, 0.0, tuple(members)), members
