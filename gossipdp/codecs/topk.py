@@ -36,7 +36,8 @@ class TopK:
             raise ValueError(f"top {k} of {CHUNK}")
         self.name = f"topk{k}"
         self.k = k
-        # One level keeps ||top||_1^2 / k >= ||top||_2^2 / k >= ||x||^2 / 4096, two keep no less; 1 % for bfloat16.
+        # One level keeps ||top||_1^2 / k >= ||top||_2^2 / k >= ||x||^2 / 4096, two keep no less; 1 % for bfloat16. A
+        # larger k keeps far more as a rule, and promises no more: one value of a chunk may be all there is.
         self.contraction = 0.99 / CHUNK
 
     def most_bytes(self, size: int) -> int:
