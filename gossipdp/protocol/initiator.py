@@ -206,6 +206,8 @@ class Initiator(Side):
             self._end("lost", now)
         for chunk in self._open.values():
             if not chunk.working:
+                # What was asked in vain says how long the partner was away, not how long it will be.
+                chunk.asked = 0
                 self._wait(chunk, now)
 
     def give_up(self, now: float) -> None:

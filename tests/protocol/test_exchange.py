@@ -4,6 +4,7 @@ message, an end at each chunk boundary. Whatever happens, both have mixed a chun
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -392,6 +393,21 @@ def test_asking_backs_off_and_silence_ends_the_exchange():
     assert asked == [1.0, 3.0, 7.0]
     assert pair.initiator.of(ExchangeEnded)[0].result == "lost" and pair.initiator.machine.settled
     assert pair.responder.of(ExchangeEnded)[0].result == "lost"
+
+
+def test_lost_with_a_chunk_in_doubt_is_asked_about_soon_however_often_it_was_asked_about_before():
+    pair, asked = Pair(window=1), []
+
+    def mangle(at, item, wire):
+        if isinstance(item[1].message, Ask):
+            asked.append(pair.now)
+        return [] if item[0] is pair.initiator and pair.responder.mixed else [item]
+
+    pair.play(mangle, until=60.0)
+    ended = next(at for at in asked if at > DEADLINES.silence) - DEADLINES.doubt
+    assert pair.initiator.of(ExchangeEnded)[0].result == "lost" and ended == DEADLINES.silence
+    pauses = [after - before for before, after in pairwise([ended, *(at for at in asked if at > ended)])]
+    assert pauses[:4] == [DEADLINES.doubt * factor for factor in (1, 2, 4, 8)]
 
 
 def test_unknown_exchange_is_given_up_and_the_chunks_in_doubt_counted():
