@@ -424,6 +424,8 @@ class Averaging:
 
     def _make_offer(self, now: float) -> None:
         assert self.model is not None
+        if self._matching.idle(now):
+            return
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
         alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled

@@ -105,6 +105,13 @@ class Matching:
         if self._lonely_since is None:
             self._lonely_since = now
 
+    def idle(self, now: float) -> bool:
+        """Nobody is to be looked for now, and the operator need not be told: so it is most of the time."""
+        return not self._looks(now) and not self._is_lonely(now)
+
+    def _looks(self, now: float) -> bool:
+        return self.wanted > 0 and self.offered is None and now >= self._not_before
+
     def candidate(
         self,
         alive: Sequence[Member],
@@ -116,7 +123,7 @@ class Matching:
     ) -> bytes | None:
         """Whom to offer to now, if anybody: the scheduled partner until patience ends; else rather one not met in this
         round, and not one that has just refused."""
-        if self.wanted == 0 or self.offered is not None or now < self._not_before:
+        if not self._looks(now):
             return None
         if scheduled is not None and scheduled not in excluded:
             if self._scheduled is None or self._scheduled[0] != scheduled:
@@ -177,10 +184,14 @@ class Matching:
 
     def lonely(self, now: float) -> bool:
         """True once in `config.lonely` seconds without a partner; the owner tells the operator why."""
-        if self.wanted and self._lonely_since is not None and now >= self._lonely_since + self._config.lonely:
+        lonely = self._is_lonely(now)
+        if lonely:
             self._lonely_since = now
-            return True
-        return False
+        return lonely
+
+    def _is_lonely(self, now: float) -> bool:
+        since = self._lonely_since
+        return self.wanted > 0 and since is not None and now >= since + self._config.lonely
 
     def loneliness(self, alive: Sequence[Member], excluded: Mapping[bytes, str]) -> str:
         """Why nobody is found, for the operator."""

@@ -59,7 +59,7 @@ def test_seed_holds_every_invariant(seed, record_property):
 @pytest.mark.campaign("T1")
 @pytest.mark.parametrize("seed", [974, 2397, 2491, 2573])
 def test_seed_that_failed_once_holds_every_invariant(seed, record_property):
-    """974: an exchange that was lost asked about its doubts 8 s later. 2397: losses taught a joiner patience of minutes.
+    """974: a lost exchange asked about its doubts 8 s later. 2397: losses taught a joiner patience of minutes.
     2491: three sides, one of them the last of its own, need 50 periods. 2573: the last checkpoint there was of a
     network was torn, and nothing could have brought it back."""
     record_property("seeds", 1)
