@@ -7,8 +7,8 @@ One training process, its daemon, and a partner's daemon that answers, so that w
 Segments of `--rounds` rounds are trained attached and detached in turn, in one process. Three figures:
 
 * held: wall time inside the hooks of the optimizer, of a round's. On a CPU that is the copying itself;
-* lost: what attached segments take longer than detached ones, median of the pairs. Here a device's copies count too,
-  and on a machine without idle cores the daemons' own work;
+* lost: what attached segments take longer than detached ones, median of the pairs. Here a device's copies count too.
+  A host leaves its daemon a core; so on a CPU training has the first core to itself, and both daemons have the others;
 * on CUDA, copy: the rate at which a snapshot reaches the memory that is shared with the daemon, mapped and pinned as in
   training, of the rate of one plain copy of as many bytes to memory that CUDA itself allocated. The two alternate.
 
@@ -18,11 +18,13 @@ Rounds and exchanges are counted: a run without them would be fast.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +73,23 @@ class Job:
             torch.cuda.synchronize(self.device)
 
 
-def segments(job: Job, home: Path, settings: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+@contextlib.contextmanager
+def daemon(name: str, arguments: Sequence[str], options: argparse.Namespace) -> Iterator[Path]:
+    """One on the other cores, if this is about a CPU; with one core alone they share it."""
+    settings = {"exchange.every": options.every, "exchange.warmup_steps": 0, "exchange.early_steps": 0}
+    own = os.sched_getaffinity(0)
+    others = (options.cores[1:] if options.device == "cpu" else []) or options.cores
+    os.sched_setaffinity(0, others)
+    with one_daemon(name, arguments, settings) as home:
+        os.sched_setaffinity(0, own)
+        yield home
+
+
+def segments(job: Job, home: Path, options: argparse.Namespace) -> dict[str, Any]:
     steps = options.rounds * options.every
     held, ratios, seconds = [], [], []
     gossipdp.attach(job.model, job.optimizer, home=home).detach()  # founds the network
-    with one_daemon("partner", ["join", f"@{home / 'invite'}"], settings) as partner:
+    with daemon("partner", ["join", f"@{home / 'invite'}"], options) as partner:
         wait_ready(partner)
         before = ask(home, "status")
         for _ in range(options.pairs):
@@ -140,18 +154,19 @@ def copy_rate(job: Job, pairs: int = 7) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    options.cores = sorted(os.sched_getaffinity(0))
     if options.device == "cpu":
-        torch.set_num_threads(options.threads)
+        torch.set_num_threads(1)
+        os.sched_setaffinity(0, options.cores[:1])
     job = Job(options)
-    settings = {"exchange.every": options.every, "exchange.warmup_steps": 0, "exchange.early_steps": 0}
-    with one_daemon("host", ["up", "--network", "bench"], settings) as home:
+    with daemon("host", ["up", "--network", "bench"], options) as home:
         row = {
             "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
             "torch": torch.__version__,
             "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
             "dtype": options.dtype,
             "every": options.every,
-            **segments(job, home, settings, options),
+            **segments(job, home, options),
         }
     if options.device == "cuda":
         row["copy"] = copy_rate(job)
@@ -170,7 +185,6 @@ def main() -> int:
     add("--every", type=int, default=50, help="steps a round")
     add("--rounds", type=int, default=2, help="rounds a segment")
     add("--pairs", type=int, default=3)
-    add("--threads", type=int, default=1, help="torch threads on a CPU")
     add("--json", action="store_true")
     options = parser.parse_args()
     row = measure(options)
