@@ -244,7 +244,9 @@ class Spreading:
         return self._shared_at is None or self._clock > self._shared_at + LONELY * self._config.rumours.span
 
     def _members(self) -> int:
-        return 1 + sum(self._progress.of(peer) is not None for peer in self._live)
+        """Who publish, as far as this peer knows: itself, and whoever lives and has ever trained."""
+        reports = map(self._progress.of, self._live)
+        return 1 + sum(report is not None and report.steps > 0 for report in reports)
 
     def job(self, chunk: int, applied: int) -> jobs.OuterStep | jobs.Publish:
         if self._lone:

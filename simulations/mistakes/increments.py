@@ -30,8 +30,16 @@ MUTATIONS = (
         "share-of-the-dead",
         "a share is set aside for members that are dead",
         SPREADING,
-        "is not None for peer in self._live)",
-        "is not None for peer in self._membership.members if peer != self._membership.me.id)",
+        "reports = map(self._progress.of, self._live)",
+        "reports = map(self._progress.of, self._membership.members.keys() - {self._membership.me.id})",
+    ),
+    Mutation(
+        "share-of-the-idle",
+        "a share is set aside for members that never train",
+        SPREADING,
+        "report is not None and report.steps > 0",
+        "report is not None",
+        "tests/simulations/test_epidemic_spreading.py::test_no_share_is_set_aside_for_one_that_never_trains",
     ),
     Mutation(
         "samples-twice",

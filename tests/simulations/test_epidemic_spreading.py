@@ -20,6 +20,18 @@ def test_no_share_is_set_aside_for_the_dead():
     assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
 
 
+def test_no_share_is_set_aside_for_one_that_never_trains():
+    net = Epidemics(11, 3)
+    net.form(2)
+    net.start(2, train=False)
+    net.run(9.0)
+    assert net.up[2].peer.ready
+    since = net.network.now
+    net.run(8.0)
+    told = net.of(IncrementPublished, since=since)
+    assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
+
+
 def test_samples_of_closed_epochs_are_those_that_were_trained_on():
     net = Epidemics(9, 2)
     net.form()
