@@ -50,7 +50,7 @@ from gossipdp.runtime.link_messages import (
     spans,
 )
 from gossipdp.runtime.link_server import LinkServer
-from gossipdp.runtime.link_socket import default_home, socket_path
+from gossipdp.runtime.link_socket import default_home, expected, socket_path
 from gossipdp.runtime.region import Region
 
 __all__ = [
@@ -96,6 +96,7 @@ __all__ = [
     "WantMoments",
     "data_path",
     "default_home",
+    "expected",
     "socket_path",
     "spans",
 ]

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MAX_PACKET", "check_private", "default_home", "receive", "shut", "socket_path", "user_of"]
+__all__ = ["MAX_PACKET", "check_private", "default_home", "expected", "receive", "shut", "socket_path", "user_of"]
 
 DEFAULT_NETWORK: Final = "gossipdp"
+KEY: Final = "identity.key"
+"""of a home; `identity` writes it, which a training process has no other use for"""
 MAX_PACKET: Final = 64 << 10
 """bytes"""
 MAX_PATH: Final = 107
@@ -43,6 +45,11 @@ def socket_path(home: Path) -> Path:
         return path
     name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
     return Path(f"/tmp/gossipdp-{os.geteuid()}") / f"{name}.sock"
+
+
+def expected(home: Path) -> bool:
+    """Could a daemon of this home be on its way? A killed one leaves its socket, and a home that was made has a key."""
+    return socket_path(home).exists() or (home / KEY).exists()
 
 
 def check_private(directory: Path) -> None:

@@ -41,7 +41,7 @@ RETRY_REFUSED: Final = 30.0
 SUBMIT_WITHIN: Final = 600.0
 """seconds after which a snapshot is due, however few the steps"""
 GRACE: Final = 10.0
-"""seconds `start` waits for a daemon that was killed (its socket is there) to be started again"""
+"""seconds `start` waits for a daemon that is being started: its home is one, or the socket of a killed one is there"""
 SAY_EVERY: Final = 10.0
 """seconds between words of `start` on what it waits for"""
 GIVE_WITHIN: Final = 60.0
@@ -177,8 +177,7 @@ class Session:
                 say_at += SAY_EVERY
                 log.warning("training waits for its model since %.0f s: %s", waited, self._waiting or self._phase.value)
             if isinstance(self._error, UnreachableError) and self._error.code == "GD-105":
-                killed = links.socket_path(self._home).exists()
-                if not killed or waited - reached >= min(GRACE, limit):
+                if not links.expected(self._home) or waited - reached >= min(GRACE, limit):
                     raise self._error
                 time.sleep(0.05)
             elif self._error is not None:

@@ -101,6 +101,7 @@ def test_two_hosts_of_a_recipe_are_one_model_when_exported(
     with tempfile.TemporaryDirectory(prefix="ray") as short:
         for host in made.hosts:
             host.start_daemon()
+            until(f"{host.name}'s daemon runs", host.status, 60, made.hosts)
             host.start_training(command(recipe, steps, ranks, tmp_path / f"{host.name}.safetensors", short))
         for host in made.hosts:
             assert host.training is not None

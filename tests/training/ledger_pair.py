@@ -26,7 +26,7 @@ from gossipdp.runtime import link as links
 __all__ = ["Pair", "Peer"]
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 
 class Peer:

@@ -15,6 +15,7 @@ import gossipdp
 from gossipdp.errors import HardwareError, MismatchError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
+from gossipdp.runtime.identity import IDENTITY_FILE
 from gossipdp.training import session as sessions
 
 
@@ -75,6 +76,22 @@ def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pyt
     again = LedgerDaemon(tmp_path)
     attach(again, model, optimizer)
     again.server.close()
+
+
+def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever starts both at once starts the daemon first, and Python takes seconds to load."""
+    connect, tried = links.Link.connect, []
+    monkeypatch.setattr(links.Link, "connect", lambda home: tried.append(home) or connect(home))
+    monkeypatch.setattr(sessions, "GRACE", 0.1)
+    monkeypatch.setattr(sessions, "RETRY", 0.0)
+    model = small()
+    for expected in (False, True):
+        tried.clear()
+        if expected:
+            (tmp_path / IDENTITY_FILE).touch()
+        with pytest.raises(UnreachableError, match="GD-105"):
+            gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=tmp_path)
+        assert len(tried) > 1 if expected else len(tried) == 1
 
 
 def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon) -> None:
