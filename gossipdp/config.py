@@ -76,7 +76,7 @@ class Network(Section, frozen=True, kw_only=True):
     name: Annotated[str, _NAME] = "gossipdp"
     """which network this is; the home is ~/.gossipdp/NAME unless told otherwise"""
     peer: Annotated[str, _NAME] = AUTO
-    """what `members` calls this peer; "auto" is the host's name"""
+    """what `members` calls this peer; "auto" is the host's name and the first digits of the peer's id"""
     listen: Annotated[str, Endpoint('"tcp://host:port", "tcp://*:port" or "off"', "off", prefix="tcp://")] = (
         "tcp://*:4710"
     )

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 MARKS = {
     "gain_over_alone": Mark("nats/byte better than alone, at least", 0.05, operator.ge, ".3f"),
     "spread_of_replicas": Mark("nats/byte between best and worst replica, at most", 0.02, operator.le, ".3f"),
-    "escalated_median": Mark("of the blocks escalated in the median round, at most", 0.10, operator.le, ".1%"),
+    "escalated_median": Mark("of the blocks escalated in the median exchange, at most", 0.10, operator.le, ".1%"),
     "bytes_off_formula": Mark("between the bytes measured and the formula's, at most", 0.05, operator.le, ".1%"),
     "identical_epochs": Mark("of the closed epochs with the same bits everywhere, at least", 1.0, operator.ge, ".0%"),
 }

@@ -139,7 +139,8 @@ class Sharding:
             self._follow(data, now)
         epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
         found = self._find(data, epochs, first, now)
-        if found is None and data.presumed:
+        # Of an epoch that is over there is nothing to find, whoever reads.
+        if found is None and data.presumed and epochs:
             # Who has said nothing may read nothing: a pass must not end with what nobody else goes through.
             data.known_at = -math.inf
             self._follow(data, now)

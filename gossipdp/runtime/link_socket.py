@@ -49,7 +49,10 @@ def socket_path(home: Path) -> Path:
 
 def expected(home: Path) -> bool:
     """Could a daemon of this home be on its way? A killed one leaves its socket, and a home that was made has a key."""
-    return socket_path(home).exists() or (home / KEY).exists()
+    try:
+        return socket_path(home).exists() or (home / KEY).exists()
+    except OSError:  # of a home that is not ours to look into
+        return False
 
 
 def check_private(directory: Path) -> None:

@@ -205,7 +205,7 @@ def test_report_says_plainly_which_mark_is_missed(tmp_path: Path, capsys: pytest
     told = capsys.readouterr().out
     assert "2 of 4 marks missed:\n" in told
     assert "  0.025 nats/byte better than alone, at least 0.050\n" in told
-    assert "  25.0% of the blocks escalated in the median round, at most 10.0%\n" in told
+    assert "  25.0% of the blocks escalated in the median exchange, at most 10.0%\n" in told
     write(judged(), tmp_path)
     assert "all 4 marks are reached" in capsys.readouterr().out
 

@@ -363,6 +363,18 @@ def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_wh
     assert late.take(now) is not None and late.ledger.owners.of(late.id[:8]) == (1 << BLOCKS) - 1
 
 
+def test_a_question_about_an_epoch_that_is_over_says_nothing_of_who_reads():
+    late = Host(9)
+    for number in range(5):
+        late.sees(Host(number).me)
+    late.sharding.open(DATA, 0.0)
+    late.sharding.handle_timer(module.ASK_WITHIN)
+    late.ledger.merge(1, [0, 0])
+    mine = late.ledger.owners.of(late.id[:8])
+    assert late.take(module.ASK_WITHIN, latest=0) is None
+    assert len(late.ledger.presumed) == 5 and late.ledger.owners.of(late.id[:8]) == mine
+
+
 def test_those_with_hardly_anything_left_have_their_share_in_helping_before_they_come_to_the_end():
     ledger, kept = Ledger(DATA), 3
     one, two, slow = (peer(number)[:8] for number in range(3))

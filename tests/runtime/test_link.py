@@ -603,3 +603,14 @@ def test_the_link_imports_neither_torch_nor_zmq() -> None:
     code = "import sys, gossipdp.runtime.link; print(sorted({'torch', 'zmq', 'numba'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert ctypes.sizeof(ctypes.c_float) == 4
+
+
+def test_a_home_that_is_not_ours_to_look_into_expects_no_daemon(tmp_path, monkeypatch):
+    (tmp_path / "identity.key").touch()
+    assert links.expected(tmp_path) and not links.expected(tmp_path / "none")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    assert not links.expected(tmp_path)
