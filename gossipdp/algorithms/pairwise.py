@@ -13,9 +13,9 @@ leaves: where it is less than all, neither pulls at its momentum, so that the su
 The bound tau follows what this peer does itself, and the exchanges of a round share it. No partner's distance widens
 it, nor that of most partners: liars who push honest peers apart make them far from one another in truth, so a bound
 that opened for them would open for liars. Before its first own step a peer has no measure, and takes any partner's
-word: what it learns then fades by a tenth an exchange. Halves of a network that trained apart come together all the
-same, by up to tau at each exchange, in a few times as many rounds as they were apart. This module knows chunks and
-jobs, not peers or messages.
+word: what it learns then fades to seven tenths at each exchange. Halves of a network that trained apart come together
+all the same, by up to tau at each exchange, in a few times as many rounds as they were apart. This module knows chunks
+and jobs, not peers or messages.
 """
 
 from __future__ import annotations
