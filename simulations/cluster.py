@@ -396,8 +396,8 @@ class Cluster:
             assert host.peer.ready, f"I7 {host.name} has no model at the end"
             trainer = self.trainers[host.index]
             assert trainer.alive and trainer.session, f"I7 {host.name}: the training process has no session"
-            mixed = self.books.mixed_at.get((host.index, host.incarnation), 0.0)
-            waits = now - max(trainer.drained_at, now - plan.calm) if mixed > trainer.drained_at else 0.0
+            mixed = self.books.mixed_at.get((host.index, host.incarnation), [])
+            waits = now - min((at for at in mixed if at > trainer.drained_at), default=now)
             assert waits < LATEST_DRAIN, f"I7 {host.name}: corrections have waited for {waits:.1f} s"
             quiet = now - self._rounds_at.get(host.index, [0.0])[-1]
             assert quiet < 6.0, f"I7 {host.name}: no round for {quiet:.1f} s"

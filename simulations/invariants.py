@@ -69,8 +69,8 @@ class Books:
         """by reason"""
         self.escalated = self.false_accepts = 0
         """blocks whose differences did not fit, told by their checks; and not told by them"""
-        self.mixed_at: dict[Life, float] = {}
-        """when a life's anchor was last moved by an exchange"""
+        self.mixed_at: dict[Life, list[float]] = {}
+        """when exchanges moved a life's anchor"""
         self._applied: set[tuple[Life, jobs.ChunkKey]] = set()
         self._captured: dict[jobs.ChunkKey, dict[Life, NDArray[np.float32]]] = {}
         """each side's anchor as it was when the codec took its copy of the chunk"""
@@ -178,7 +178,7 @@ class Books:
         assert (life, key) not in self._applied, f"I2 {host.name}: {_named(key)} applied twice"
         self._applied.add((life, key))
         self.mixed += 1
-        self.mixed_at[life] = self._clock()
+        self.mixed_at.setdefault(life, []).append(self._clock())
         if key.initiator in self.hostile:
             return
         if key.initiator != host.id:

@@ -403,7 +403,7 @@ def test_lost_with_a_chunk_in_doubt_is_asked_about_soon_however_often_it_was_ask
             asked.append(pair.now)
         return [] if item[0] is pair.initiator and pair.responder.mixed else [item]
 
-    pair.play(mangle, until=60.0)
+    pair.play(mangle, until=100.0)
     ended = next(at for at in asked if at > DEADLINES.silence) - DEADLINES.doubt
     assert pair.initiator.of(ExchangeEnded)[0].result == "lost" and ended == DEADLINES.silence
     pauses = [after - before for before, after in pairwise([ended, *(at for at in asked if at > ended)])]
