@@ -347,12 +347,18 @@ def test_a_newcomer_is_told_of_all_that_read():
     )
 
 
-def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_while():
+def unanswered():
+    """A newcomer that sees five members and has asked, and whom nobody has answered."""
     late = Host(9)
     for number in range(5):
         late.sees(Host(number).me)
     late.sharding.open(DATA, 0.0)
     late.sharding.handle_timer(module.ASK_WITHIN)
+    return late
+
+
+def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_while():
+    late = unanswered()
     mine = late.ledger.owners.of(late.id[:8])
     assert late.sharding.known(DATA.digest) and late.sharding.readers(DATA.digest) == 1
     assert 0 < mine.bit_count() < BLOCKS / 2
@@ -364,11 +370,7 @@ def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_wh
 
 
 def test_a_question_about_an_epoch_that_is_over_says_nothing_of_who_reads():
-    late = Host(9)
-    for number in range(5):
-        late.sees(Host(number).me)
-    late.sharding.open(DATA, 0.0)
-    late.sharding.handle_timer(module.ASK_WITHIN)
+    late = unanswered()
     late.ledger.merge(1, [0, 0])
     mine = late.ledger.owners.of(late.id[:8])
     assert late.take(module.ASK_WITHIN, latest=0) is None
