@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gossipdp.protocol.messages import MAX_BLOCKS, Reader
-from gossipdp.protocol.rendezvous import Owners, elements
+from gossipdp.protocol.rendezvous import Blocks, Owners, elements, set_of
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["DataSet", "Lease", "Ledger", "pack", "unpack"]
@@ -47,8 +48,7 @@ def pack(blocks: int, count: int) -> bytes:
     inside = blocks.bit_count()
     if min(inside, count - inside) * 2 < (count + 7) // 8:
         kind, listed = (_IN, blocks) if 2 * inside <= count else (_OUT, (1 << count) - 1 ^ blocks)
-        numbers = list(elements(listed))
-        return bytes([kind]) + struct.pack(f"<{len(numbers)}H", *numbers)
+        return bytes([kind]) + elements(listed).astype("<u2").tobytes()
     return bytes([_RAW]) + blocks.to_bytes((count + 7) // 8, "little")
 
 
@@ -86,6 +86,8 @@ class Ledger:
         self.mine: dict[Lease, float] = {}
         """leases of this peer, and when each began"""
         self.reads = False
+        self.reading = 0
+        """members that are known to read"""
         self.duplicates = 0
         self.usual = 0.0
         """seconds a block takes"""
@@ -94,8 +96,10 @@ class Ledger:
         self.known_at = math.inf
         self.presumed: set[bytes] = set()
         """of the owners, those that have not been heard of yet"""
-        self.gained: deque[tuple[float, int]] = deque()
-        """what fell to this peer from others, and when; what is long ago is gone"""
+        self.gained = np.full(data.blocks, -math.inf)
+        """when each block fell to this peer from another, if it did"""
+        self.answered: dict[bytes, float] = {}
+        """who has asked lately, and when it was answered"""
         self.asked: set[bytes] = set()
         self.asked_at = -math.inf
         self.repeated = False
@@ -142,36 +146,25 @@ class Ledger:
 
     # -- owners -----------------------------------------------------------------------------------------------
 
-    @property
-    def reading(self) -> int:
-        """Those that are known to read."""
-        return len(self.owners) - len(self.presumed)
-
     def follow(self, me: bytes, readers: set[bytes], presumed: set[bytes], now: float) -> bool:
-        """These own the blocks now; False if they did before."""
-        self.presumed = presumed
+        """These own the blocks now, which is nothing to a peer that does not read; False if they did before."""
+        self.reading, self.presumed = len(readers), presumed
         before = self.owners.of(me)
-        changed = self.owners.become(readers | presumed)
-        gained = self.owners.of(me) & ~before
-        if gained and self.known:
-            self.gained.append((now, gained))
+        changed = self.owners.become(readers | presumed if self.reads else ())
+        if self.known:
+            self.gained[elements(self.owners.of(me) & ~before)] = now
         return changed
 
     def come(self, now: float) -> None:
         """What others know has been heard: from now on this peer is one of them."""
         self.known, self.known_at = True, now
         if len(self.owners) > 1:
-            self.gained.append((now, self.everything))
+            self.gained[:] = now
 
     def unsettled(self, since: float) -> int:
         """What has fallen to this peer after `since`: its former owner may not know that it has lost it, or have used
         it without this peer's knowing. To a newcomer that is all there is."""
-        while self.gained and self.gained[0][0] <= since:
-            self.gained.popleft()
-        found = 0
-        for _, blocks in self.gained:
-            found |= blocks
-        return found
+        return set_of(self.gained > since)
 
     # -- choosing ---------------------------------------------------------------------------------------------
 
@@ -185,10 +178,9 @@ class Ledger:
         """An own block, settled or not: the one that its former owner would have come to last."""
         own = elements(self._free(me, epoch) & self.owners.of(me))
         others = [peer for peer in self.owners if peer != me]
-        if first >= 0 or not others:
+        if first >= 0 or not others or not len(own):
             return self._best(me, own, first)
-        weight, heaviest = self.owners.weight, self.owners.heaviest
-        return min(own, key=lambda block: weight(heaviest(others, block), block), default=None)
+        return int(own[np.argmin(self.owners.heaviest(others, own))])
 
     def take_over(self, me: bytes, epoch: int) -> int | None:
         """A block that others have open, when there is nothing else to do at all."""
@@ -217,18 +209,23 @@ class Ledger:
         of these inherits a block. Each takes its share in an order of its own: news of what others have taken is late,
         and whoever went through the same blocks in the same order would follow close behind them.
         """
+        if me not in self.owners:
+            return None
         spare, idle = [], []
         for peer in self.owners:
-            theirs = free & self.owners.of(peer)
-            if theirs.bit_count() > (0 if peer == me else kept):
-                ahead = sorted(elements(theirs), key=partial(self.owners.weight, peer))
-                spare += ahead[: max(0, len(ahead) - kept - len(ahead) // 3)]
+            theirs = elements(free & self.owners.of(peer))
+            if len(theirs) > (0 if peer == me else kept):
+                ahead = theirs[np.argsort(self.owners.weigh(peer, theirs))]
+                spare.append(ahead[: max(0, len(ahead) - kept - len(ahead) // 3)])
             else:
                 idle.append(peer)
-        fallen = (block for block in spare if self.owners.heaviest(idle, block) == me)
+        shared = np.concatenate(spare) if spare else elements(0)
+        fallen = shared[self.owners.weigh(me, shared) == self.owners.heaviest(idle, shared)]
         return self._best(me, fallen, first)
 
-    def _best(self, me: bytes, blocks: Iterable[int], first: int) -> int | None:
+    def _best(self, me: bytes, blocks: Blocks, first: int) -> int | None:
+        if not len(blocks) or me not in self.owners:
+            return None
         if first >= 0:
-            return min(blocks, key=lambda block: (block - first) % self.data.blocks, default=None)
-        return max(blocks, key=lambda block: self.owners.weight(me, block), default=None)
+            return int(blocks[np.argmin((blocks - first) % self.data.blocks)])
+        return int(blocks[np.argmax(self.owners.weigh(me, blocks))])

@@ -11,34 +11,33 @@ Sets of blocks are whole numbers, bit b for block b. Nothing here may know who i
 from __future__ import annotations
 
 import hashlib
-import struct
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-__all__ = ["Owners", "elements", "weights"]
+import numpy as np
+from numpy.typing import NDArray
 
-_WEIGHTS_A_HASH = 8
+__all__ = ["Blocks", "Owners", "elements", "set_of", "weights"]
 
-
-def weights(member: bytes, blocks: int) -> array[int]:
-    """64 bits for each block."""
-    found: array[int] = array("Q")
-    for chunk in range(-(-blocks // _WEIGHTS_A_HASH)):
-        digest = hashlib.blake2b(
-            chunk.to_bytes(4, "little") + member, digest_size=64, person=b"gossipdp blocks"
-        ).digest()
-        found.extend(struct.unpack("<8Q", digest))
-    return found[:blocks]
+Blocks = NDArray[np.intp]
+"""numbers of blocks"""
+_NOBODY = -1
 
 
-def elements(blocks: int) -> Iterator[int]:
+def weights(member: bytes, blocks: int) -> NDArray[np.uint64]:
+    """64 bits for each block, not all 0. Two members weigh the same once in 2^64 blocks."""
+    digest = hashlib.shake_128(b"gossipdp blocks" + member).digest(8 * blocks)
+    return np.frombuffer(digest, "<u8").astype(np.uint64) | np.uint64(1)
+
+
+def elements(blocks: int) -> Blocks:
     """The members of a set, ascending."""
-    # Searching a text takes a tenth of the time that arithmetic on such numbers does.
-    bits = bin(blocks)[:1:-1]
-    place = bits.find("1")
-    while place >= 0:
-        yield place
-        place = bits.find("1", place + 1)
+    octets = np.frombuffer(blocks.to_bytes((blocks.bit_length() + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(octets, bitorder="little"))
+
+
+def set_of(inside: NDArray[np.bool_]) -> int:
+    """The set of those blocks of which this is true."""
+    return int.from_bytes(np.packbits(inside, bitorder="little").tobytes(), "little")
 
 
 class Owners:
@@ -50,66 +49,66 @@ class Owners:
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
-        self._weights: dict[bytes, array[int]] = {}
+        self._weights: dict[bytes, NDArray[np.uint64]] = {}
+        self._numbers: dict[bytes, int] = {}
+        """as members are called in `_owner`"""
+        self._next = 0
+        self._owner = np.full(blocks, _NOBODY)
+        self._heaviest = np.zeros(blocks, np.uint64)
         self._sets: dict[bytes, int] = {}
-        self._owner: list[bytes] = []
+        """those that have been asked for"""
 
     def __iter__(self) -> Iterator[bytes]:
         """The members, ascending."""
-        return iter(sorted(self._sets))
+        return iter(sorted(self._numbers))
 
     def __contains__(self, member: bytes) -> bool:
-        return member in self._sets
+        return member in self._numbers
 
     def __len__(self) -> int:
-        return len(self._sets)
+        return len(self._numbers)
 
     def of(self, member: bytes) -> int:
         """Its blocks; none for a stranger."""
-        return self._sets.get(member, 0)
+        if member not in self._numbers:
+            return 0
+        if member not in self._sets:
+            self._sets[member] = set_of(self._owner == self._numbers[member])
+        return self._sets[member]
 
-    def owner(self, block: int) -> bytes:
-        """b"" while there are no members."""
-        return self._owner[block] if self._owner else b""
+    def weigh(self, member: bytes, blocks: Blocks) -> NDArray[np.uint64]:
+        """What each of `blocks` weighs to a member."""
+        return self._weights[member][blocks]
 
-    def weight(self, member: bytes, block: int) -> int:
-        return self._weights[member][block]
-
-    def heaviest(self, members: Iterable[bytes], block: int) -> bytes:
-        """Which of `members`; the larger name, should two weigh the same."""
-        return max(members, key=lambda member: (self._weights[member][block], member))
+    def heaviest(self, members: Collection[bytes], blocks: Blocks) -> NDArray[np.uint64]:
+        """What each weighs to whom of `members` it is heaviest for; 0 without any."""
+        found = np.zeros(len(blocks), np.uint64)
+        for member in members:
+            np.maximum(found, self.weigh(member, blocks), out=found)
+        return found
 
     def become(self, members: Iterable[bytes]) -> bool:
         """These are the members now; False if they were before."""
         now = set(members)
-        gone, come = sorted(self._sets.keys() - now), sorted(now - self._sets.keys())
+        gone, come = sorted(self._numbers.keys() - now), sorted(now - self._numbers.keys())
+        if not gone and not come:
+            return False
+        left = np.flatnonzero(np.isin(self._owner, [self._numbers.pop(member) for member in gone]))
+        self._owner[left], self._heaviest[left] = _NOBODY, 0
         for member in gone:
-            self._leave(member)
+            del self._weights[member]
+        for member in sorted(self._numbers) if len(left) else ():
+            self._claim(member, left)
+        everything = np.arange(self.blocks)
         for member in come:
-            self._join(member)
-        return bool(gone or come)
+            self._numbers[member], self._next = self._next, self._next + 1
+            self._weights[member] = weights(member, self.blocks)
+            self._claim(member, everything)
+        self._sets.clear()
+        return True
 
-    def _join(self, member: bytes) -> None:
-        own = self._weights[member] = weights(member, self.blocks)
-        taken = 0
-        if not self._owner:
-            self._owner = [member] * self.blocks
-            taken = (1 << self.blocks) - 1
-        else:
-            for block, weight in enumerate(own):
-                owner = self._owner[block]
-                if (weight, member) > (self._weights[owner][block], owner):
-                    self._owner[block] = member
-                    self._sets[owner] ^= 1 << block
-                    taken |= 1 << block
-        self._sets[member] = taken
-
-    def _leave(self, member: bytes) -> None:
-        left = self._sets.pop(member)
-        del self._weights[member]
-        if not self._sets:
-            self._owner = []
-            return
-        for block in elements(left):
-            heir = self._owner[block] = self.heaviest(self._sets, block)
-            self._sets[heir] |= 1 << block
+    def _claim(self, member: bytes, blocks: Blocks) -> None:
+        own = self.weigh(member, blocks)
+        won = own > self._heaviest[blocks]
+        taken = blocks[won]
+        self._owner[taken], self._heaviest[taken] = self._numbers[member], own[won]

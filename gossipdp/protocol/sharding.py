@@ -7,7 +7,7 @@ heaviest first, so that ownership follows who comes and goes. Once none of its o
 free blocks all but the next go to that member, of those that have next to nothing left of their own, that is heaviest
 for it. When there is nothing to help with either, the next epoch begins for this peer: nobody waits. Two epochs are
 open at most; the first ends when all its blocks are finished, those of a dead member taken over by others. A member
-that lies about what it has finished is believed.
+that lies about what it has finished is believed; what it makes up about another, that one contradicts.
 
 So two take one block only while news is on its way. How long that is each peer reckons from the gaps between its own
 messages, and keeps off for as long what others may have in hand unheard: the next blocks of an owner, those that have
@@ -35,9 +35,9 @@ from gossipdp.protocol.wire import Buffer
 __all__ = ["MAX_DATA", "DataSet", "Lease", "Sharding"]
 
 MAX_DATA: Final = 8
-"""data sets known; past it those that this peer does not read make room"""
+"""data sets known; past it, of those that this peer does not read, the one heard of last makes room"""
 RATE: Final = 1500.0
-"""bytes a second that a peer sends of this, at most"""
+"""bytes a second that a peer sends of this, at most, besides answers"""
 SOONEST, LATEST = 0.25, 5.0
 """seconds between two messages while there is news, and while there is none"""
 KEPT: Final = 2
@@ -45,9 +45,10 @@ KEPT: Final = 2
 ASKED: Final = 3
 """members asked what they know, before the first lease"""
 ASK_WITHIN: Final = 2.0
-"""seconds for their answers; halfway the question is repeated"""
+"""seconds for their answers; halfway the question is repeated; none is answered twice within a quarter"""
 LEASE_LASTS: Final = 600.0
-"""seconds after which a block that is not finished is given up, or ten times as long as they usually take"""
+"""seconds after which a block that is not finished is given up, or ten times as long as they usually take; one given up
+is reckoned to have taken as long"""
 MOST_ANSWERS: Final = 8
 """messages in which a newcomer is told who reads, at most"""
 _READERS_BYTES: Final = 200
@@ -55,6 +56,9 @@ _READERS_BYTES: Final = 200
 _ANSWERS_BYTES: Final = 1000
 """of one that a newcomer asked for"""
 _LARGEST_EPOCH: Final = 1 << 30
+"""past it, epochs are believed in as they follow each other"""
+_LARGEST_SEQUENCE: Final = 1 << 31
+"""of what others say that a peer has said; above, there is room for what it says itself"""
 
 
 class Sharding:
@@ -77,6 +81,8 @@ class Sharding:
         self._ring: list[bytes] = []
         self._behind: dict[bytes, bytes] = {}
         """who knows of an earlier epoch only, and of which data"""
+        self._helped = False
+        """the last message went to one of these"""
         self._warned: set[bytes] = set()
         self.dropped = 0
         """words of others that were none"""
@@ -117,7 +123,7 @@ class Sharding:
         return self._data[digest].epoch
 
     def readers(self, digest: bytes) -> int:
-        """Members that train on it, this one included."""
+        """Members that train on it, this one included if it does."""
         return self._data[digest].reading
 
     def ledger(self, digest: bytes) -> Ledger | None:
@@ -169,8 +175,9 @@ class Sharding:
         return None
 
     def spreading(self) -> float:
-        """Seconds until everybody has news of this peer, very likely, if others send as often."""
-        return self._rounds() * self._gap
+        """Seconds until everybody has news of this peer, very likely, if others send as often. Data sets with news take
+        turns."""
+        return self._rounds() * self._gap * max(1, sum(data.news > 0 for data in self._data.values()))
 
     def finish(self, digest: bytes, lease: Lease, now: float) -> None:
         """Every sample of the block has been used."""
@@ -209,7 +216,7 @@ class Sharding:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
         for digest, name, blocks, epoch, *parts in sets[:MAX_DATA]:
-            if len(digest) == 16 and 1 <= blocks <= MAX_BLOCKS and 0 <= epoch <= _LARGEST_EPOCH:
+            if len(digest) == 16 and 1 <= blocks <= MAX_BLOCKS and 0 <= epoch <= 2 * _LARGEST_EPOCH:
                 data = self._data.get(digest) or self._admit(DataSet(digest, name[:48], blocks))
                 finished = [unpack(part, blocks) for part in parts]
                 if data is not None and data.data.blocks == blocks and None not in finished:
@@ -220,7 +227,10 @@ class Sharding:
     def receive(self, message: Coverage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
         finished = [unpack(buffer, message.blocks) for buffer in buffers]
         data = self._data.get(message.data)
-        if None in finished or message.epoch > _LARGEST_EPOCH:
+        # Whatever is believed can be said again: nothing leads past the largest epoch but to those that follow.
+        everything = (1 << message.blocks) - 1
+        leads_to = message.epoch + (finished[0] == everything) * (1 + (finished[1] == everything))
+        if None in finished or leads_to > max(_LARGEST_EPOCH, data.epoch + 3 if data is not None else 0):
             self.dropped += 1
             return
         if data is None:
@@ -229,7 +239,8 @@ class Sharding:
             self.dropped += 1
             return
         news = data.merge(message.epoch, [part or 0 for part in finished])
-        changed = [self._learn(data, reader) for reader in message.readers]
+        live = self._incarnations() if message.readers else {}
+        changed = [self._learn(data, reader, source, live) for reader in message.readers]
         if any(changed):
             self._follow(data, now)
         if news or any(changed):
@@ -275,7 +286,7 @@ class Sharding:
         if not 1 <= data.blocks <= MAX_BLOCKS:
             return None
         if len(self._data) >= MAX_DATA:
-            unread = next((digest for digest, other in self._data.items() if not other.reads), None)
+            unread = next((digest for digest, other in reversed(self._data.items()) if not other.reads), None)
             if unread is None:
                 return None
             del self._data[unread]
@@ -299,16 +310,31 @@ class Sharding:
                     self._outputs.emit(Notice("GD-309", text))
                 return
 
-    def _learn(self, data: Ledger, reader: Reader) -> bool:
+    def _learn(self, data: Ledger, reader: Reader, source: bytes, live: dict[bytes, int]) -> bool:
+        """What a member says of itself, or another says that it said; False if that is nothing new."""
         known = data.readers.get(reader.peer)
-        if reader.peer == self._me or (
-            known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence)
-        ):
+        told = source[:8] != reader.peer
+        if told and reader.sequence > _LARGEST_SEQUENCE:
             return False
-        if known is None and reader.peer not in self._incarnations():
+        if reader.peer == self._me:
+            return self._contradict(data, reader, known)
+        if known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence):
+            return False
+        # Of a life that is not known to have begun it is to tell itself.
+        if reader.peer not in live or (told and reader.incarnation > live[reader.peer]):
             return False
         data.readers[reader.peer] = reader
         data.readers.move_to_end(reader.peer, last=False)
+        return True
+
+    def _contradict(self, data: Ledger, reader: Reader, own: Reader | None) -> bool:
+        """What this peer has not said of itself would be believed: it says something later."""
+        if reader.incarnation != self._incarnation or reader == own:
+            return False
+        if own is not None and reader.sequence < own.sequence:
+            return False
+        self._sequence = max(self._sequence, reader.sequence)
+        self._say(data)
         return True
 
     def _incarnations(self) -> dict[bytes, int]:
@@ -365,16 +391,20 @@ class Sharding:
     def _gossip(self, now: float) -> None:
         for data in self._data.values():
             patience = max(LEASE_LASTS, 10.0 * data.usual)
-            for lease in [lease for lease, since in data.mine.items() if now > since + patience]:
+            for lease, since in [(lease, since) for lease, since in data.mine.items() if now > since + patience]:
+                data.usual = max(data.usual, now - since)
                 self.release(data.data.digest, lease, now)
             self._tell(data)
         live = self._reached()
         self._behind = {peer: digest for peer, digest in self._behind.items() if peer in live and digest in self._data}
-        if self._behind:
-            peer, digest = self._behind.popitem()
+        # In turn, and by turns with what all are told: one that never catches up delays nobody.
+        self._helped = bool(self._behind) and not self._helped
+        if self._helped:
+            peer = next(iter(self._behind))
+            digest = self._behind.pop(peer)
             self._send(peer, self._data[digest], now, reply=False, finished=self._data[digest].finished)
         elif live:
-            data = max(self._data.values(), key=lambda each: (each.news, -each.sent_at))
+            data = max(self._data.values(), key=lambda each: (each.news > 0, -each.sent_at))
             data.news = max(0, data.news - 1)
             self._send(self._next_in_ring(live), data, now, reply=False)
         busy = live and (self._behind or any(each.news for each in self._data.values()))
@@ -395,9 +425,13 @@ class Sharding:
 
     def _answer(self, to: bytes, data: Ledger, now: float) -> None:
         """All that is known: a newcomer that has not heard of a reader holds its blocks for its own."""
+        data.answered = {peer: at for peer, at in data.answered.items() if now < at + ASK_WITHIN / 4}
+        if to in data.answered:
+            return
+        data.answered[to] = now
         finished: Sequence[int] = data.finished
         for _ in range(min(MOST_ANSWERS, math.ceil(len(data.readers) / (MAX_READERS - 1))) or 1):
-            self._send(to, data, now, reply=False, finished=finished, room=_ANSWERS_BYTES)
+            self._send(to, data, now, reply=False, finished=finished, answer=True)
             finished = 0, 0
 
     def _send(
@@ -408,9 +442,10 @@ class Sharding:
         *,
         reply: bool,
         finished: Sequence[int] | None = None,
-        room: int = _READERS_BYTES,
+        answer: bool = False,
     ) -> None:
         head: list[Reader] = []
+        room = _ANSWERS_BYTES if answer else _READERS_BYTES
         mine = data.readers.get(self._me)
         for reader in [*([mine] if mine else []), *data.readers.values()]:
             size = 20 + 5 * len(reader.leases)
@@ -428,6 +463,8 @@ class Sharding:
             finished = data.finished if reply else data.lately()
         buffers = [pack(part, blocks) for part in finished]
         size = self._outputs.send(to, message, buffers, address=self._membership.address_of(to))
+        if answer:
+            return  # Who asks puts nothing off that others are to hear.
         gap = max(SOONEST, size / RATE)
         self._gap += 0.1 * (gap - self._gap)
         self._free_at = max(self._free_at, now) + gap

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.blocks import Lease
 
 __all__ = ["Passes", "Place"]
@@ -80,7 +81,7 @@ class Passes:
     def begin(self, place: Place, number: int = 0) -> tuple[int, int]:
         """This reader's next pass, or pass `number` again: its number and its epoch."""
         reader = self._readers.setdefault(place, _Reader())
-        if number and number == reader.number:
+        if number and number == reader.number and number in self._epochs:
             return number, self._epochs[number]
         self._leave(place, reader)
         reader.number, reader.over = number or reader.number + 1, False
@@ -90,11 +91,19 @@ class Passes:
         return reader.number, self._epochs[reader.number]
 
     def next(self, place: Place, key: int, first: int) -> Lease | None:
-        """The block for this key; None: the pass is over."""
+        """The block for this key; None: the pass is over.
+
+        Raises:
+            RemoteProtocolError: it is long over, or has never begun.
+        """
         rank, slot = place
-        reader = self._readers[place]
+        reader = self._readers.get(place)
+        if reader is None or reader.number not in self._epochs:
+            raise RemoteProtocolError("a reader of data is in no pass that is known")
         answer = self._answers.get((reader.number, slot, key))
         if answer is None:
+            if reader.over:
+                return None
             answer = self._answers[reader.number, slot, key] = _Answer(self._take(reader.number, first))
         answer.asked.add(rank)
         if answer.lease is None:
@@ -109,11 +118,10 @@ class Passes:
 
     def used(self, place: Place, lease: Lease) -> None:
         """This rank has used its part of the block."""
-        reader = self._readers[place]
-        if lease in reader.open:
+        reader = self._readers.get(place)
+        if reader is not None and lease in reader.open:
             del reader.open[lease]
-            self._parts[lease].used.add(place[0])
-            self._settle(lease)
+            self._settle(lease, place[0], used=True)
 
     def gone(self, place: Place, *, used: bool) -> None:
         """This reader is no more. used: what it was given in a pass that is over has been used."""
@@ -147,13 +155,14 @@ class Passes:
     def _leave(self, place: Place, reader: _Reader) -> None:
         """What it was given before is used, if the pass is over, or will not be."""
         for lease in reader.open:
-            part = self._parts[lease]
-            (part.used if reader.over else part.left).add(place[0])
-            self._settle(lease)
+            self._settle(lease, place[0], used=reader.over)
         reader.open.clear()
 
-    def _settle(self, lease: Lease) -> None:
-        part = self._parts[lease]
+    def _settle(self, lease: Lease, rank: int, *, used: bool) -> None:
+        part = self._parts.get(lease)
+        if part is None:
+            return  # it was asked for again
+        (part.used if used else part.left).add(rank)
         if len(part.used) == self.world:
             self._finish(lease)
         elif len(part.used | part.left) == self.world:

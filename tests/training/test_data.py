@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.blocks import Lease
+from gossipdp.protocol.messages import MAX_BLOCKS
 from gossipdp.training import reading
 from gossipdp.training.data import Sampler, Stream, TokenFile, _Who
 from gossipdp.training.reading import Plan, shuffled
@@ -425,6 +426,12 @@ def test_a_token_file_is_windows_side_by_side_each_once(monkeypatch, tmp_path):
     loader = DataLoader(Stream(windows, block=5), batch_size=4, num_workers=2)
     targets = torch.cat([y for _, y in loader]).flatten()
     assert sorted(targets.tolist()) == list(range(1, 1001))
+
+
+@pytest.mark.parametrize(("size", "cut"), [(10, 256), (1 << 22, 256), ((1 << 22) + 1, 257), (10**9, 61036)])
+def test_an_epoch_has_as_many_blocks_as_it_may_but_none_are_tiny(size, cut):
+    plan = Plan.of("data", "samples", size, None, 0, True)
+    assert plan.block == cut and plan.blocks <= MAX_BLOCKS
 
 
 @pytest.mark.parametrize(
