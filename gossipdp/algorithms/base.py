@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 
 __all__ = ["Algorithm", "Ledger", "OnLedger", "block_max"]
+
+LARGEST: Final = 2.0**100
+"""no weight is as large, and sums of many that are would be infinite"""
 
 
 class Algorithm(Protocol):
@@ -173,7 +176,7 @@ class Ledger:
                 dirty.discard(chunk)
 
     def check(self, chunk: int) -> bool:
-        """Is the snapshot finite on `chunk`?"""
+        """Is the snapshot finite on `chunk`, and will the anchor be that follows it?"""
         assert self.x is not None
         return _finite(self.x[self.span(chunk)])
 
@@ -320,5 +323,6 @@ def block_max(values: Vector) -> NDArray[np.float32]:
 
 
 def _finite(values: Vector) -> bool:
+    """So are sums of many such values."""
     # NaN propagates through min and max, so two SIMD passes see everything without a temporary.
-    return math.isfinite(float(values.min())) and math.isfinite(float(values.max()))
+    return float(values.min()) >= -LARGEST and float(values.max()) <= LARGEST

@@ -10,12 +10,12 @@ Pair averaging follows AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al.
 ClippedGossip (He et al. 2022, arXiv 2202.01545). Both sides of a chunk know the share of the difference that clipping
 leaves: where it is less than all, neither pulls at its momentum, so that the sum of v is as exact as that of a.
 
-The bound tau follows what this peer does itself, and the exchanges of a round share it. No partner's distance widens
-it, nor that of most partners: liars who push honest peers apart make them far from one another in truth, so a bound
-that opened for them would open for liars. Before its first own step a peer has no measure, and takes any partner's
-word: what it learns then fades to seven tenths at each exchange. Halves of a network that trained apart come together
-all the same, by up to tau at each exchange, in a few times as many rounds as they were apart. This module knows chunks
-and jobs, not peers or messages.
+The bound tau follows what this peer does itself. The exchanges of a round share it, and all that are made between two
+of its steps move it by no more than `MOST_A_ROUND` times. No partner's distance widens it, nor that of most partners:
+liars who push honest peers apart make them far from one another in truth, so a bound that opened for them would open
+for liars. Before its first own step the anchor's own length is the measure, the one scale that no partner sets. Halves
+of a network that trained apart come together all the same, by up to tau at each exchange, in a few times as many rounds
+as they were apart. This module knows chunks and jobs, not peers or messages.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ CLIP_FACTOR = 1.5
 MOST_SHARED = 3
 """the largest k: so many exchanges a round are made while the learning rate is high, and peers are then the nearer to
 each other at each"""
+MOST_A_ROUND = 8.0
+"""tau, so many times, is what all exchanges between two outer steps may bring of differences. Who is met often is met
+by those who are faster, and needs about as many of its own steps as they make in one; who says nothing but lies could
+otherwise say as many as it likes"""
+NORM_SHARE = 2.0**-3
+"""of ||a_c||: the usual distance for who has neither stepped nor exchanged"""
 APART = 4.0
 """what is further away than so many times the usual counts for no more when a witness tells how far others are"""
 SHARE_TOLERANCE = 1.001
@@ -113,6 +119,8 @@ class Pairwise(OnLedger):
         self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
         self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
         """exchanges since the last outer step"""
+        self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
+        """sum of ||k delta_c|| since then"""
 
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
@@ -121,20 +129,24 @@ class Pairwise(OnLedger):
         return slice(span.start // BLOCK, -(-span.stop // BLOCK))
 
     def _usual(self, chunk: int) -> float:
-        """max(EMA ||delta_c||, sqrt2 ||own outer step||); infinite until this peer has stepped or exchanged."""
+        """max(EMA ||delta_c||, sqrt2 ||own outer step||), or before there is either a share of ||a_c||."""
         # NaN is unknown; so is 0, past which nothing could ever grow again.
         known = [float(n) for n in (self._distance[chunk], math.sqrt(2.0) * self._step[chunk]) if 0.0 < n < math.inf]
-        return max(known, default=math.inf)
+        return max(known) if known else NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
 
     def _bound(self, chunk: int) -> float:
         """tau_c."""
-        return self.clip * self._usual(chunk) / min(MOST_SHARED, 1 + int(self._mixed[chunk]))
+        if math.isinf(self.clip):
+            return math.inf
+        tau = self.clip * self._usual(chunk)
+        left = MOST_A_ROUND * tau - float(self._brought[chunk])
+        return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
         self.moved[self._blocks(chunk)] += block_max(movement)
         movement2 = _norm2(movement)
-        self._step[chunk], self._mixed[chunk] = math.sqrt(movement2), 0
+        self._step[chunk], self._mixed[chunk], self._brought[chunk] = math.sqrt(movement2), 0, 0.0
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
     def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
@@ -215,7 +227,7 @@ class Pairwise(OnLedger):
         if not side.complete:
             return self._refuse(job.key, "payload")
         norm2 = side.norm2()
-        if job.share > _share(opened.told, norm2) * SHARE_TOLERANCE:
+        if math.isfinite(norm2) and job.share > _share(opened.told, norm2) * SHARE_TOLERANCE:
             return self._refuse(job.key, "share")
         return self._mix(job.key, opened, job.share, norm2, job)
 
@@ -233,7 +245,7 @@ class Pairwise(OnLedger):
         self.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * self.range[blocks])
         # An outer step taken meanwhile is not in delta: the next exchange has still to allow for it.
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
-        self._remember(chunk, math.sqrt(norm2))
+        self._remember(chunk, math.sqrt(norm2), share)
         del self._open[key]
         return jobs.Turn(
             buffers,
@@ -246,10 +258,11 @@ class Pairwise(OnLedger):
             escalation_bytes=side.escalation_bytes,
         )
 
-    def _remember(self, chunk: int, distance: float) -> None:
+    def _remember(self, chunk: int, distance: float, share: float) -> None:
         # Whoever lies is as far away as it is let: a bound that learned itself would grow by a partner's word.
         usual = self._usual(chunk)
         self._mixed[chunk] += 1
+        self._brought[chunk] += share * distance
         self._distance[chunk] = _follow(self._distance[chunk], min(HEADROOM * distance, usual))
         # It rises at once: a witness should not call implausible what it has just seen.
         apart = min(distance, APART * usual)
@@ -262,8 +275,6 @@ class Pairwise(OnLedger):
 
 def _share(bound: float, norm2: float) -> float:
     """k = min(1, tau / ||delta||)."""
-    if not math.isfinite(bound):
-        return 1.0
     norm = math.sqrt(norm2)
     return 1.0 if norm <= bound else bound / norm
 
@@ -274,4 +285,5 @@ def _follow(known: float, seen: float) -> float:
 
 
 def _norm2(values: NDArray[np.float32]) -> float:
-    return float(np.dot(values, values))
+    with np.errstate(over="ignore"):
+        return float(np.dot(values, values))

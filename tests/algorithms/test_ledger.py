@@ -218,6 +218,19 @@ def test_found_refuses_what_is_not_finite():
     assert not host.ledger.check(1) and host.ledger.check(2)
 
 
+@pytest.mark.parametrize("weight", [3e38, -3e38])
+def test_weights_whose_sums_would_be_infinite_are_taken_neither_from_a_snapshot_nor_from_a_source(weight):
+    """They are finite, but one outer step later the anchor would not be, and nothing mends that."""
+    host = Host()
+    host.region[0] = 0.0
+    host.region[0, 300] = weight
+    assert host.ledger.check(0) and not host.ledger.check(1)
+    other = Ledger(SIZE, TRAINABLE, WIDTH)
+    other.a[300] = weight
+    frozen = other.freeze(1)
+    assert not host.ledger.adopt(1, frozen.payload, frozen.hash)
+
+
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 700])
 def test_block_max_is_the_largest_magnitude_of_each_block(size):
     values = np.random.default_rng(size).standard_normal(size).astype(np.float32)

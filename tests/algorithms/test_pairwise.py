@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
+from gossipdp.algorithms.pairwise import CLIP_FACTOR, MOST_A_ROUND, NORM_SHARE, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 
@@ -485,13 +485,53 @@ def test_halves_that_trained_apart_come_together_though_all_is_clipped_between_t
     assert min(shares) < 0.2 and apart() < 0.01 * distance
 
 
-def test_bound_of_a_peer_that_knows_nothing_or_nought_is_open():
+def test_bound_of_a_peer_that_knows_nothing_or_nought_is_a_share_of_its_anchor():
     i, j = replicas(2, size=256, clip=2.0)
-    assert i.algorithm._bound(0) == np.inf
+    bound = 2.0 * NORM_SHARE * np.linalg.norm(i.a)
+    assert i.algorithm._bound(0) == pytest.approx(bound)
     j.ledger.a[:] = i.ledger.a
     exchange(i, j)
+    i.algorithm._mixed[:] = 0
     # Equal anchors give a distance of 0, which says nothing of what is to come.
-    assert i.algorithm._bound(0) == np.inf
+    assert i.algorithm._bound(0) == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "modulo4"])
+@pytest.mark.parametrize("still", [False, True])
+@pytest.mark.parametrize("lie", [1e3, 1e12])
+def test_first_words_of_a_liar_move_a_peer_that_has_not_stepped_by_little_and_are_soon_forgotten(codec, still, lie):
+    """Nor does one that has stepped, but not on this chunk: a constant buffer, or an expert that nobody asked."""
+    victim, liar = Trainee(1), Replica(3, 256)
+    victim.ledger.a[:] = np.random.default_rng(2).standard_normal(256)
+    victim.x[:] = victim.ledger.a
+    if still:
+        for _ in range(3):
+            victim.outer(0.7, 0.8)
+    before, most = victim.a, 0.5 * CLIP_FACTOR * NORM_SHARE * np.linalg.norm(victim.a)
+    for number in range(3):
+        liar.ledger.a[:] = victim.ledger.a + np.float32(lie) * victim.progress
+        exchange(liar, victim, codec)
+        assert np.linalg.norm(victim.a - before) <= most * (1.01, 1.51, 1.85)[number]
+    honest, other = Trainee(2), Trainee(4)
+    for _ in range(20):
+        bound, usual = victim.round(), honest.round()
+        other.ledger.a[:] = victim.ledger.a + np.float32(0.5) * victim.progress
+        exchange(other, victim)
+    assert bound <= 1.001 * usual
+
+
+def test_all_exchanges_of_a_round_together_bring_no_more_than_some_bounds():
+    victim, liar = Trainee(1), Replica(3, 256)
+    victim.round()
+    before, bound = victim.a, victim.algorithm._bound(0)
+    for _ in range(200):
+        liar.ledger.a[:] = victim.ledger.a + np.float32(1e3) * victim.progress
+        exchange(liar, victim)
+    assert np.linalg.norm(victim.a - before) == pytest.approx(0.5 * MOST_A_ROUND * bound, rel=1e-3)
+    # What is near it brings little, and is let in whole again from the next step on.
+    victim.round()
+    liar.ledger.a[:] = victim.ledger.a + np.float32(0.1) * victim.progress
+    assert [turn.share for _ in range(50) for turn in exchange(liar, victim)] == [1.0] * 50
 
 
 # -- ranges ---------------------------------------------------------------------------------------------------------
