@@ -2,10 +2,10 @@
 
 An exchange keeps its two peers from all others until it ends. One that mixes nothing, for a word was lost or a host has
 died, costs both the same; but one side that never comes to the point, or at a crawl, and is always there with the next
-offer, would have all of the other's time. So whoever has wasted some is left alone for as long, and for twice as long
-at each exchange in a row that mixed nothing, as long as there is anybody else. One exchange that is worth its time, and
-all is forgotten. Nothing is proven by it, and it is no strike (`conduct`): an honest peer on a bad link is met less
-often for a while, and that serves both.
+offer, would have all of the other's time. So whoever has wasted some is left alone for at least as long, and for twice
+as long at each exchange in a row that mixed nothing, up to a minute, as long as there is anybody else. One exchange
+that is worth its time, and all is forgotten. Nothing is proven by it, and it is no strike (`conduct`): an honest peer
+on a bad link is met less often for a while, and that serves both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Acquaintances"]
 MOST = 4096
 """members of whom anything is remembered"""
 SLOW: Final = 4.0
-"""an exchange is worth its time if its chunks take no longer than so many times what they usually take"""
+"""an exchange is worth its time if it takes no longer than so many times what its chunks usually take"""
 SHORTEST: Final = 0.1
 """seconds that an exchange in vain counts for, at the least"""
 LONGEST: Final = 60.0
-"""seconds that a member is left alone, at the most"""
+"""seconds that a member is left alone for what it has wasted before, at the most"""
 
 
 class _Wasted(NamedTuple):
@@ -57,15 +57,15 @@ class Acquaintances:
         self._latest[source] = exchange
         _keep(self._latest, source)
 
-    def parted(self, partner: bytes, chunks: int, seconds: float, pace: float, now: float) -> None:
-        """An exchange is over that mixed so many chunks; pace: seconds a chunk usually takes, infinite if unknown."""
-        usual = SLOW * pace * chunks if chunks else 0.0
+    def parted(self, partner: bytes, chunks: int, seconds: float, usual: float, now: float) -> None:
+        """An exchange is over that mixed so many chunks; usual: seconds these take, infinite if unknown."""
         before = self._wasted.pop(partner, None)
-        if chunks and seconds <= usual:
+        if chunks and seconds <= SLOW * usual:
             return
         times = 0 if chunks else 1 if before is None else min(16, before.times + 1)
-        alone = max(seconds - usual, SHORTEST) * 2.0 ** max(0, times - 1)
-        self._wasted[partner] = _Wasted(times, now + min(alone, LONGEST))
+        waste = max(seconds - SLOW * usual, SHORTEST)
+        alone = max(waste, min(waste * 2.0 ** max(0, times - 1), LONGEST))
+        self._wasted[partner] = _Wasted(times, now + alone)
         _keep(self._wasted, partner)
 
     def left_alone(self, possible: Iterable[bytes], now: float) -> dict[bytes, str]:

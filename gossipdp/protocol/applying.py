@@ -38,6 +38,7 @@ class _Increment:
     chunks: list[int]
     """which of them move"""
     back: bool
+    done: Callable[[], None]
     movement2: float = 0.0
     fingerprint: int = 0
 
@@ -61,22 +62,28 @@ class Applying:
         self.model: Model | None = None
         self._under_way: _Increment | None = None
 
-    def take(self, rumour: Rumour, parts: Sequence[Buffer], *, back: bool = False) -> None:
-        """`rumour` has come, or with `back` what it has done is to be undone: before anything else is begun."""
-        self._turns.ask(partial(self._look, rumour, parts, back), ahead=True)
+    def take(
+        self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None] = lambda: None, *, back: bool = False
+    ) -> None:
+        """`rumour` has come, or with `back` what it has done is to be undone: before anything else is begun. `done` is
+        called when it has been applied or refused."""
+        self._turns.ask(partial(self._look, rumour, parts, done, back), ahead=True)
 
-    def _look(self, rumour: Rumour, parts: Sequence[Buffer], back: bool) -> bool:
+    def _look(self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None], back: bool) -> bool:
         """Begin with a rumour; whether there is anything to do."""
         assert self.model is not None
         payloads = increments.unpack(parts, self.model.chunks)
         if payloads is None:
             self._refuse(rumour)
+            done()
             return False
         chunks = [chunk for chunk, payload in enumerate(payloads) if memoryview(payload).nbytes]
-        self._under_way = made = _Increment(rumour, payloads, chunks, back)
-        if chunks:
-            self._check(made, chunks[0])
-        return bool(chunks)
+        if not chunks:
+            done()
+            return False
+        self._under_way = made = _Increment(rumour, payloads, chunks, back, done)
+        self._check(made, chunks[0])
+        return True
 
     def _refuse(self, rumour: Rumour) -> None:
         self._outputs.emit(UpdateRefused(rumour.origin, "payload"))
@@ -101,7 +108,7 @@ class Applying:
         if isinstance(job, jobs.CheckIncrement):
             if not result.sound:
                 self._refuse(made.rumour)
-                self._end()
+                self._end(made)
             elif last:
                 self._apply(made, following)
             else:
@@ -116,8 +123,9 @@ class Applying:
         how = self._terms(rumour.clock).compressor
         self._outputs.emit(IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, movement, how))
         self._applied(rumour, made.fingerprint)
-        self._end()
+        self._end(made)
 
-    def _end(self) -> None:
+    def _end(self, made: _Increment) -> None:
         self._under_way = None
+        made.done()
         self._turns.over()

@@ -410,12 +410,12 @@ class Averaging:
                     if len(self._settling) > MAX_SETTLING:
                         self._settling[next(iter(self._settling))].give_up(now)
             chunks, duration = active.tally.chunks, now - active.tally.started
-            partner = active.terms.partner
-            self._known.parted(partner, chunks, duration, self._tempo.pace, now)
+            partner, owed = active.terms.partner, active.owed
+            self._known.parted(partner, chunks, duration, max(self._tempo.pace * chunks, owed) if chunks else 0.0, now)
             if chunks == 0:
                 self._matching.unmatched(partner, now)
             elif duration > 0.0:
-                self._tempo.exchanged(chunks, duration)
+                self._tempo.exchanged(chunks, duration, owed)
             self._ended(chunks, duration, active.distance(), now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]

@@ -191,7 +191,7 @@ def pack(runs: Iterable[Run]) -> tuple[bytes, ...]:
 
 def unpack(parts: tuple[bytes, ...]) -> list[Run]:
     """What `pack` made a field of; nothing if it is no list."""
-    packed, at = b"".join(parts), 0
+    packed, at, listed = b"".join(parts), 0, 0
     runs: list[Run] = []
     while at < len(packed):
         if len(packed) - at < _HEAD.size:
@@ -200,6 +200,11 @@ def unpack(parts: tuple[bytes, ...]) -> list[Run]:
         at += _HEAD.size
         if not 1 <= places <= PLACES - first or len(packed) - at < 4 * count:
             return []
+        # What names a place twice would have this peer look at it as often.
+        covered = (1 << places) - 1 << first
+        if listed & covered:
+            return []
+        listed |= covered
         runs.append(Run(first, places, struct.unpack_from(f"<{count}I", packed, at)))
         at += 4 * count
     return runs

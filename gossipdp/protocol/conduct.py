@@ -3,11 +3,13 @@
 A strike needs proof: words that no honest peer says, whatever the network does to it. Loss, delay, repetition, a cut, a
 crash, an answer that never comes: all of that happens to the honest, and nothing of it is counted here; who merely
 wastes time is left by another rule (`acquaintances`). What was refused has proof in it, for a payload is checked
-against what its sender has signed or agreed to, with two exceptions: see `EXCUSED`.
+against what its sender has signed or agreed to, but for what stands in `EXCUSED`; and what is signed, or said, by later
+software than this peer's may have more in it than this peer knows of.
 
-Who is set aside is not averaged with, and no state is fetched from it. It stays a member like any other: it is probed,
-what it says of others counts, its data leases and what it hands on of others hold. How long that lasts is
-`quarantine`'s business. Nobody else is told, or a liar could have others set aside.
+Who is set aside is not averaged with, no state is fetched from it, and what it says of rumours is not listened to; its
+own come by way of others. Else it stays a member like any other: it is probed, what it says of others counts, and its
+data leases hold. How long that lasts is `quarantine`'s business. Nobody else is told, or a liar could have others set
+aside.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ __all__ = ["Conduct"]
 EXCUSED: Final = frozenset({"implausible", "schema"})
 """reasons of a refusal that prove nothing: a witness has denied the state, and may be the liar; of two sources with
 models that differ either may"""
+SIGNED: Final = frozenset({"manifest", "manifest of moments", "signature"})
+"""reasons that prove nothing against other software: what is signed may have a part that is not known here"""
 GARBLED: Final = 8
 """messages that cannot be read, of one peer, that are one fault"""
 
@@ -33,7 +37,7 @@ class Conduct:
     """Args:
 
     me: this peer, of whom nothing is held: its own rumours come back to it.
-    akin: does that member run this very software? What cannot be read of a later one may be new.
+    akin: does that member run this very software?
     """
 
     def __init__(self, config: QuarantineConfig, me: bytes, outputs: Outputs, akin: Callable[[bytes], bool]) -> None:
@@ -46,7 +50,7 @@ class Conduct:
     def heard(self, event: Event) -> None:
         """Whatever a machine of this peer tells of others."""
         match event:
-            case UpdateRefused(peer, reason) if reason not in EXCUSED:
+            case UpdateRefused(peer, reason) if reason not in EXCUSED and (reason not in SIGNED or self._akin(peer)):
                 self._faults.append((peer, reason))
             case MessageDropped(peer) if self._akin(peer):
                 self._garbled[peer] += 1

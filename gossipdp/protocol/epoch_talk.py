@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from gossipdp.protocol.epochs import EMPTY, Epochs
-from gossipdp.protocol.events import EpochDiverged
+from gossipdp.protocol.events import EpochDiverged, Notice
+from gossipdp.protocol.messages import short
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rumour_header import digest_name
 from gossipdp.protocol.rumour_links import Links
@@ -51,6 +52,8 @@ class EpochTalk:
         """which founding the state of each who is alive goes back to, as it said last"""
         self._answered: dict[bytes, float] = {}
         """when each was last sent lists"""
+        self._strangers: set[bytes] = set()
+        """who of those alive has told of other settings"""
         self._at = now + every * random.random()
 
     def soon(self) -> None:
@@ -71,6 +74,7 @@ class EpochTalk:
     def handle_timer(self, now: float) -> None:
         self.bases = {peer: base for peer, base in self.bases.items() if peer in self._links.live}
         self._answered = {peer: at for peer, at in self._answered.items() if now < at + self._every / 2}
+        self._strangers &= self._links.live
         self.greet()
         if now < self.timer():
             return
@@ -79,7 +83,11 @@ class EpochTalk:
         self._tell(self._random.choice(sorted(self._links.live)), reply=True)
 
     def receive(self, message: EpochDigest, buffers: Sequence[Buffer], source: bytes, now: float) -> bool:
-        """Whether it was signed by `source`."""
+        """False if it was not signed by `source`. Of one with other settings there is nothing to compare, and nothing
+        to be proven."""
+        if message.run != self._run:
+            self._estranged(source, link=message.link)
+            return True
         if not self._verify(source, digest_name(message, self._run), bytes(buffers[0])):
             return False
         if source in self._links.live:
@@ -114,6 +122,15 @@ class EpochTalk:
                 self._tell(source, reply=False)
         return True
 
+    def _estranged(self, source: bytes, *, link: bool) -> None:
+        if link:
+            self._outputs.send(source, Prune(link=False))
+        self.bases.pop(source, None)
+        if source in self._links.live and source not in self._strangers:
+            self._strangers.add(source)
+            text = f"member {short(source)} runs with other settings than this peer: see `gossipdp config show` on both"
+            self._outputs.emit(Notice("GD-303", text))
+
     def _count(self, peer: bytes, epoch: int, digest: bytes) -> None:
         if self._epochs.held:
             return  # it would be said of a state that is being replaced, and once only
@@ -124,5 +141,5 @@ class EpochTalk:
 
     def _tell(self, to: bytes, *, reply: bool, link: bool = False) -> None:
         base = NO_BASE if self._epochs.held else self._epochs.base
-        message = EpochDigest(self._epochs.first, self._epochs.marks(), reply, link, base)
+        message = EpochDigest(self._epochs.first, self._epochs.marks(), reply, link, base, self._run)
         self._outputs.send(to, message, [self._sign(digest_name(message, self._run))])

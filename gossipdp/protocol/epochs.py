@@ -74,6 +74,10 @@ class _Origin:
     """by incarnation and sequence"""
     proof: tuple[Rumour, ...] = ()
 
+    def lives(self) -> dict[int, Rumour]:
+        """The incarnations that signed something, with a rumour of each."""
+        return {incarnation: rumour for (incarnation, _), (_, rumour) in self.signed.items()}
+
 
 class EpochSet:
     """The rumours of one epoch. `inside` are those that have come whole, by name."""
@@ -98,7 +102,7 @@ class EpochSet:
             return Verdict("known")
         if known is not None:
             return self._void(origin, (known[1], rumour))
-        lives = {incarnation: other for (incarnation, _), (_, other) in origin.signed.items()}
+        lives = origin.lives()
         if rumour.incarnation not in lives and len(lives) >= MAX_LIVES:
             return self._void(origin, (*lives.values(), rumour))
         if self._signed >= MAX_RUMOURS:
@@ -116,10 +120,13 @@ class EpochSet:
         self._sorted = None
         return Verdict("proof", proof, fallen)
 
-    def takes(self, origin: bytes) -> bool:
-        """Would another rumour of `origin` count?"""
-        known = self._origins.get(origin)
-        return self._signed < MAX_RUMOURS and (known is None or not known.proof)
+    def takes(self, origin: bytes, incarnation: int) -> bool:
+        """Would another rumour of this life of `origin` count, and prove nothing against it?"""
+        if self._signed >= MAX_RUMOURS:
+            return False
+        known = self._origins.get(origin) or _Origin()
+        lives = known.lives()
+        return not known.proof and (incarnation in lives or len(lives) < MAX_LIVES)
 
     def complete(self, name: bytes, rumour: Rumour) -> None:
         self.inside[name] = rumour

@@ -109,7 +109,9 @@ class _Snapshot:
 class Source:
     """Freezes this peer's state when asked, and serves it.
 
-    Args: shared: if the state is one that all share, and is to be given exactly.
+    Args:
+        incarnation: what its snapshots' numbers begin with, so that none is that of an earlier life.
+        shared: if the state is one that all share, and is to be given exactly.
     """
 
     def __init__(
@@ -118,10 +120,12 @@ class Source:
         outputs: Outputs,
         sign: Callable[[bytes], bytes],
         shared: Shared | None = None,
+        *,
+        incarnation: int,
     ) -> None:
         self._config, self._outputs, self._sign, self._shared = config, outputs, sign, shared
         self._snapshot: _Snapshot | None = None
-        self._numbers = 0
+        self._numbers = incarnation << 32
         self._witness = Witness(outputs)
         self._behind = 0
         """steps of the network's clock that the anchor is older than that clock says"""

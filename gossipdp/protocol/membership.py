@@ -41,6 +41,8 @@ _TELLS: Final = 8
 """members told directly that this one leaves, or that others think them failed, at one time"""
 _DIALS: Final = 3.0
 """dials to each failed member per reconnect interval, over all its dialers"""
+LEAP: Final = 1024
+"""refutations of its own that a peer does not know of, at most, and goes beyond"""
 _UNKNOWN_SEEDS: Final = 60.0
 """seconds between dials, once joined, to seeds that are nobody's known address: another island may stand behind them"""
 
@@ -181,7 +183,8 @@ class Membership:
             return
         self._view.hear(source, now)
         if isinstance(message, Ping | Pong | PushPull):
-            self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull))
+            asked = self._prober.asked(message.sequence, source) if isinstance(message, Pong) else -math.inf
+            self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull), asked=asked)
         match message:
             case Ping(sequence):
                 pong = Pong(sequence, self._dissemination.records(source), self._dissemination.reports())
@@ -236,8 +239,16 @@ class Membership:
     # -- records (SWIM section 4.2) -----------------------------------------------------------------------------
 
     def _learn(
-        self, records: Iterable[Member], reports: Iterable[Progress], source: bytes, now: float, *, view: bool
+        self,
+        records: Iterable[Member],
+        reports: Iterable[Progress],
+        source: bytes,
+        now: float,
+        *,
+        view: bool,
+        asked: float,
     ) -> None:
+        """`view`: this is a page of a whole view; `asked`: when what it answers was asked."""
         tells, newer, members, me = 0, [], self.members, self.me.id
         for record in records:
             known = members.get(record.id)
@@ -247,6 +258,11 @@ class Membership:
                 continue
             if record.id == me:
                 self._about_me(record, source, now)
+                continue
+            if record.id == source and self._view.disproves(record, asked):
+                self._adopt(record, now)
+                continue
+            if record.id != source and self._view.disproved(record):
                 continue
             if known is not None and overrides(known, record):
                 newer.append(known)
@@ -292,7 +308,9 @@ class Membership:
         elif overrides(record, me) and me.state != State.LEFT:
             self.health.worse()
             self.buried += record.state == State.FAILED
-            self._change_me(State.ALIVE, record.refutation + 1, now)
+            # A later pair than its own is forged. Once the largest were said there would be nothing to say against it.
+            refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
+            self._change_me(State.ALIVE, refutation + 1, now)
             self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
 
     def _change_me(self, state: State, refutation: int, now: float) -> None:

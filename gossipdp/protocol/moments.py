@@ -77,11 +77,12 @@ class MomentsSource:
 
     Args:
         keep: seconds without a question after which earlier moments are dropped.
+        incarnation: what their numbers begin with, so that none is that of an earlier life.
     """
 
-    def __init__(self, outputs: Outputs, sign: Callable[[bytes], bytes], keep: float) -> None:
+    def __init__(self, outputs: Outputs, sign: Callable[[bytes], bytes], keep: float, *, incarnation: int) -> None:
         self._outputs, self._sign, self._keep = outputs, sign, keep
-        self._numbers = 0
+        self._numbers = incarnation << 32
         self._kept: dict[int, _Kept] = {}
         self.held: Moments | None = None
 
@@ -206,9 +207,11 @@ class MomentsFetcher:
                     self._outputs.ask(jobs.CheckMoments(chunk, self._sizes[chunk], buffers[0], digest))
 
     def _begin(self, manifest: MomentsManifest, hashes: Buffer, signature: Buffer, now: float) -> None:
+        if manifest.schema != self._schema.digest:
+            self._outputs.emit(UpdateRefused(self.source, "schema"))
+            return self._next(now)
         sound = (
-            manifest.schema == self._schema.digest
-            and manifest.parameters == self._schema.trainable
+            manifest.parameters == self._schema.trainable
             and manifest.chunk_parameters == chunk_parameters(self._schema.size)
             and memoryview(hashes).nbytes == HASH * len(self._sizes)
             and self._verify(self.source, _signed(manifest, hashes), bytes(signature))
@@ -291,10 +294,11 @@ class MomentsDesk:
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         random: Random,
+        incarnation: int,
         enabled: bool,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._source = MomentsSource(outputs, sign, config.keep)
+        self._source = MomentsSource(outputs, sign, config.keep, incarnation=incarnation)
         self._fetcher: MomentsFetcher | None = None
         self._tried = False
         self.enabled = enabled

@@ -88,7 +88,7 @@ class Matching:
         self.refusals: dict[bytes, str] = {}
         """who is not to be asked again just now"""
         self.reasons: dict[bytes, str] = {}
-        """what each said last, since the last match"""
+        """what each who is there said last, since the last match"""
         self._refused = 0
         self._not_before = 0.0
         self._counted = False
@@ -130,6 +130,8 @@ class Matching:
                 self._scheduled = scheduled, now + self._config.patience + 4.0 * (rtt(scheduled) or 0.0)
             if now < self._scheduled[1]:
                 return scheduled
+        there = {member.id for member in alive}
+        self.reasons = {peer: why for peer, why in self.reasons.items() if peer in there}
         possible = [member.id for member in alive if member.id not in excluded]
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
         fresh = [peer for peer in fresh if peer not in met] or fresh

@@ -34,7 +34,7 @@ from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pacing import Pacing, Timetable
 from gossipdp.protocol.peer_config import PeerConfig
-from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.sharding import Sharding
@@ -87,19 +87,24 @@ class Peer:
         )
         self.spreading: Spreading | None = None
         if config.algorithm == "epidemic":
-            self.spreading = Spreading(
-                config.spreading, self.membership, self.progress, self._outputs, random, now, sign=sign, verify=verify
-            )
+            spreading = partial(Spreading, config.spreading, self.membership, self.progress, self._outputs, random, now)
+            self.spreading = spreading(sign=sign, verify=verify, shuns=self.conduct.shuns)
         self._strategy: Averaging | Spreading = self.spreading or self.averaging
         """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
         self.rounds = Rounds(self._outputs, self.spreading)
         self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, clock=lambda: self.clock)
         self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self.pacing)
-        self._source = Source(config.transfer, self._outputs, sign, self.spreading)
+        self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
         if self.spreading is not None:
             self.spreading.applied, self.spreading.refounded = self._increment_applied, self._source.forget
         self.moments = MomentsDesk(
-            config.transfer, self._outputs, sign=sign, verify=verify, random=random, enabled=config.moments
+            config.transfer,
+            self._outputs,
+            sign=sign,
+            verify=verify,
+            random=random,
+            incarnation=me.incarnation,
+            enabled=config.moments,
         )
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
@@ -357,7 +362,7 @@ class Peer:
     @property
     def clock(self) -> int:
         """Steps of the network's clock, as far as this peer knows."""
-        return max(self._clock, self.progress.clock())
+        return min(max(self._clock, self.progress.clock()), LARGEST)
 
     @property
     def every(self) -> int:
@@ -382,6 +387,8 @@ class Peer:
         """What follows from news, whichever input brought it."""
         if self.conduct.judge(now):
             self.averaging.step(now)
+            if self.spreading is not None:
+                self.spreading.follow(now)
         if self._took:
             missing = self._remembered if self._took == "restored" else []
             self._reunion.ready(self._fetched_from, missing, now)

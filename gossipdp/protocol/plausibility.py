@@ -37,6 +37,8 @@ AGE: Final = 3.0
 """rounds that a state may be old by the source's own count when it is given"""
 MOST_ROUNDS: Final = 32.0
 """of movement that a state may be older than the sample; a source could claim any age"""
+FORMER: Final = 8
+"""sources of which nothing came, yet, that are remembered with their samples"""
 QUEUE: Final = 64
 """joiners that wait for a sample at once; the next is told `busy`"""
 
@@ -79,7 +81,7 @@ class _Part:
     asked: set[bytes]
     samples: list[tuple[bytes, StateSample, Buffer]] = field(default_factory=list)
     chunks: set[int] = field(default_factory=set)
-    """taken in from there"""
+    """that came from there"""
     vouched: bool = False
     denied: bool = False
 
@@ -103,6 +105,11 @@ class Judge:
         """`source` will give `missing` under `manifest`: ask others for runs of it, at once, for anchors move."""
         others = [peer for peer in members if peer != source]
         witnesses = self._random.sample(others, min(WITNESSES, len(others)))
+        if not missing:
+            return
+        idle = [former for former, part in self._parts.items() if not part.chunks]
+        for former in idle[:-FORMER]:
+            del self._parts[former]
         runs, width = {}, manifest.chunk_parameters
         for chunk in sorted(self._random.sample(missing, min(RUNS, len(missing)))):
             last = min((chunk + 1) * width, manifest.parameters) - jobs.RUN
@@ -127,9 +134,15 @@ class Judge:
         for part in self._parts.values():
             part.asked.discard(peer)
 
-    def taken(self, chunk: int, transfer: int) -> None:
-        """`chunk` is here, as it was frozen for `transfer`."""
+    def came(self, chunk: int, transfer: int) -> None:
+        """`chunk` is being taken in as it was frozen for `transfer`, in the place of what was there before."""
+        self.lost(chunk)
         self._parts[transfer].chunks.add(chunk)
+
+    def lost(self, chunk: int) -> None:
+        """It was not what its source had signed."""
+        for part in self._parts.values():
+            part.chunks.discard(chunk)
 
     def settled(self, now: float) -> bool:
         """Everything is here. Has everything been judged? To be asked again after every input until it is so."""

@@ -87,6 +87,8 @@ class Prober:
         For members never known before. One that has come back is in the order still, or has its place in the next:
         given another each time, a few members that come and go would keep all others from being probed.
         """
+        if len(self.order) > 2 * len(self._view.members):
+            self.order = [member for member in dict.fromkeys(self.order) if self._view.lives(member)]
         place = int(self._random.random() * (len(self.order) + 1))
         self.order.append(peer)
         self.order[place], self.order[-1] = peer, self.order[place]
@@ -108,6 +110,11 @@ class Prober:
         self._probe_at = now
 
     # -- inputs -------------------------------------------------------------------------------------------------
+
+    def asked(self, sequence: int, source: bytes) -> float:
+        """When the ping was sent that `source` answers by this sequence; long ago if there is none."""
+        sent = self.sent.get(sequence)
+        return sent.at if sent is not None and sent.target == source else -math.inf
 
     def answered(self, sequence: int, source: bytes, now: float) -> None:
         probe, sent = self._probe, self.sent.get(sequence)

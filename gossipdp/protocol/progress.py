@@ -1,8 +1,15 @@
 """How far every peer has come: grow-only counters, gossiped and merged by maximum. Their clock is the network's.
 
 A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types"): one entry a peer, written
-by that peer alone, each field merged by maximum, so order, loss and duplication of reports do not matter. A member that
-lies about its progress is believed. Nothing here knows what a step is, or who is alive.
+by that peer alone, each field merged by maximum, so order, loss and duplication of reports do not matter.
+
+A member that lies about progress is believed, and nobody can say afterwards who it was, for reports travel unsigned.
+With one word it takes everybody's clock ahead, for good: what follows the clock, as learning rates do, comes that much
+early, and epochs are closed before their increments have come. At LARGEST no epoch begins any more, and nothing is
+published. A second report would prove nothing, as a liar can name two peers; nor is there a most that a clock may gain
+in some time, for a peer just started, or cut off for long, knows none of it.
+
+Nothing here knows what a step is, or who is alive.
 """
 
 from __future__ import annotations
@@ -12,16 +19,16 @@ from collections.abc import Iterable
 
 from gossipdp.protocol.messages import Progress
 
-__all__ = ["MAX_REPORTS", "ProgressBoard"]
+__all__ = ["LARGEST", "MAX_REPORTS", "ProgressBoard"]
 
 MAX_REPORTS = 16_384
 """peers reported on; past it new ones are refused, and counted"""
+LARGEST = (1 << 32) - (1 << 16)
+"""steps on a clock: epochs are numbered in 32 bits, and may be as short as a step; what claims more is no report"""
+MOST_COUNTED = 1 << 56
+"""steps or samples of one peer, likewise"""
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
-
-
-LARGEST = 1 << 56
-"""steps or samples of one peer; what claims more is no report"""
 
 
 class ProgressBoard:
@@ -35,7 +42,7 @@ class ProgressBoard:
         self._me = me
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._base = self._life = (0, 0, 0)
-        self._clock = 0
+        self._clock = self._furthest = 0
         self.refused = 0
 
     @property
@@ -54,7 +61,7 @@ class ProgressBoard:
 
     def clock(self) -> int:
         """The network's clock in steps: the furthest any peer is known to have come."""
-        return max((report.clock for report in self._reports.values()), default=0)
+        return self._furthest
 
     def steps(self) -> int:
         """Steps of all peers together, ever."""
@@ -75,7 +82,7 @@ class ProgressBoard:
     def merge(self, reports: Iterable[Progress]) -> None:
         """Reports that came from a peer, or from this peer's own store."""
         for report in reports:
-            if max(report.clock, report.steps, report.samples) > LARGEST:
+            if report.clock > LARGEST or max(report.steps, report.samples) > MOST_COUNTED:
                 self.refused += 1
                 continue
             if report.id == self._me:
@@ -113,6 +120,7 @@ class ProgressBoard:
             self._write(self.mine)
 
     def _write(self, report: Progress) -> None:
+        self._furthest = max(self._furthest, report.clock)
         self._reports[report.id] = report
         self._reports.move_to_end(report.id, last=False)
 

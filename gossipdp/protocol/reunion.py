@@ -64,6 +64,8 @@ LIVE: Final = (State.ALIVE, State.SUSPECT)
 NEVER: Final = 1 << 40
 """steps a round with which nobody ever is apart, or lags: where all apply the same increments, these tell it"""
 NO_LINE: Final = Line(0, 0, 0, 0, b"")
+LAST: Final = 0xFFFF_FFFF
+"""generation of a line"""
 
 
 @dataclass(slots=True)
@@ -312,13 +314,17 @@ class Reunion:
             self._weak = not self._measured
             settled = [peer for peer in self._own_side() if not self._recent(peer, now)]
             members = 0 if self._weak else 1 + len(settled)
-            generation = self.line.generation + (0 if stronger and not stale else 1)
+            generation = self.line.generation if stronger and not stale else self._next_generation()
             own = self._me()
             self.line = Line(generation, members, own.clock, own.rounds, self._membership.me.id)
             self._line_at = now
         self._open = True
         self._verdict_at = now + HEARING * self._period
         self._tick_at = now
+
+    def _next_generation(self) -> int:
+        # Whoever claims the last one must not make this peer say what nobody can read.
+        return min(self.line.generation + 1, LAST)
 
     def _current(self, now: float) -> bool:
         """Is the line of the reunion that is under way, and not of an earlier one?"""
@@ -389,7 +395,8 @@ class Reunion:
         if self._greater():
             self._follow("apart", now)
         elif self._left_alone(now):
-            self.line = replace(self.line, generation=self.line.generation + 1, members=1, maker=self._membership.me.id)
+            me = self._membership.me.id
+            self.line = replace(self.line, generation=self._next_generation(), members=1, maker=me)
             self._line_at = now
 
     def _greater(self) -> list[bytes]:

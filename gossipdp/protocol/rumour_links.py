@@ -217,11 +217,11 @@ class Links:
 
     def follow(self, live: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
         """Who is alive and can be reached now. Returns who is lost, and who is no neighbour any more."""
-        self.live = {peer for peer in live if peer != self.me}
+        before, self.live = self.live, {peer for peer in live if peer != self.me}
         self._unwilling &= self.live
-        lost = [peer for peer in self._all if peer not in self.live]
+        lost = sorted(before - self.live)
         for peer in lost:
-            del self._all[peer]
+            self._all.pop(peer, None)
         return lost, self._choose()
 
     def _choose(self) -> list[bytes]:

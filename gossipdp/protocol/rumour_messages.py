@@ -33,6 +33,8 @@ PartSet = Annotated[int, Meta(ge=0, le=(1 << MAX_PARTS) - 1)]
 """Bit k stands for part k."""
 NO_BASE: Final = bytes(16)
 """in the place of a founding's name: there is no state"""
+NO_RUN: Final = bytes(16)
+"""in the place of a run's name: nobody has told it"""
 
 
 class Rumour(Message, frozen=True):
@@ -58,6 +60,8 @@ class Rumour(Message, frozen=True):
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
     hops: Annotated[int, Meta(ge=1, le=255)] = 1
     """links from the origin to the receiver"""
+    run: Digest = NO_RUN
+    """names the run and its settings (`RumoursConfig.run`)"""
 
 
 class RumourPart(Message, frozen=True):
@@ -133,3 +137,5 @@ class EpochDigest(Message, frozen=True):
     """the sender has chosen the receiver as a neighbour"""
     base: Digest = NO_BASE
     """names the founding that the sender's state goes back to"""
+    run: Digest = NO_RUN
+    """names the run and its settings (`RumoursConfig.run`)"""

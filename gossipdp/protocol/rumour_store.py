@@ -1,8 +1,9 @@
 """Payloads of rumours, kept so that others can fetch them: so many bytes and no more, the oldest epochs' go first.
 
 Room for a whole rumour is set aside when its first word comes, so what is promised always fits. A payload that has come
-whole, and was handed to the application, may be dropped for another; the rumour itself is not forgotten by that, for
-which rumours there are is not decided here. No message is here.
+whole, and that the application is done with, may be dropped for another, so what waits to be applied is never more than
+what is kept; the rumour itself is not forgotten by that, for which rumours there are is not decided here. No message is
+here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MAX_OPEN: Final = 4
 class Record:
     """One rumour that is here or on its way.
 
-    have, full: sets of parts. upstream: whom it came from first, b"" for this peer. given: the application has it.
+    have, full: sets of parts. upstream: whom it came from first, b"" for this peer. given: the application has
+    it, and is done with it.
     """
 
     __slots__ = ("full", "given", "have", "hops", "name", "parts", "rumour", "table", "upstream", "wanted")

@@ -1,11 +1,13 @@
 """What is inside a state, told to whoever takes the state over, so that it applies exactly what is not.
 
 All that a peer has of the live epochs goes into it as its origins signed it, so the receiver can check it, and prove
-later what it proves; of settled epochs the digests do. Bounded as the epochs are. No timer and no payload is here.
+later what it proves; of settled epochs the digests do. Bounded as the epochs are; what is beyond these bounds is
+refused before any signature is looked at, for looking costs. No timer and no payload is here.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Annotated, Final
 
@@ -61,8 +63,10 @@ def pack(epochs: Epochs) -> bytes:
     return data
 
 
-def unpack(data: Buffer, span: int, run: bytes, verify: Callable[[bytes, bytes, bytes], bool]) -> Summary | None:
-    """None if it is none, or holds a rumour that its origin has not signed."""
+def unpack(
+    data: Buffer, *, span: int, run: bytes, largest: int, verify: Callable[[bytes, bytes, bytes], bool]
+) -> Summary | None:
+    """None if it is none, or holds a rumour that its origin has not signed, or that nobody may tell."""
     if memoryview(data).nbytes > MAX_BUFFER:
         return None
     try:
@@ -70,9 +74,35 @@ def unpack(data: Buffer, span: int, run: bytes, verify: Callable[[bytes, bytes, 
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     epochs = range(summary.first, summary.first + GRACE + SETTLE + 1 + AHEAD + MAX_HELD)
-    for rumour in (*summary.inside, *(each for proof in summary.proofs for each in proof)):
+    rumours = (*summary.inside, *(each for proof in summary.proofs for each in proof))
+    for rumour in rumours:
         if rumour.epoch not in epochs or rumour.clock // span != rumour.epoch:
             return None
-        if not verify(rumour.origin, name_of(rumour, run), rumour.signature):
+        if rumour.size > largest or rumour.run != run:
             return None
-    return summary if all(past.epoch < summary.first for past in summary.past) else None
+    if any(past.epoch >= summary.first for past in summary.past) or not _can_be(summary):
+        return None
+    named = {name_of(rumour, run): rumour for rumour in rumours}
+    if len(named) < len(rumours):
+        return None
+    if not all(verify(rumour.origin, name, rumour.signature) for name, rumour in named.items()):
+        return None
+    return summary
+
+
+def _can_be(summary: Summary) -> bool:
+    """Can a peer have as many inside, and such proofs?"""
+    lives: defaultdict[tuple[bytes, int], set[int]] = defaultdict(set)
+    for rumour in summary.inside:
+        lives[rumour.origin, rumour.epoch].add(rumour.incarnation)
+    places = {(each.origin, each.epoch, each.incarnation, each.sequence) for each in summary.inside}
+    void = {(proof[0].origin, proof[0].epoch) for proof in summary.proofs}
+    epochs = Counter(rumour.epoch for rumour in summary.inside), Counter(epoch for _, epoch in void)
+    return (
+        len(places) == len(summary.inside)
+        and len(void) == len(summary.proofs)
+        and not void & lives.keys()
+        and all(len(each) <= MAX_LIVES for each in lives.values())
+        and all(count <= MAX_RUMOURS for each in epochs for count in each.values())
+        and all(len({(each.origin, each.epoch) for each in proof}) == 1 for proof in summary.proofs)
+    )

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import rumour_summary
@@ -40,6 +40,7 @@ from gossipdp.protocol.rumour_messages import (
     MAX_PARTS,
     MAX_SEQUENCE,
     NO_BASE,
+    NO_RUN,
     EpochDigest,
     Got,
     Graft,
@@ -56,16 +57,13 @@ __all__ = ["RumourMessage", "Rumours", "RumoursConfig"]
 
 RumourMessage: TypeAlias = Rumour | RumourPart | Got | IHave | Graft | Prune | EpochDigest
 
-STRIKES: Final = 3
-"""faults after which a peer is not listened to for a while"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RumoursConfig:
     """Times in seconds. `run` and `span` have to be the same for all."""
 
-    run: bytes = b""
-    """names the run: what was signed for another counts nothing"""
+    run: bytes = NO_RUN
+    """16 bytes that name the run and its settings: what was signed for another counts nothing"""
     span: int = 50
     """steps of the network's clock in an epoch"""
     largest: int = MAX_PARTS * MAX_PART
@@ -85,8 +83,6 @@ class RumoursConfig:
     """for the next part, before another is asked; on a slow link longer"""
     sync: float = 5.0
     """between two comparisons with some other member"""
-    shun: float = 60.0
-    """a peer that has done wrong STRIKES times is not listened to"""
 
 
 class Rumours:
@@ -97,6 +93,7 @@ class Rumours:
     Args:
         verify: of a peer, some bytes and its signature.
         knows: whether an id is that of some member; rumours of nobody are refused until it is.
+        shuns: whether a peer is set aside at this time; it is not listened to.
     """
 
     def __init__(
@@ -110,10 +107,11 @@ class Rumours:
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         knows: Callable[[bytes], bool],
+        shuns: Callable[[bytes, float], bool],
         now: float,
     ) -> None:
         self._config, self._me, self._incarnation, self._outputs = config, me, incarnation, outputs
-        self._sign, self._verify, self._knows = sign, verify, knows
+        self._sign, self._verify, self._knows, self._shuns = sign, verify, knows, shuns
         self._epochs = Epochs(config.span, config.run)
         self._links = Links(me, config.neighbours, config.window, config.again)
         self._store = Store(config.retain, self._links.stop)
@@ -144,8 +142,6 @@ class Rumours:
         self._clock = 0
         self._published = (-1, 0)
         """the epoch of the last own rumour, and how many there are of it"""
-        self._strikes: Counter[bytes] = Counter()
-        self._shunned: dict[bytes, float] = {}
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -168,8 +164,11 @@ class Rumours:
     def adopt(self, summary: Buffer, now: float) -> bool:
         """The state is now a copy that came with `summary`: what is not inside it is handed out, be it for a second
         time. False if that is no summary, or one of a time to come."""
-        taken = rumour_summary.unpack(summary, self._config.span, self._config.run, self._verify)
-        if taken is None or taken.first > self._clock // self._config.span:
+        config = self._config
+        taken = rumour_summary.unpack(
+            summary, span=config.span, run=config.run, largest=config.largest, verify=self._verify
+        )
+        if taken is None or taken.first > self._clock // config.span:
             return False
         self._epochs.restart(taken.first, taken.settled(), taken.base)
         self._epochs.held = True
@@ -222,7 +221,7 @@ class Rumours:
         sequence = self._published[1] if self._published[0] == epoch else 0
         if self._epochs.held or not self._epochs.admits(epoch) or sequence > MAX_SEQUENCE:
             return False
-        return self._epochs.of(epoch).takes(self._me)
+        return self._epochs.of(epoch).takes(self._me, self._incarnation)
 
     @property
     def base(self) -> bytes:
@@ -243,17 +242,19 @@ class Rumours:
         self, parts: Sequence[Buffer], *, weight: float, clock: int, samples: int, now: float
     ) -> tuple[bytes, Rumour] | None:
         """Tell everybody of this peer's increment, cut at `clock`. None if that cannot be now: this peer has no state,
-        the clock is not this time's, or there were too many of this epoch; then it is to stay in the residual.
+        the clock is not this time's, or the epoch has too many rumours already, or lives of this peer; then it is to
+        stay in the residual.
 
         Raises:
             LocalProtocolError: parts too many, too large or empty.
         """
+        if not self.takes(clock):
+            return None
         epoch = clock // self._config.span
         sequence = self._published[1] if self._published[0] == epoch else 0
-        if self._epochs.held or not self._epochs.admits(epoch) or sequence > MAX_SEQUENCE:
-            return None
         draft = Rumour(
-            *(self._me, self._incarnation, epoch, sequence, weight, clock, samples), 1, 1, bytes(32), bytes(64)
+            *(self._me, self._incarnation, epoch, sequence, weight, clock, samples, 1, 1, bytes(32), bytes(64)),
+            run=self._config.run,
         )
         rumour, table = make(draft, parts, self._config.run, self._sign)
         wanted = unpack_table(table, rumour)
@@ -272,6 +273,12 @@ class Rumours:
         self._trees.announce(record, ())
         self._trees.step(now)
         return name, rumour
+
+    def applied(self, name: bytes) -> None:
+        """What was handed out has been applied, or refused: its payload is not needed here any more."""
+        record = self._store.get(name)
+        if record is not None:
+            record.given = True
 
     def advance(self, clock: int, now: float) -> None:
         """The network's clock, in steps."""
@@ -292,11 +299,10 @@ class Rumours:
         self._trees.step(now)
 
     def neighbours(self, live: Iterable[bytes], now: float) -> None:
-        """Who of the members is alive and can be reached, whenever that changes."""
+        """Who of the members is alive, can be reached and is listened to, whenever that changes."""
         lost, left = self._links.follow(live)
         for peer in lost:
             self._fetches.lost(peer, now)
-            self._strikes.pop(peer, None)
         for peer in left:
             self._outputs.send(peer, Prune(link=False))
         self._talk.greet()
@@ -314,7 +320,7 @@ class Rumours:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: RumourMessage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
-        if now < self._shunned.get(source, now):
+        if self._shuns(source, now):
             self.counts["shunned"] += 1
             return
         match message:
@@ -326,7 +332,7 @@ class Rumours:
                 self._trees.receive(message, source, now)
             case EpochDigest():
                 if not self._talk.receive(message, buffers, source, now):
-                    self._strike(source, "signature", now)
+                    self._strike(source, "signature")
         self._trees.step(now)
 
     def timer(self) -> float | None:
@@ -334,7 +340,6 @@ class Rumours:
         return None if at == float("inf") else at
 
     def handle_timer(self, now: float) -> None:
-        self._shunned = {peer: until for peer, until in self._shunned.items() if now < until}
         self._trees.handle_timer(now)
         self._talk.handle_timer(now)
         self._trees.step(now)
@@ -342,7 +347,11 @@ class Rumours:
     # -- a rumour comes ---------------------------------------------------------------------------------------
 
     def _header(self, rumour: Rumour, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
-        name = name_of(rumour, self._config.run)
+        name = name_of(rumour, rumour.run)
+        if rumour.run != self._config.run:
+            # What its operator has written is no proof against anybody.
+            self._fetches.denied(name, source, now)
+            return self._refuse(name, source, "settings")
         record = self._store.get(name)
         if record is not None and not buffers:
             return
@@ -365,12 +374,12 @@ class Rumours:
         if not self._knows(rumour.origin):
             return self._refuse(name, source, "origin")
         if rumour.clock // self._config.span != rumour.epoch or rumour.size > self._config.largest:
-            return self._strike(source, "terms", now)
+            return self._strike(source, "terms")
         if not self._verify(rumour.origin, name, rumour.signature):
-            return self._strike(source, "signature", now)
+            return self._strike(source, "signature")
         wanted = unpack_table(buffers[0], rumour) if buffers else None
         if buffers and wanted is None:
-            return self._strike(source, "table", now)
+            return self._strike(source, "table")
         verdict = kept.claim(name, rumour)
         if verdict.word == "proof":
             self._void(rumour.origin, kept, verdict)
@@ -402,7 +411,7 @@ class Rumours:
         if part >= len(record.wanted) or record.wanted[part] != (size, part_hash(payload)):
             self._outputs.send(source, Prune((name,)))
             self._fetches.denied(name, source, now)
-            return self._strike(source, "hash", now)
+            return self._strike(source, "hash")
         self._store.put(record, part, payload)
         self.counts["payload"] += size
         self._trees.came(record, source, now)
@@ -412,7 +421,7 @@ class Rumours:
                 self._give(record)
 
     def _give(self, record: Record) -> None:
-        record.given = True
+        record.given = False
         self._outputs.emit(RumourReceived(record.name, record.rumour, tuple(record.parts)))
 
     def _void(self, origin: bytes, kept: EpochSet, verdict: Verdict) -> None:
@@ -437,14 +446,10 @@ class Rumours:
         self.counts[reason] += 1
         self._outputs.send(source, Prune((name,)))
 
-    def _strike(self, source: bytes, reason: str, now: float) -> None:
+    def _strike(self, source: bytes, reason: str) -> None:
+        """No honest peer says this; what follows from it is not decided here."""
         self.counts[reason] += 1
         self._outputs.emit(UpdateRefused(source, reason))
-        self._strikes[source] += 1
-        if self._strikes[source] >= STRIKES:
-            del self._strikes[source]
-            self._shunned[source] = now + self._config.shun
-            self._fetches.lost(source, now)
 
     def _emit_closed(self, each: EpochSet) -> None:
         origins = len({rumour.origin for rumour in each.inside.values()})

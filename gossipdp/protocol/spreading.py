@@ -102,8 +102,9 @@ class Spreading:
         *,
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
+        shuns: Callable[[bytes, float], bool],
     ) -> None:
-        self._config, self._membership, self._progress = config, membership, progress
+        self._config, self._membership, self._progress, self._shuns = config, membership, progress, shuns
         self._random, self._outputs = random, outputs
         self.applied: Callable[[], None]
         self.refounded: Callable[[], None]
@@ -118,6 +119,7 @@ class Spreading:
             sign=sign,
             verify=verify,
             knows=membership.members.__contains__,
+            shuns=shuns,
             now=now,
         )
         self._turns = Turns()
@@ -127,11 +129,13 @@ class Spreading:
         self._fingerprinted = (0, 0)
         """the epoch of which a fingerprint is being taken, and that of the chunks so far"""
         self._newest: dict[bytes, int] = {}
-        """the network's clock at the last increment of each other that was applied"""
+        """the network's clock at the last increment that was applied of each other who is there"""
         self._since = self._before_last = 0
         """the network's clock at the own round before this one, and at the one before that"""
         self.model: Model | None = None
         self._live: list[bytes] = []
+        self._heard: list[bytes] = []
+        """of them those who are not set aside"""
         self._lives: dict[bytes, int] = {}
         self._now, self._clock = now, 0
         self._round: _Round | None = None
@@ -322,19 +326,22 @@ class Spreading:
             self._lives[member.id] = member.incarnation
         if before is not None and before < member.incarnation:
             self._rumours.link_down(member.id, now)  # that life has forgotten what was under way
-        self._follow(now)
+        self.follow(now)
 
     def link_down(self, peer: bytes, now: float) -> None:
         """The transport has lost its link to `peer`."""
         self._rumours.link_down(peer, now)
-        self._follow(now)
+        self.follow(now)
 
-    def _follow(self, now: float) -> None:
+    def follow(self, now: float) -> None:
+        """Who is there, or who is set aside, may have changed."""
         members = self._membership
         live = [member.id for member in members.alive() if members.reaches(member.id)]
-        if live != self._live:
-            self._live, self._now = live, now
-            self._rumours.neighbours(live, now)
+        heard = [peer for peer in live if not self._shuns(peer, now)]
+        if (live, heard) != (self._live, self._heard):
+            self._live, self._heard, self._now = live, heard, now
+            self._newest = {peer: self._newest[peer] for peer in live if peer in self._newest}
+            self._rumours.neighbours(heard, now)
             self._hear()
 
     def timer(self) -> float | None:
@@ -345,7 +352,7 @@ class Spreading:
 
     def handle_timer(self, now: float) -> None:
         self._now = now
-        self._follow(now)
+        self.follow(now)
         self._rumours.handle_timer(now)
         self._hear()
 
@@ -390,8 +397,8 @@ class Spreading:
         while self._news.events:
             event = self._news.events.popleft()
             match event:
-                case RumourReceived(_, rumour, parts):
-                    self._applying.take(rumour, parts)
+                case RumourReceived(name, rumour, parts):
+                    self._applying.take(rumour, parts, partial(self._rumours.applied, name))
                 case RumourVoided(origin, _, received):
                     self._outputs.emit(UpdateRefused(origin, "void"))
                     if not all(parts for _, parts in received):
@@ -446,7 +453,7 @@ class Spreading:
     def _compare_foundings(self) -> None:
         """Of states that go back to different foundings, that of most counts, of as many the later."""
         said, own = self._rumours.bases, self._rumours.base
-        if self.model is None or self._held or len(said) < min(QUORUM, len(self._live)):
+        if self.model is None or self._held or len(said) < min(QUORUM, len(self._heard)):
             return
         counts = Counter([own, *(base for base in said.values() if base != NO_BASE)])
         greatest = max(counts, key=lambda base: (counts[base], base))

@@ -16,6 +16,8 @@ __all__ = ["Tempo"]
 DECAY: Final = 0.8
 """what earlier exchanges count for in the mean of log seconds a chunk: a slow partner among many moves it little, a
 network that has slowed down does"""
+RATED: Final = 2.0
+"""an exchange that takes less than so many times what it owes to its rate is as fast as that lets it be"""
 MARGIN: Final = 2.0
 """patience relative to the time of an answer"""
 MOST: Final = 8.0
@@ -36,8 +38,11 @@ class Tempo:
         """Seconds a chunk takes; infinite while that is not known."""
         return math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace)
 
-    def exchanged(self, chunks: int, duration: float) -> None:
-        """An exchange has mixed so many chunks in so many seconds."""
+    def exchanged(self, chunks: int, duration: float, owed: float = 0.0) -> None:
+        """An exchange has mixed so many chunks in so many seconds, of which it owed so many to its agreed rate: mostly
+        these tell nothing of the next one, at another rate, and are a measure only as long as there is none."""
+        if duration < RATED * owed and not math.isnan(self._log_pace):
+            return
         latest = math.log(duration / chunks)
         before = latest if math.isnan(self._log_pace) else self._log_pace
         self._log_pace = DECAY * before + (1.0 - DECAY) * latest

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Final
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
@@ -23,10 +24,14 @@ from gossipdp.protocol.freezing import HASH, TransferConfig, signed_part
 from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest, StateSample
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.plausibility import Judge
+from gossipdp.protocol.progress import LARGEST
 from gossipdp.protocol.schema import MOST, MOST_EXACT, Schema, chunk_parameters
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Joiner"]
+
+MOST_ROUNDS: Final = 1 << 31
+"""of a state"""
 
 
 def _hash_of(hashes: bytes, chunk: int) -> bytes:
@@ -75,8 +80,8 @@ class Joiner:
         self._snapshot = 0
         self._missing: set[int] = set()
         self._flow = Flow(config.window, config.chunk, config.silence)
-        self._working: dict[int, tuple[bytes, int]] = {}
-        """chunk: source and transfer it came from"""
+        self._working: dict[int, bytes] = {}
+        """chunk: the source it came from"""
         self._sought_at = self._requested_at = 0.0
         self._retry_at: float | None = None
         self._failures = self._denials = 0
@@ -134,13 +139,21 @@ class Joiner:
             case StateChunk(_, snapshot, chunk, asking):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._flow.came(chunk, asking, now)
-                    self._working[chunk] = source, self._transfer
+                    self._working[chunk] = source
+                    self._judge.came(chunk, self._transfer)
                     self._outputs.ask(self._take(chunk, buffers[0], _hash_of(self._hashes, chunk)))
 
     def _begin(self, manifest: StateManifest, buffers: list[Buffer], now: float) -> None:
         if self._fetching:
             return
         assert self.source is not None
+        if manifest.settings != self._settings:
+            # First of all, for what a manifest looks like follows from the settings: nobody is blamed for its own.
+            self.mismatch = "settings"
+            return self._abandon("settings", now)
+        if manifest.clock > LARGEST or manifest.rounds > MOST_ROUNDS:
+            # Others could not read what is said by whoever took this over, and nor may its source have made it up.
+            return self._abandon("clock", now)
         if len(buffers) != 3 + self._exact:
             return self._distrust("manifest", now)
         schema_bytes, hashes, signature, *rest = (bytes(buffer) for buffer in buffers)
@@ -163,9 +176,6 @@ class Joiner:
         if schema.size > self._config.max_parameters:
             self.mismatch = "size"
             return self._abandon("size", now)
-        if manifest.settings != self._settings:
-            self.mismatch = "settings"
-            return self._abandon("settings", now)
         if self.schema is not None and self.schema.digest != schema.digest:
             return self._distrust("schema", now)
         if self.schema is None:
@@ -176,7 +186,8 @@ class Joiner:
         assert self.manifest is not None
         if summary is not None:
             self.manifest, self.summary = manifest, summary
-            self._missing = {chunk for chunk in range(chunks) if self._here.get(chunk) != _hash_of(hashes, chunk)}
+            kept = {chunk for chunk, here in self._here.items() if here == _hash_of(hashes, chunk)}
+            self._missing = set(range(chunks)) - kept | self._working.keys()
         elif manifest.clock < self.manifest.clock:
             self.manifest = manifest  # a patchwork is as old as its oldest part
         self._failures = 0
@@ -184,7 +195,14 @@ class Joiner:
         self._fetching = True
         self._flow.begin(now)
         self._judge.summon(self._transfer, self.source, manifest, sorted(self._missing), self._members)
-        self._ask(now)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        if self._complete:
+            self.source, self._fetching = None, False
+            self._settle(now)
+        elif self._fetching:
+            self._ask(now)
 
     def _ask(self, now: float) -> None:
         wanted = self._flow.ask(self._missing - self._working.keys(), len(self._working), now)
@@ -194,26 +212,22 @@ class Joiner:
     def adopted(self, job: jobs.Adopt | jobs.Resync, result: jobs.Checked, now: float) -> None:
         """The result of the job that takes a chunk in."""
         chunk = job.chunk
-        source, transfer = self._working.pop(chunk)
+        source = self._working.pop(chunk)
         if not result.finite:
+            self._judge.lost(chunk)
             self._outputs.emit(UpdateRefused(source, "hash"))
             if source == self.source:
                 self._abandon("hash", now)
-            elif self._fetching:
-                self._ask(now)
+            else:
+                self._go_on(now)
             return
         self._here[chunk] = job.hash
         if not self._exact or job.hash == _hash_of(self._hashes, chunk):
             self._missing.discard(chunk)
-        self._judge.taken(chunk, transfer)
         assert self.schema is not None and self.manifest is not None
         of = len(self._hashes) // HASH
         self._outputs.emit(TransferProgress(source, of - len(self._missing), of))
-        if self._complete:
-            self.source, self._fetching = None, False
-            self._settle(now)
-        elif self._fetching:
-            self._ask(now)
+        self._go_on(now)
 
     def compared(self, result: jobs.Compared | None, now: float) -> None:
         """The result of a Compare."""
@@ -228,6 +242,8 @@ class Joiner:
         for source, chunks in refused.items():
             self.refusals[source] = "implausible"
             self._missing |= chunks
+            for chunk in chunks:
+                del self._here[chunk]
         if refused:
             self._denials += 1
             self._retry_at = now + min(60.0, 2.0**self._denials) * (1.0 + self._random.random())

@@ -1,8 +1,11 @@
 """The table of members: what this peer believes of each, and what it saw of each itself.
 
 A record overrides another by its pair (incarnation, refutation), at equal pairs by its state: left, failed, suspect,
-alive (SWIM section 4.2). Only a member itself raises its pair, so old gossip resurrects nobody. The table is bounded:
-the longest dead make room for the living, and the dead are forgotten in time. No message and no timer is here.
+alive (SWIM section 4.2). Only a member itself raises its pair, so old gossip resurrects nobody. Records are not signed,
+and a liar could say a pair that a member never had, with which it would be dead to all. But what it answers when asked
+itself, later than the record came, is of now: if that has an earlier pair, the record was forged, and its like are no
+longer heard from others. The table is bounded: the longest dead make room for the living, and the dead are forgotten in
+time. No message and no timer is here.
 """
 
 from __future__ import annotations
@@ -74,6 +77,10 @@ class View:
         self.dead: dict[bytes, float] = {}
         self.outbound: dict[bytes, None] = {}
         self.suspected: dict[bytes, Suspicion] = {}
+        self._raised: dict[bytes, float] = {}
+        """when the pair of each became what it is"""
+        self._forged: dict[bytes, tuple[int, int]] = {}
+        """the latest pair that a member itself has disproved"""
         self.remembered: dict[bytes, str] = {}
         """where members of an earlier life were to be dialled"""
         self.refused = 0
@@ -156,6 +163,8 @@ class View:
             record = replace(record, accusers=())
         self.members[peer], self._alive, self.changed = record, None, now
         self.buckets.put(record)
+        if before is None or _pair(before) != _pair(record):
+            self._raised[peer] = now
         live = record.state in LIVE
         if before is None:
             insort(self._ids, peer)
@@ -178,6 +187,19 @@ class View:
             # With so few left, each that comes or goes changes how long all suspicions last.
             self._verdict_at = None
         return before
+
+    def disproves(self, record: Member, asked: float) -> bool:
+        """Does a member's own word, in answer to what was `asked` then, show that what is believed of it was forged?"""
+        known = self.members.get(record.id)
+        if known is None or _pair(record) >= _pair(known) or asked <= self._raised[record.id]:
+            return False
+        self._forged[record.id] = max(_pair(known), self._forged.get(record.id, _pair(known)))
+        return True
+
+    def disproved(self, record: Member) -> bool:
+        """Has the member itself shown that this, which another says of it, is forged?"""
+        known = self.members.get(record.id)
+        return known is not None and _pair(known) < _pair(record) <= self._forged.get(record.id, _pair(known))
 
     def room_for(self, record: Member) -> bytes | None:
         """Who had to go for a member not known so far: b"" if nobody; None if there is no room, which is counted."""
@@ -207,8 +229,9 @@ class View:
     def _remove(self, peer: bytes) -> None:
         self.buckets.drop(peer)
         del self.members[peer], self.dead[peer], self._ids[bisect_left(self._ids, peer)]
-        self.seen.pop(peer, None)
-        self.lost.pop(peer, None)
+        del self._raised[peer]
+        for table in (self.seen, self.lost, self._forged):
+            table.pop(peer, None)
 
     # -- suspicion ----------------------------------------------------------------------------------------------
 
@@ -282,6 +305,10 @@ class View:
 def overrides(new: Member, old: Member) -> bool:
     """Later pair first; at equal pairs left > failed > suspect > alive (SWIM section 4.2)."""
     return (new.incarnation, new.refutation, new.state) > (old.incarnation, old.refutation, old.state)
+
+
+def _pair(member: Member) -> tuple[int, int]:
+    return member.incarnation, member.refutation
 
 
 def _put(members: dict[bytes, None], peer: bytes, inside: bool) -> None:

@@ -196,6 +196,20 @@ MUTATIONS = (
         "    return 1.0",
     ),
     Mutation(
+        "open-until-the-first-step",
+        "who has not stepped yet is moved as far as a partner says",
+        PAIRWISE,
+        "NORM_SHARE * math.sqrt(",
+        "2.0**30 * math.sqrt(",
+    ),
+    Mutation(
+        "round-without-end",
+        "each exchange of a round has a bound, and all together have none",
+        PAIRWISE,
+        "        self._brought[chunk] += share * distance\n",
+        "",
+    ),
+    Mutation(
         "share-not-shared",
         "the initiator mixes all of a chunk that the responder clipped",
         PAIRWISE,
@@ -206,8 +220,8 @@ MUTATIONS = (
         "bound-of-today",
         "an ACK is measured by a bound learned after the partner was told another",
         PAIRWISE,
-        "if job.share > _share(opened.told, norm2) * SHARE_TOLERANCE:",
-        "if job.share > _share(self._bound(job.key.chunk), norm2) * SHARE_TOLERANCE:",
+        "_share(opened.told, norm2) * SHARE_TOLERANCE",
+        "_share(self._bound(job.key.chunk), norm2) * SHARE_TOLERANCE",
         "tests/protocol/test_exchange.py",
     ),
     Mutation(
@@ -429,7 +443,7 @@ MUTATIONS = (
         "denied-is-struck",
         "a source is struck on the word of a witness, who may be the liar",
         CONDUCT,
-        "case UpdateRefused(peer, reason) if reason not in EXCUSED:",
-        "case UpdateRefused(peer, reason):",
+        "if reason not in EXCUSED and (reason",
+        "if (reason",
     ),
 )

@@ -61,6 +61,20 @@ MUTATIONS = (
         "        elif False:\n",
     ),
     Mutation(
+        "forged-for-ever",
+        "a record that was forged stands against what the member itself says",
+        MEMBERSHIP,
+        "            if record.id == source and self._view.disproves(record, asked):\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "earlier-life-disproves",
+        "what an earlier life said late stands against a later one",
+        VIEW,
+        "asked <= self._raised[record.id]:",
+        "False:",
+    ),
+    Mutation(
         "dials-once",
         "seeds are dialled once only",
         MEMBERSHIP,

@@ -42,7 +42,7 @@ MUTATIONS = (
         "a rumour is believed without its origin's signature",
         RUMOURS,
         "        if not self._verify(rumour.origin, name, rumour.signature):\n"
-        '            return self._strike(source, "signature", now)\n',
+        '            return self._strike(source, "signature")\n',
         "",
     ),
     Mutation(
@@ -177,7 +177,8 @@ MUTATIONS = (
         "summary-unsigned",
         "what is said to be inside a state is believed without its origins' signatures",
         RUMOUR_SUMMARY,
-        "        if not verify(rumour.origin, name_of(rumour, run), rumour.signature):\n            return None\n",
+        "    if not all(verify(rumour.origin, name, rumour.signature) for name, rumour in named.items()):\n"
+        "        return None\n",
         "",
     ),
     Mutation(

@@ -97,6 +97,20 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "numbered-anew",
+        "a source that was started again gives its snapshots the numbers of its earlier life",
+        FREEZING,
+        "self._numbers = incarnation << 32",
+        "self._numbers = 0",
+    ),
+    Mutation(
+        "denied-and-kept",
+        "chunks of a state that was denied count as here if the next source has the same",
+        TRANSFER,
+        "                del self._here[chunk]\n",
+        "                pass\n",
+    ),
+    Mutation(
         "source-never-given-up",
         "a joiner waits for ever for a source that has fallen silent",
         TRANSFER,
@@ -120,10 +134,10 @@ MUTATIONS = (
     ),
     Mutation(
         "heir-unaware",
-        "the blocks of a member that leaves pass to nobody's set",
+        "the blocks of a member that leaves pass to nobody",
         OWNERS,
-        "            self._sets[heir] |= 1 << block\n",
-        "            self._sets[heir] |= 0\n",
+        "sorted(self._numbers) if len(left) else ():",
+        "():",
     ),
     Mutation(
         "old-life-speaks",

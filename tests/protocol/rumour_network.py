@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from random import Random
 
+from gossipdp.protocol.conduct import Conduct
 from gossipdp.protocol.events import (
     EpochClosed,
     EpochDiverged,
@@ -20,6 +21,7 @@ from gossipdp.protocol.events import (
     UpdateRefused,
 )
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.rumour_header import name_of
 from gossipdp.protocol.rumours import Rumours, RumoursConfig
 
@@ -41,6 +43,8 @@ class Host:
     def __init__(self, net: Net, number: int, incarnation: int) -> None:
         self.net, self.id, self.incarnation = net, peer(number), incarnation
         self.out = Outputs()
+        self.conduct = Conduct(QuarantineConfig(), self.id, Outputs(), lambda peer: True)
+        self.out.listener = self.conduct.heard
         self.machine = Rumours(
             net.config,
             self.id,
@@ -50,6 +54,7 @@ class Host:
             sign=lambda data: signature(self.id, data),
             verify=verify,
             knows=lambda origin: origin in net.known,
+            shuns=lambda source, now: net.strict and self.conduct.shuns(source, now),
             now=net.now,
         )
         self.applied: Counter[bytes] = Counter()
@@ -61,12 +66,16 @@ class Host:
 
 
 class Net:
-    """delay: seconds, drawn anew for each message (`ordered`: but none overtakes another on its way between two)."""
+    """delay: seconds, drawn anew for each message (`ordered`: but none overtakes another on its way between two).
+    strict: who is proven at fault is set aside."""
 
-    def __init__(self, count, seed, *, delay=(0.01, 0.05), loss=0.0, repeat=0.0, ordered=True, rate=0.0, **config):
+    def __init__(
+        self, count, seed, *, delay=(0.01, 0.05), loss=0.0, repeat=0.0, ordered=True, rate=0.0, strict=True, **config
+    ):
         self.config = RumoursConfig(**({"span": 100, "sync": 2.0, "again": 1.0, "patience": 1.5, "wait": 0.5} | config))
         self.seed, self.random, self.now = seed, Random(seed), 0.0
         self.delay, self.loss, self.repeat, self.ordered, self.rate = delay, loss, repeat, ordered, rate
+        self.strict = strict
         self.known = set()
         self.hosts: dict[bytes, Host] = {}
         self.sides: dict[bytes, int] = {}
@@ -113,10 +122,17 @@ class Net:
     def tell(self):
         """Membership's view, as it is when things have settled."""
         for host in [*self.hosts.values()]:
-            side = self.sides.get(host.id, 0)
-            live = [other for other in self.hosts if self.sides.get(other, 0) == side]
-            host.machine.neighbours(live, self.now)
-            self.drain(host)
+            self.follow(host)
+
+    def follow(self, host):
+        side = self.sides.get(host.id, 0)
+        live = [
+            other
+            for other in self.hosts
+            if self.sides.get(other, 0) == side and not (self.strict and host.conduct.shuns(other, self.now))
+        ]
+        host.machine.neighbours(live, self.now)
+        self.drain(host)
 
     def cut(self, sides):
         """`sides`: of each host a number; those with another are not reached."""
@@ -175,6 +191,7 @@ class Net:
             host.events.append(event)
             if isinstance(event, RumourReceived):
                 host.applied[event.name] += 1
+                host.machine.applied(event.name)
             elif isinstance(event, RumourVoided):
                 for rumour, _ in event.received:
                     host.applied[name_of(rumour, self.config.run)] -= 1
@@ -212,6 +229,8 @@ class Net:
         if host is not None and source in self.hosts and self.sides.get(source, 0) == self.sides.get(to, 0):
             host.machine.receive(message, buffers, source, self.now)
             self.drain(host)
+            if host.conduct.judge(self.now):
+                self.follow(host)
 
     # -- what must hold ---------------------------------------------------------------------------------------
 

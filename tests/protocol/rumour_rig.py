@@ -7,9 +7,12 @@ from random import Random
 from rumour_network import peer, signature, verify
 
 from gossipdp.protocol import wire
+from gossipdp.protocol.conduct import Conduct
+from gossipdp.protocol.events import RumourReceived
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.rumour_header import make, name_of
-from gossipdp.protocol.rumour_messages import Rumour, RumourPart
+from gossipdp.protocol.rumour_messages import NO_RUN, Rumour, RumourPart
 from gossipdp.protocol.rumours import Rumours, RumoursConfig
 
 ME, STRANGER = peer(0), peer(99)
@@ -17,11 +20,14 @@ EPOCH, SPAN = 7, 100
 
 
 class Rig:
-    """The machine of peer 0 with three neighbours and some further members, in epoch 7."""
+    """The machine of peer 0 with three neighbours and some further members, in epoch 7. applies: what is handed out is
+    applied at once."""
 
-    def __init__(self, members=4, **config):
-        self.now = 0.0
+    def __init__(self, members=4, *, applies=True, **config):
+        self.now, self.applies = 0.0, applies
         self.out = Outputs()
+        self.conduct = Conduct(QuarantineConfig(), ME, Outputs(), lambda peer: True)
+        self.out.listener = self.conduct.heard
         self.members = {peer(number) for number in range(members)}
         self.machine = Rumours(
             RumoursConfig(**({"span": SPAN, "sync": 1e9, "again": 4.0, "patience": 6.0} | config)),
@@ -32,6 +38,7 @@ class Rig:
             sign=lambda data: signature(ME, data),
             verify=verify,
             knows=lambda origin: origin in self.members,
+            shuns=self.conduct.shuns,
             now=0.0,
         )
         self.machine.advance(EPOCH * SPAN, 0.0)
@@ -58,6 +65,11 @@ class Rig:
 
     def say(self, source, message, *buffers):
         self.machine.receive(message, buffers, source, self.now)
+        for event in self.out.events if self.applies else ():
+            if isinstance(event, RumourReceived):
+                self.machine.applied(event.name)
+        if self.conduct.judge(self.now):
+            self.machine.neighbours(self.members - {*self.conduct.aside(self.now)}, self.now)
 
     def wait(self, seconds):
         until = self.now + seconds
@@ -77,16 +89,25 @@ class Told:
     """A rumour as its origin made it."""
 
     def __init__(
-        self, origin, *, sequence=0, epoch=EPOCH, incarnation=1, parts=(b"one", b"two", b"six"), by=None, **kw
+        self,
+        origin,
+        *,
+        sequence=0,
+        epoch=EPOCH,
+        incarnation=1,
+        parts=(b"one", b"two", b"six"),
+        by=None,
+        run=NO_RUN,
+        **kw,
     ):
         fields = {"weight": 0.5, "clock": epoch * SPAN, "samples": 10} | kw
         draft = Rumour(
             origin, incarnation, epoch, sequence, fields["weight"], fields["clock"], fields["samples"], 1, 1, bytes(32),
-            bytes(64),
+            bytes(64), run=run,
         )  # fmt: skip
         self.parts = list(parts)
-        self.header, self.table = make(draft, self.parts, b"", lambda data: signature(by or origin, data))
-        self.name = name_of(self.header, b"")
+        self.header, self.table = make(draft, self.parts, run, lambda data: signature(by or origin, data))
+        self.name = name_of(self.header, run)
 
 
 def publish(rig, payload=b"payload", clock=EPOCH * SPAN):

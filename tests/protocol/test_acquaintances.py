@@ -1,4 +1,4 @@
-"""Who has wasted time is left alone for as long, and longer at each time in a row, as long as there is anybody else."""
+"""Who has wasted time is left alone for at least as long, and longer at each time in a row, while others are there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def wait(*exchanges, pace=1.0):
     """Seconds that A is left alone after these (chunks, seconds) in a row."""
     known = Acquaintances()
     for chunks, seconds in exchanges:
-        known.parted(A, chunks, seconds, pace, 100.0)
-    return next(n / 100 for n in range(100 * 70) if not known.left_alone([A, B], 100.0 + n / 100))
+        known.parted(A, chunks, seconds, pace * chunks if chunks else 0.0, 100.0)
+    return next(n / 100 for n in range(100 * 700) if not known.left_alone([A, B], 100.0 + n / 100))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ def wait(*exchanges, pace=1.0):
         ([(2, 11.0)], 3.0),
         ([(2, 11.0)] * 4, 3.0),  # it is slow, and gets somewhere
         ([(0, 3.0), (2, 11.0), (0, 3.0)], 3.0),
+        ([(0, 600.0)], 600.0),  # longer than anybody is left alone for what was before
+        ([(2, 608.0)] * 2, 600.0),
     ],
 )
 def test_wasted_time_is_left_alone_for(exchanges, seconds):
@@ -46,9 +48,9 @@ def test_while_nobody_knows_how_long_a_chunk_takes_only_nothing_is_a_waste():
 
 def test_nobody_is_left_alone_if_it_is_everybody():
     known = Acquaintances()
-    known.parted(A, 0, 5.0, 1.0, 0.0)
+    known.parted(A, 0, 5.0, 0.0, 0.0)
     assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
-    known.parted(B, 0, 5.0, 1.0, 0.0)
+    known.parted(B, 0, 5.0, 0.0, 0.0)
     assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
 
 
@@ -72,6 +74,6 @@ def test_the_one_heard_of_longest_ago_makes_room(monkeypatch):
     for peer in (A, B, A, C):
         known.met(peer, 1)
         known.accepted(peer, 9)
-        known.parted(peer, 0, 5.0, 1.0, 0.0)
+        known.parted(peer, 0, 5.0, 0.0, 0.0)
     assert known.meets(1) == {A, C} and not known.dealt_with(B, 9)
     assert set(known.left_alone([A, B, C], 1.0)) == {A, C}

@@ -60,6 +60,7 @@ class Node:
         self.algorithm = Pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
+        self.algorithm._step[:] = 10.0 * math.sqrt(SIZE)  # so that nothing is clipped
         self.id = me.id
         self.averaging = Averaging(
             config or configured(),
@@ -150,6 +151,22 @@ def test_wanted_exchange_is_offered_accepted_and_done():
         assert [event.distance for event in node.of(ExchangeEnded)] == [node.distance], "the last chunk is short"
     assert [event.initiator for event in nodes[A.id].of(ExchangeStarted)] == [True]
     np.testing.assert_allclose(nodes[A.id].algorithm.ledger.a, nodes[B.id].algorithm.ledger.a, atol=0.2)
+
+
+def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pace():
+    nodes, now = network(A, B, C, config=configured(rate=125e3)), 0.0
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    for one in (a, b):
+        one._tempo.exchanged(1, 1e-4)
+    a.want(1, now)
+    while not (a.satisfied and b.at_rest):
+        pump({A.id: nodes[A.id], B.id: nodes[B.id]}, now, drop=lambda envelope: envelope.to == C.id)
+        if not a.satisfied:
+            now = a.timer()
+            a.handle_timer(now)
+    assert now > 4 * acquaintances.SLOW * 3 * 1e-4, "far slower than usual"
+    for one, other in ((a, B), (b, A)):
+        assert not one._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
 
 
 def test_first_chunk_rotates_from_exchange_to_exchange():

@@ -176,6 +176,20 @@ def test_what_is_no_list_names_nothing(parts: tuple[bytes, ...]) -> None:
     assert unpack(parts) == []
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [Run(0, PLACES, ())] * 256,
+        [Run(0, PLACES, ()), Run(7, 1, ())],
+        [Run(7, 1, (5,)), Run(7, 1, (6,))],
+        [Run(8, 8, ()), Run(0, 9, ())],
+    ],
+)
+def test_a_list_that_names_a_place_twice_is_none(runs: list[Run]) -> None:
+    """A few bytes of it would have the whole view compared again and again."""
+    assert unpack(pack(runs)) == []
+
+
 @given(st.lists(st.binary(min_size=4, max_size=256), max_size=8))
 def test_any_bytes_are_a_list_or_none_and_harm_nobody(parts: list[bytes]) -> None:
     table = Table(*map(record, range(30)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.conduct import EXCUSED, GARBLED, Conduct
+from gossipdp.protocol.conduct import EXCUSED, GARBLED, SIGNED, Conduct
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, MessageDropped, OfferRefused, Struck, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.quarantine import QuarantineConfig
@@ -40,6 +40,12 @@ def test_refused_update_is_a_strike_and_the_second_sets_aside(rig, reason):
     assert rig.told(1.0, UpdateRefused(BAD, reason)) == [Struck(BAD, reason, 2, 10.0)]
     assert rig.conduct.shuns(BAD, 1.0) and rig.conduct.aside(1.0) == [BAD] and not rig.conduct.shuns(OTHER, 1.0)
     assert not rig.conduct.shuns(BAD, 11.0)
+
+
+@pytest.mark.parametrize("reason", sorted(SIGNED))
+def test_later_software_may_sign_what_is_not_known_here_and_that_is_no_strike(rig, reason):
+    assert not any(rig.told(float(now), UpdateRefused(NEWER, reason)) for now in range(9))
+    assert rig.told(9.0, UpdateRefused(NEWER, "payload")) == [Struck(NEWER, "payload", 1, 0.0)]
 
 
 @pytest.mark.parametrize("reason", sorted(EXCUSED))

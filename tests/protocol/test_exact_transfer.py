@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_transfer import CHUNKS, CONFIG, SCHEMA, SETTINGS, A, B, Giver, Taker, carry, signature
 
 from gossipdp.algorithms.epidemic import Epidemic
-from gossipdp.protocol import jobs
+from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import TransferProgress
 from gossipdp.protocol.freezing import Source
 from gossipdp.protocol.messages import StateChunk, StateManifest, StateRequest
@@ -17,6 +18,7 @@ from gossipdp.protocol.schema import MOST_EXACT, chunk_parameters
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.turns import Turns
 
+C = b"c" * 32
 EXACT = dataclasses.replace(CONFIG, exact=True)
 
 
@@ -44,7 +46,7 @@ class ExactGiver(Giver):
         self.a = self.algorithm.ledger.a
         self.a[:] = np.random.default_rng(7).standard_normal(SCHEMA.size)
         self.shared = Shared(inside)
-        self.source = Source(EXACT, self.outputs, lambda data: signature(peer, data), self.shared)
+        self.source = Source(EXACT, self.outputs, lambda data: signature(peer, data), self.shared, incarnation=1)
 
 
 class ExactTaker(Taker):
@@ -156,6 +158,62 @@ def test_what_is_inside_is_signed(mangled):
 
     carry(taker, {A: giver}, mangle=mangle)
     assert (A, "manifest") in taker.refused and not taker.joiner.busy
+
+
+def test_source_of_another_algorithm_has_other_settings_and_is_no_liar():
+    giver, taker = Giver(A), ExactTaker()
+    giver.model = dataclasses.replace(giver.model, settings=b"other settings..")
+    taker.seek(A)
+    carry(taker, {A: giver})
+    assert taker.joiner.mismatch == "settings" and not taker.refused
+
+
+def test_state_that_was_denied_is_fetched_and_judged_anew_though_it_is_the_same():
+    giver, witness, taker, said = ExactGiver(A), ExactGiver(B), ExactTaker(), []
+    giver.a *= -1.0
+    witness.algorithm._step[:] = 1e-3
+
+    def sampled():
+        while witness.outputs.jobs:
+            job = witness.outputs.jobs.popleft()
+            witness.source.sampled(witness.algorithm.run(job), witness.model)
+
+    witness.work = sampled
+    for attempt in range(3):
+        now = 1e3 * attempt
+        taker.joiner.handle_timer(now)
+        taker.seek(A, now=now)
+        taker.seek(A, B, now=now)
+        carry(taker, {A: giver, B: witness}, now, mangle=lambda envelope: said.append(envelope.message) or envelope)
+        assert taker.refused == [(A, "implausible")] * (attempt + 1) and not taker.joiner.done
+    assert len([message for message in said if isinstance(message, StateChunk)]) == 3 * CHUNKS
+
+
+def test_state_of_which_every_chunk_is_here_already_is_taken_at_once_and_nobody_is_asked_for_nothing():
+    """The third has of each chunk what the first or the second had."""
+    first, second, third, taker = ExactGiver(A), ExactGiver(B), ExactGiver(C), ExactTaker()
+    first.a[-1] += 1.0
+    second.a[5] += 1.0
+
+    def but_the_last(envelope):
+        return None if getattr(envelope.message, "chunk", 0) == CHUNKS - 1 else envelope
+
+    def the_last_alone(envelope):
+        if not isinstance(envelope.message, StateChunk):
+            return envelope
+        payload = second.source._snapshot.chunks[CHUNKS - 1].payload
+        return envelope._replace(frames=wire.encode(replace(envelope.message, chunk=CHUNKS - 1), [payload]))
+
+    for giver, mangle, now in ((first, but_the_last, 0.0), (second, the_last_alone, 1e3)):
+        taker.seek(giver.id, now=now)
+        carry(taker, {giver.id: giver}, now, mangle=mangle)
+        taker.joiner.gone(giver.id, now)
+        taker.joiner.handle_timer(now + 500.0)
+    assert taker.joiner._missing == {0} and not taker.joiner.done
+    taker.seek(C, now=2e3)
+    taker.seek(B, C, now=2e3)
+    carry(taker, {C: third}, 2e3)
+    assert taker.joiner.done and same_bits(taker, third) and not taker.refused
 
 
 def test_a_chunk_of_an_exact_state_fits_one_message():

@@ -3,6 +3,7 @@ message, an end at each chunk boundary. Whatever happens, both have mixed a chun
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import pairwise
 
@@ -49,6 +50,7 @@ class Side:
         rng = np.random.default_rng(seed)
         self.algorithm.ledger.a[:] = rng.standard_normal(CHUNKS * WIDTH) * spread
         self.algorithm.range[:] = spread
+        self.algorithm._step[:] = 10.0 * spread * math.sqrt(WIDTH)  # so that nothing is clipped
         self.start = self.algorithm.ledger.a.copy()
         self.events, self.alive, self.mixed = [], True, []
 

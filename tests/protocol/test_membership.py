@@ -809,8 +809,67 @@ def test_members_that_come_and_go_do_not_keep_the_others_from_being_probed() -> 
                 if number > 4:
                     waited.append(due - probed[envelope.to])
                     probed[envelope.to] = due
-                peer.hear(Pong(envelope.message.sequence, (record(number),)), number, due)
+                said = record(number, refutation=refutation if number <= 4 else 0)
+                peer.hear(Pong(envelope.message.sequence, (said,)), number, due)
     assert max(waited) <= 2 * 12 * LAN.probe_interval and max(60.0 - probed[peer_id(n)] for n in range(5, 13)) <= 24.0
+
+
+# -- records that were forged ---------------------------------------------------------------------------------------
+
+TOP = 0xFFFF_FFFF
+
+
+def test_member_that_another_calls_dead_in_a_life_it_never_had_lives_again_once_it_is_asked() -> None:
+    for pair in ((TOP, 0), (2, 0), (1, TOP), (1, 7)):
+        for state in (A, S, F, L):
+            peer, forged = Peer(record(0)), record(2, incarnation=pair[0], refutation=pair[1], state=state)
+            peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+            peer.hear(Ping(2, (record(1), forged)), 1, 1.0)
+            assert peer.state_of(2) == state
+            asked = [e.message for e in peer.hear(Ping(3, (record(2),)), 2, 2.0) if isinstance(e.message, Ping)]
+            if state == A:
+                asked = [e.message for e in peer.run_to(20.0) if isinstance(e.message, Ping) and e.to == peer_id(2)]
+            peer.hear(Pong(asked[-1].sequence, (record(2),)), 2, 20.0)
+            assert peer.membership.members[peer_id(2)] == record(2), "it says so itself, by now"
+            peer.hear(Ping(4, (record(1), forged)), 1, 20.5)
+            assert peer.membership.members[peer_id(2)] == record(2)
+
+
+def test_later_life_is_believed_though_later_ones_were_forged_before() -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    peer.hear(Ping(2, (record(1), record(2, incarnation=TOP, state=L))), 1, 1.0)
+    [asked] = [e.message for e in peer.hear(Ping(3, (record(2),)), 2, 2.0) if isinstance(e.message, Ping)]
+    peer.hear(Pong(asked.sequence, (record(2),)), 2, 2.1)
+    peer.hear(Ping(4, (record(2, incarnation=2),)), 2, 3.0)
+    assert peer.membership.members[peer_id(2)] == record(2, incarnation=2)
+    peer.hear(Ping(5, (record(1), record(2, incarnation=2, state=F))), 1, 4.0)
+    assert peer.state_of(2) == F, "what others say of this life counts"
+
+
+def test_late_answer_of_an_earlier_life_disproves_nothing() -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    [asked] = [e.message for e in peer.run_to(3.0) if isinstance(e.message, Ping) and e.to == peer_id(2)][:1]
+    peer.hear(Ping(2, (record(1), record(2, incarnation=2))), 1, 3.1)
+    peer.hear(Pong(asked.sequence, (record(2),)), 2, 3.2)
+    assert peer.membership.members[peer_id(2)] == record(2, incarnation=2)
+
+
+@pytest.mark.parametrize("pair", [(TOP, 0), (1, TOP)])
+def test_forged_death_is_told_everywhere_and_the_victim_lives_on_everywhere(pair: tuple[int, int]) -> None:
+    network = Network(LAN, seed=5)
+    for number in range(6):
+        network.start(number, [0] if number else [])
+    network.run(20.0)
+    forged = record(2, incarnation=pair[0], refutation=pair[1], state=L if pair[0] > 1 else F)
+    for number in (0, 1, 3, 4, 5):
+        network.peers[number].hear(Ping(9, (record(1), forged)), 1, network.now)
+        network._drain(number)
+    network.run(40.0)
+    for number, peer in network.peers.items():
+        victim = peer.membership.members[peer_id(2)]
+        assert (victim.state, victim.incarnation) == (A, 1) and victim.refutation < TOP, number
 
 
 # -- bounds and determinism (I9, I12) ------------------------------------------------------------------------------
@@ -841,6 +900,16 @@ def test_flood_of_member_messages_leaves_bounded_tables() -> None:
     assert len(membership._prober.sent) <= 256 and len(membership._prober.nack_at) <= 64
     assert len(membership._dissemination.broadcasts) <= len(membership.members)
     assert len(membership._prober.order) <= len(membership.members)
+
+
+def test_members_that_take_each_others_place_leave_the_probing_order_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_MEMBERS", 6)
+    peer = Peer(record(0))
+    for number in range(2, 10_002):
+        now = number * 1e-6
+        peer.hear(Ping(number, (record(1), record(number))), 1, now)
+        peer.hear(Ping(number, (record(1), record(number, state=L))), 1, now)
+        assert len(peer.membership._prober.order) <= 2 * len(peer.membership.members) + 1
 
 
 def test_whole_view_travels_in_pages_that_fit_and_ask_for_one_answer() -> None:

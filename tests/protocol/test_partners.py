@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.partners import Matching, MatchingConfig, choose_partner, exchanges_per_round, out_of_reach
@@ -53,6 +54,17 @@ def test_near_members_are_favoured_and_far_ones_still_chosen():
 
 def test_unknown_round_trip_times_count_as_near():
     assert choose_partner(IDS, lambda peer: None, 1.0, Random(1)) in IDS
+
+
+def test_why_so_many_refused_is_remembered_of_those_who_are_there():
+    machine = matching()
+    for number in range(10_000):
+        alive = [replace(member, id=number.to_bytes(32, "big")) for member in ALIVE[:1]]
+        machine.want(1, 10.0 * number)
+        partner = machine.candidate(alive, {}, (), lambda peer: None, 10.0 * number)
+        machine.offer(partner, number, None, 10.0 * number)
+        machine.refused("busy", 10.0 * number)
+        assert len(machine.reasons) <= 2
 
 
 def test_nothing_wanted_nobody_chosen():

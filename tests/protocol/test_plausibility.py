@@ -13,9 +13,9 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.freezing import Model, Source, TransferConfig
-from gossipdp.protocol.messages import StateProbe, StateRefuse, StateSample
+from gossipdp.protocol.messages import StateManifest, StateProbe, StateRefuse, StateSample
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.plausibility import QUEUE, Witness
+from gossipdp.protocol.plausibility import FORMER, QUEUE, Judge, Witness
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import Joiner
 
@@ -42,7 +42,7 @@ class Member:
                 span = self.algorithm.ledger.span(chunk)
                 self.algorithm._distance[chunk] = NEAR * math.sqrt(span.stop - span.start)
                 self.algorithm._step[chunk] = STEP * math.sqrt(span.stop - span.start)
-        self.source = Source(CONFIG, self.outputs, lambda data: b"s" * 64)
+        self.source = Source(CONFIG, self.outputs, lambda data: b"s" * 64, incarnation=1)
         self.model = Model(
             schema=SCHEMA, schema_bytes=SCHEMA.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
         )
@@ -247,6 +247,19 @@ def test_only_the_part_of_a_bad_source_is_fetched_again():
     times = Counter(taken)
     assert all(times[chunk] == 1 for chunk in taken[:2]), "what A gave before it died is kept"
     assert sorted(times.values()) == [1, 1, 1, 2, 2], "two of the five came from B, one was under way from A"
+
+
+def test_sources_that_gave_nothing_are_forgotten_with_what_witnesses_said_of_them():
+    outputs = Outputs()
+    judge = Judge(outputs, Random(1), 10.0)
+    manifest = StateManifest(0, 1, SIZE, 8192, 70, 7, SCHEMA.digest, SETTINGS)
+    for transfer in range(1000):
+        judge.summon(transfer, A, manifest, range(5), [B, C])
+        judge.heard(StateSample(transfer, 70, 7, 1.0, 1.0), [b"...."], B)
+        if transfer in (3, 500):
+            judge.came(transfer % 5, transfer)
+        assert len(judge._parts) <= FORMER + 3
+    assert judge._parts[3].chunks == {3} and judge._parts[500].samples
 
 
 def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():

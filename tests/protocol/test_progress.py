@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gossipdp.protocol import progress as module
 from gossipdp.protocol import wire
+from gossipdp.protocol.epochs import AHEAD
 from gossipdp.protocol.messages import Ping, Progress
-from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.progress import LARGEST, ProgressBoard
 
 
 def peer(number: int) -> bytes:
@@ -131,3 +132,20 @@ def test_claims_beyond_all_reason_are_no_reports() -> None:
     board.report(clock=5, steps=5, samples=5, rounds=1)
     board.merge([Progress(b"x" * 32, (1 << 63) - 1, 0, 0, 0), Progress(b"m" * 32, 1, 1 << 60, 0, 0)])
     assert (board.clock(), board.steps(), board.refused) == (5, 5, 2)
+
+
+def test_no_clock_is_taken_that_does_not_fit_an_epoch_s_number() -> None:
+    """Epochs are numbered in 32 bits, also where each is one step, and with those that may still come."""
+    board = ProgressBoard(peer(0))
+    board.merge([told(0, 1 << 50, 0, 0, 0), told(1, LARGEST + 1, 0, 0, 0), told(2, LARGEST, 0, 1 << 50, 0)])
+    board.report(clock=1 << 50, steps=1, samples=1, rounds=0)
+    assert (board.clock(), board.mine.clock, board.refused) == (LARGEST, LARGEST, 2)
+    assert board.samples() == (1 << 50) + 1, "samples are not bounded so"
+    assert LARGEST + AHEAD < 1 << 32
+
+
+def test_the_clock_is_known_without_looking_at_every_report() -> None:
+    board = ProgressBoard(peer(0))
+    board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
+    board._reports.clear()
+    assert board.clock() == 29

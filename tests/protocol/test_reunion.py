@@ -8,14 +8,14 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol import jobs
+from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import Notice, ResyncBegan, ResyncEnded
 from gossipdp.protocol.lag import BEHIND, Own
 from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
-from gossipdp.protocol.reunion import FREEZE, HEARING, MAX_LIVES, NO_LINE, Reunion, strength
+from gossipdp.protocol.reunion import FREEZE, HEARING, LAST, MAX_LIVES, NO_LINE, Reunion, strength
 from gossipdp.protocol.view import MAX_MEMBERS
 
 EVERY, ROUNDS = 5, 10
@@ -295,6 +295,23 @@ def test_member_that_tells_a_line_of_the_others_has_gone_over():
     b.divide(D)
     b.hear(A, replace(GREATER, maker=D), apart=False)
     assert b.apart == {A, D}
+
+
+def test_generation_that_cannot_be_counted_on_from_does_not_make_this_peer_unreadable():
+    b = Side()
+    b.divide(D)
+    b.hear(A, replace(b.line, members=4, generation=LAST, maker=A), apart=False)
+    b.hear(D, b.line, apart=False)
+    b.wait(FROZEN + PERIOD)
+    b.see(C, State.FAILED)
+    b.divide(D)
+    assert b.line.generation == LAST and b.line.maker == B
+    b.see(A, State.FAILED)
+    b.reunion._judge(b.now + 1e6)
+    b.reunion._judge(b.now + 2e6)
+    b.reunion.tell(D)
+    for envelope in b.outputs.messages:
+        wire.decode(envelope.frames)
 
 
 @pytest.mark.parametrize("wait", [FROZEN + PERIOD])

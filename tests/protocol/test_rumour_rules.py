@@ -11,6 +11,7 @@ from gossipdp.protocol.events import (
     EpochClosed,
     EpochDiverged,
     EpochSettled,
+    Notice,
     RumourReceived,
     RumourVoided,
     UpdateRefused,
@@ -18,6 +19,7 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.rumour_header import digest_name, void_name
 from gossipdp.protocol.rumour_messages import (
     NO_BASE,
+    NO_RUN,
     EpochDigest,
     EpochMark,
     Got,
@@ -98,7 +100,7 @@ def test_proof_is_fetched_by_its_name(rig):
     for shown in (one, other):
         rig.say(peer(2), shown.header)
     rig.take()
-    rig.say(peer(3), Graft((Want(void_name(peer(1), EPOCH, b""), 0),)))
+    rig.say(peer(3), Graft((Want(void_name(peer(1), EPOCH, NO_RUN), 0),)))
     assert rig.take() == [(peer(3), one.header), (peer(3), other.header)]
 
 
@@ -107,7 +109,7 @@ def test_proof_is_listed_to_whoever_lacks_it(rig):
         rig.say(peer(2), shown.header)
     rig.take()
     rig.say(peer(3), *statement(peer(3), []))
-    assert rig.take(IHave) == [(peer(3), IHave(EPOCH, (void_name(peer(1), EPOCH, b""),)))]
+    assert rig.take(IHave) == [(peer(3), IHave(EPOCH, (void_name(peer(1), EPOCH, NO_RUN),)))]
 
 
 def test_an_origin_with_more_lives_than_can_be_is_void(rig):
@@ -146,9 +148,9 @@ def test_epoch_closes_and_settles_with_the_clock_and_is_forgotten(rig):
     assert rig.events() == []
 
 
-def statement(by, marks, *, first=EPOCH, reply=False, link=False, base=NO_BASE):
-    message = EpochDigest(first, tuple(marks), reply, link, base)
-    return message, signature(by, digest_name(message, b""))
+def statement(by, marks, *, first=EPOCH, reply=False, link=False, base=NO_BASE, run=NO_RUN):
+    message = EpochDigest(first, tuple(marks), reply, link, base, run)
+    return message, signature(by, digest_name(message, run))
 
 
 def test_digest_that_differs_is_answered_with_names_and_the_same_digest_with_silence(rig):
@@ -179,6 +181,38 @@ def test_names_are_not_listed_of_what_cannot_be_had_from_here_any_more():
 def test_digest_signed_by_another_is_refused(rig):
     rig.say(peer(2), *statement(peer(1), []))
     assert rig.events() == [UpdateRefused(peer(2), "signature")]
+
+
+def test_digest_made_under_other_settings_is_nobody_s_fault_and_told_to_the_operator_once():
+    rig = Rig(run=b"A" * 16)
+    for _ in range(3):
+        rig.say(peer(2), *statement(peer(2), [], run=b"B" * 16, link=True, reply=True))
+        rig.wait(2.0)
+    [notice] = rig.events()
+    assert isinstance(notice, Notice) and notice.code == "GD-303"
+    assert rig.take() == [(peer(2), Prune(link=False))] * 3, "they are no neighbours, and have nothing to compare"
+    assert not rig.conduct.strikes(peer(2), rig.now) and peer(2) not in rig.machine.bases
+    rig.say(peer(2), *statement(peer(1), [], run=b"A" * 16))
+    assert rig.events() == [UpdateRefused(peer(2), "signature")]
+
+
+def test_rumour_made_under_other_settings_is_left_alone_and_nobody_s_fault():
+    rig, told = Rig(run=b"A" * 16), Told(peer(2), run=b"B" * 16)
+    rig.say(peer(2), IHave(EPOCH, (told.name,)))
+    rig.tell(peer(2), told)
+    assert rig.events() == [] and rig.take() == [(peer(2), Prune((told.name,)))]
+    assert rig.machine.counts["settings"] == 1 and not rig.machine.counts["payload"]
+    rig.wait(60.0)
+    assert rig.take() == [], "nor is it asked for"
+    good = Told(peer(2), run=b"A" * 16)
+    rig.tell(peer(2), good)
+    assert len(rig.events(RumourReceived)) == 1
+
+
+def test_own_rumours_say_under_which_settings_they_were_made():
+    rig = Rig(run=b"A" * 16)
+    _, rumour = publish(rig)
+    assert rumour.run == b"A" * 16
 
 
 def test_digests_go_to_some_member_now_and_then():

@@ -6,14 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rumour_network import Net, peer, signature
+from rumour_network import Net, peer, signature, verify
 from rumour_rig import Rig, Told
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import rumour_summary
+from gossipdp.protocol.epochs import MAX_LIVES
 from gossipdp.protocol.events import EpochSettled, RumourReceived
 from gossipdp.protocol.rumour_header import make
-from gossipdp.protocol.rumour_messages import Graft, Rumour, RumourPart, Want
+from gossipdp.protocol.rumour_messages import NO_RUN, Graft, Rumour, RumourPart, Want
 from gossipdp.protocol.rumour_summary import Summary
 
 
@@ -23,6 +24,10 @@ def ready(count=4, seed=1):
         net.round()
         net.tick(100)
     return net
+
+
+def read(data, *, span=100, verify=lambda *_: True):
+    return rumour_summary.unpack(data, span=span, run=NO_RUN, largest=1000, verify=verify)
 
 
 def first(net):
@@ -58,6 +63,20 @@ def test_payload_of_what_is_inside_the_new_state_is_kept_for_others_and_not_hand
     rig.take()
     rig.say(peer(2), Graft((Want(told.name, 0),)))
     assert [message.part for _, message in rig.take(RumourPart, to=peer(2))] == [0]
+
+
+def test_what_is_handed_out_again_for_another_state_is_kept_until_it_is_applied_again():
+    rig, told = Rig(retain=20, applies=False), Told(peer(1), parts=[bytes(12)])
+    summary = rig.machine.summary()
+    rig.tell(peer(1), told)
+    rig.machine.applied(told.name)
+    rig.machine.hold()
+    assert rig.machine.adopt(summary, 0.0) and len(rig.events(RumourReceived)) == 2
+    rig.tell(peer(2), Told(peer(2), parts=[bytes(15)]))
+    assert rig.machine.counts["room"] == 1
+    rig.machine.applied(told.name)
+    rig.tell(peer(2), Told(peer(2), parts=[bytes(15)]))
+    assert rig.machine._store.get(told.name) is None
 
 
 def test_what_comes_while_the_state_is_fetched_is_applied_after_it():
@@ -103,7 +122,7 @@ def test_state_replaced_by_an_older_one_gets_again_what_that_lacks_own_rumours_i
     host.machine.hold()
     summary, inside = source.machine.summary(), source.applied.copy()
     own = next(name for name, origin in net.published.items() if origin == host.id)
-    kept = rumour_summary.unpack(summary, 100, b"", lambda *_: True)
+    kept = read(summary)
     assert kept is not None
     older = msgspec.structs.replace(kept, inside=tuple(r for r in kept.inside if r.origin != host.id))
     host.applied = inside
@@ -138,9 +157,9 @@ def test_summary_tells_proofs_too():
     host, other = list(net.hosts.values())[:2]
     for payload in (b"one", b"another"):
         draft = Rumour(host.id, 1, net.clock // 100, 9, 0.5, net.clock, 10, 1, 1, bytes(32), bytes(64))
-        rumour, _ = make(draft, [payload], b"", lambda data: signature(host.id, data))
+        rumour, _ = make(draft, [payload], NO_RUN, lambda data: signature(host.id, data))
         other.machine.receive(rumour, (), host.id, net.now)
-    taken = rumour_summary.unpack(other.machine.summary(), 100, b"", lambda *_: True)
+    taken = read(other.machine.summary())
     assert taken is not None and len(taken.proofs) == 1 and {r.origin for r in taken.proofs[0]} == {host.id}
 
 
@@ -150,10 +169,10 @@ def test_summary_tells_proofs_too():
 def test_summary_survives_its_encoding_and_is_bounded():
     net = ready()
     data = first(net).machine.summary()
-    assert isinstance(rumour_summary.unpack(memoryview(data), 100, b"", lambda *_: True), Summary)
-    assert rumour_summary.unpack(data, 100, b"", lambda *_: False) is None
-    assert rumour_summary.unpack(data, 50, b"", lambda *_: True) is None
-    assert rumour_summary.unpack(bytes(5 << 20), 100, b"", lambda *_: True) is None
+    assert isinstance(read(memoryview(data)), Summary)
+    assert read(data, verify=lambda *_: False) is None
+    assert read(data, span=50) is None
+    assert read(bytes(5 << 20)) is None
 
 
 @settings(max_examples=60)
@@ -162,15 +181,74 @@ def test_whatever_the_bytes_a_summary_is_taken_or_refused(garbage, place):
     net = ready.kept = getattr(ready, "kept", None) or ready(2)
     data = first(net).machine.summary()
     for bad in (garbage, data[:place] + garbage + data[place + len(garbage) :]):
-        found = rumour_summary.unpack(bad, 100, b"", lambda by, what, signed: signature(by, what) == signed)
+        found = read(bad, verify=verify)
         assert found is None or isinstance(found, Summary)
+
+
+def told(count=1, **kw):
+    return [Told(peer(1), epoch=0, sequence=number, **kw).header for number in range(count)]
+
+
+def summed_up(inside, *proofs):
+    return msgspec.msgpack.encode(Summary(0, (), tuple(inside), tuple(map(tuple, proofs))))
+
+
+CHANGED = Told(peer(1), epoch=0, parts=[b"else"]).header
+LARGE = Told(peer(1), epoch=0, parts=[bytes(1001)]).header
+LIVES = [Told(peer(1), epoch=0, incarnation=number).header for number in range(1, MAX_LIVES + 2)]
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        summed_up(told() * 9),
+        summed_up([*told(), CHANGED]),
+        summed_up(LIVES),
+        summed_up([LARGE]),
+        summed_up([], [*told(), LARGE]),
+        summed_up([], [*told(), *told()]),
+        summed_up([], [*told(), CHANGED], [*told(), CHANGED]),
+        summed_up(told(2)[1:], [*told(), CHANGED]),
+        summed_up([], [*told(), Told(peer(2), epoch=0).header]),
+        summed_up([], [*told(), Told(peer(1), epoch=1).header]),
+    ],
+    ids=[
+        "one again and again",
+        "two of one number",
+        "too many lives",
+        "too large",
+        "proof too large",
+        "proof of one",
+        "proof twice",
+        "inside and void",
+        "proof of two origins",
+        "proof of two epochs",
+    ],
+)
+def test_what_no_peer_can_have_inside_is_refused_before_any_signature_is_looked_at(summary):
+    looked = []
+    assert read(summary, verify=lambda *which: looked.append(which) or True) is None
+    assert not looked
+
+
+def test_what_a_peer_can_have_inside_is_taken_and_each_signature_looked_at_once():
+    looked = []
+    other = Told(peer(2), epoch=0).header
+    summary = summed_up([*told(16), *LIVES[1:-1], other], [Told(peer(3), epoch=0, weight=w).header for w in (0.1, 0.2)])
+    assert isinstance(read(summary, verify=lambda *which: looked.append(which) or True), Summary)
+    assert len(looked) == len(set(looked)) == 16 + MAX_LIVES - 1 + 1 + 2
+
+
+def test_an_epoch_with_more_than_an_epoch_holds_is_refused(monkeypatch):
+    monkeypatch.setattr(rumour_summary, "MAX_RUMOURS", 3)
+    assert isinstance(read(summed_up(told(3))), Summary) and read(summed_up(told(4))) is None
 
 
 def test_refused_summary_changes_nothing():
     net = ready()
     host = net.start(9)
     assert not host.machine.adopt(b"none", net.now)
-    to_come = rumour_summary.unpack(first(net).machine.summary(), 100, b"", lambda *_: True)
+    to_come = read(first(net).machine.summary())
     assert to_come is not None
     later = msgspec.structs.replace(to_come, first=0xFFFF_FFFF, inside=())
     assert not host.machine.adopt(msgspec.msgpack.encode(later), net.now)

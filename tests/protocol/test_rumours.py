@@ -8,15 +8,14 @@ from rumour_network import peer, verify
 from rumour_rig import EPOCH, ME, SPAN, STRANGER, Rig, Told, publish
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.epochs import AHEAD, GRACE, SETTLE
+from gossipdp.protocol.epochs import AHEAD, GRACE, MAX_LIVES, SETTLE
 from gossipdp.protocol.events import (
     RumourReceived,
     UpdateRefused,
 )
 from gossipdp.protocol.rumour_header import name_of
 from gossipdp.protocol.rumour_links import MAX_GRAFTS
-from gossipdp.protocol.rumour_messages import MAX_SEQUENCE, Got, Graft, IHave, Prune, Rumour, RumourPart, Want
-from gossipdp.protocol.rumours import STRIKES
+from gossipdp.protocol.rumour_messages import MAX_SEQUENCE, NO_RUN, Got, Graft, IHave, Prune, Rumour, RumourPart, Want
 
 
 @pytest.fixture
@@ -142,15 +141,45 @@ def test_part_past_the_last_is_refused(rig):
     assert rig.events() == [UpdateRefused(peer(1), "hash")]
 
 
+def wrong(rig, sequence):
+    """A neighbour sends a bad part of a rumour that another offers too."""
+    told = Told(peer(3), sequence=sequence)
+    for source in (peer(1), peer(2)):
+        rig.say(source, told.header, told.table)
+    rig.say(peer(1), RumourPart(told.name, 1), b"tWo")
+
+
+def test_bad_parts_that_come_together_are_one_strike_and_their_sender_is_still_heard(rig):
+    for sequence in range(3):
+        wrong(rig, sequence)
+    assert rig.events() == [UpdateRefused(peer(1), "hash")] * 3
+    assert rig.conduct.strikes(peer(1), rig.now) == 1
+    rig.tell(peer(1), Told(peer(1)))
+    assert len(rig.events(RumourReceived)) == 1 and not rig.machine.counts["shunned"]
+
+
 def test_peer_that_does_wrong_again_and_again_is_shunned_for_a_while(rig):
-    for number in range(STRIKES):
-        rig.tell(peer(1), Told(peer(2), sequence=number, by=peer(1)))
+    for sequence in range(3):
+        wrong(rig, sequence)
+        rig.wait(2.0)
     good = Told(peer(1))
     rig.tell(peer(1), good)
-    assert rig.events(RumourReceived) == [] and rig.machine.counts["shunned"] == 3 + 4
+    assert rig.events(RumourReceived) == [] and rig.machine.counts["shunned"] == 4
     rig.wait(61.0)
     rig.tell(peer(1), good)
     assert len(rig.events(RumourReceived)) == 1
+
+
+def test_what_is_fetched_from_who_is_set_aside_is_fetched_elsewhere(rig):
+    coming = Told(peer(3), sequence=9)
+    rig.say(peer(1), coming.header, coming.table)
+    rig.say(peer(2), coming.header, coming.table)
+    for sequence in range(3):
+        rig.take()
+        wrong(rig, sequence)
+        rig.wait(1.0)
+    wants = [want.name for to, message in rig.take(Graft) if to == peer(2) for want in message.wants]
+    assert coming.name in wants and peer(1) not in {link.peer for link in rig.machine._links.near()}
 
 
 @pytest.mark.parametrize(("epoch", "taken"), [(EPOCH - GRACE - SETTLE - 1, 0), (EPOCH - GRACE - SETTLE, 1),
@@ -183,6 +212,20 @@ def test_payloads_beyond_the_cap_drop_the_oldest_and_are_not_served_any_more():
     assert (peer(3), Prune((first.name,))) in sent and [m.part for _, m in sent if isinstance(m, RumourPart)] == [0]
     rig.tell(peer(3), first)
     assert rig.events(RumourReceived) == []
+
+
+def test_what_waits_to_be_applied_counts_as_kept_and_a_full_store_takes_no_more():
+    rig = Rig(members=50, applies=False, retain=4 << 20)
+    told = [Told(peer(number), parts=[bytes([number]) * (1 << 20)]) for number in range(1, 49)]
+    for each in told:
+        rig.tell(each.header.origin, each)
+    waiting = rig.events(RumourReceived)
+    assert len(waiting) == 4 and rig.machine._store.bytes == 4 << 20
+    assert rig.machine.counts["room"] == 44
+    for event in waiting:
+        rig.machine.applied(event.name)
+    rig.tell(told[-1].header.origin, told[-1])
+    assert [event.name for event in rig.events(RumourReceived)] == [told[-1].name]
 
 
 # -- what is missing --------------------------------------------------------------------------------------------------
@@ -299,7 +342,7 @@ def test_neighbour_that_does_not_answer_is_sent_no_more_than_its_window_and_stal
     rig = Rig(window=4)
     parts = [bytes([number]) * 1000 for number in range(60)]
     _, first = rig.machine.publish(parts, weight=0.5, clock=EPOCH * SPAN, samples=1, now=0.0)
-    name = name_of(first, b"")
+    name = name_of(first, NO_RUN)
     for slow in (peer(1), peer(2)):
         rig.say(slow, Got(name, 0))
     sent = {peer(1): 0, peer(2): 0}
@@ -350,6 +393,21 @@ def test_own_rumours_of_an_epoch_are_counted_and_limited(rig):
     assert [publish(rig)[1].sequence for _ in range(MAX_SEQUENCE + 1)] == [*range(MAX_SEQUENCE + 1)]
     assert publish(rig) is None
     assert publish(rig, clock=(EPOCH + 1) * SPAN)[1].sequence == 0
+
+
+def test_a_fifth_life_in_one_epoch_publishes_nothing_and_accuses_itself_of_nothing(rig):
+    for life in range(2, 2 + MAX_LIVES):
+        rig.tell(peer(1), Told(ME, incarnation=life))
+    rig.take()
+    assert not rig.machine.takes(EPOCH * SPAN) and publish(rig) is None
+    assert rig.machine._epochs.of(EPOCH).proofs() == [] and rig.take() == []
+    assert rig.machine.takes((EPOCH + 1) * SPAN)
+
+
+def test_the_fourth_life_goes_on_publishing(rig):
+    for life in range(2, 1 + MAX_LIVES):
+        rig.tell(peer(1), Told(ME, incarnation=life))
+    assert publish(rig) is not None and rig.machine.takes(EPOCH * SPAN) and publish(rig) is not None
 
 
 def test_rumour_of_no_time_near_is_not_published(rig):

@@ -7,16 +7,20 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gossipdp.protocol import increments, jobs
 from gossipdp.protocol.applying import Applying, Terms
 from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
 from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.rumour_messages import MAX_PARTS, Rumour
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.shares import Shares
+from gossipdp.protocol.spreading import Spreading, SpreadingConfig
 from gossipdp.protocol.turns import Turns
 
 # -- turns ------------------------------------------------------------------------------------------------------------
@@ -156,10 +160,10 @@ class Applied:
 
     def __init__(self, payloads, *, unsound=None, back=False):
         self.outputs, self.turns, self.moved = Outputs(), Turns(), 0
+        self.jobs, self.ended = [], []
         applying = Applying(self.turns, self.outputs, lambda clock: Terms(f"of {clock}", 2.0), self._applied)
         applying.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
-        applying.take(RUMOUR, increments.pack(payloads), back=back)
-        self.jobs = []
+        applying.take(RUMOUR, increments.pack(payloads), lambda: self.ended.append(len(self.jobs)), back=back)
         while self.outputs.jobs:
             job = self.outputs.jobs.popleft()
             self.jobs.append(job)
@@ -197,9 +201,55 @@ def test_chunks_that_do_not_move_are_passed_over():
     assert not still.jobs and still.turns.idle
 
 
+@pytest.mark.parametrize(
+    ("payloads", "unsound", "after"),
+    [
+        ([b"one", b"two", b"six"], None, 6),
+        ([b"one", b"two", b"six"], 1, 2),
+        ([b"", b"", b""], None, 0),
+        ([b"one"], 0, 0),
+    ],
+)
+def test_whoever_handed_an_increment_over_hears_once_that_it_is_done_with(payloads, unsound, after):
+    assert Applied(payloads, unsound=unsound).ended == [after]
+
+
 def test_what_is_to_be_undone_is_asked_for_so():
     assert [job.back for job in Applied([b"one", b"", b"six"], back=True).jobs[2:]] == [True, True]
     assert [job.back for job in Applied([b"one", b"", b"six"]).jobs[2:]] == [False, False]
+
+
+# -- who is there -----------------------------------------------------------------------------------------------------
+
+
+class Members:
+    """What a `Spreading` asks of membership."""
+
+    def __init__(self):
+        self.me, self.members = Member(b"m" * 32, "me", "", 1, 0, State.ALIVE), {}
+
+    def alive(self):
+        return list(self.members.values())
+
+    def reaches(self, peer):
+        return True
+
+
+def test_of_those_who_come_and_go_nothing_is_kept():
+    members, random = Members(), Random(1)
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), random, 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.applied = lambda: None
+    for number in range(10_000):
+        peer = number.to_bytes(32, "big")
+        came = Member(peer, "p", "", 1, 0, State.ALIVE)
+        members.members = {peer: came}
+        spreading.member_changed(came, 0.0)
+        spreading._moved(replace(RUMOUR, origin=peer, clock=number), 0)
+        spreading._outputs.messages.clear()
+    assert len(spreading._newest) == 1
 
 
 # -- rounds whose outer step is another -------------------------------------------------------------------------------

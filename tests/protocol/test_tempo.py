@@ -23,6 +23,18 @@ def test_pace_is_unknown_at_first_then_that_of_the_last_exchanges():
     assert tempo.pace == pytest.approx(0.5 * 32**0.2)
 
 
+def test_exchange_that_took_what_its_rate_asks_for_says_nothing_of_others_once_there_are_such():
+    tempo = Tempo(1.0)
+    tempo.exchanged(1, 64.0, owed=63.0)
+    assert tempo.pace == pytest.approx(64.0), "better than no measure"
+    tempo.exchanged(1, 2.0)
+    known = tempo.pace
+    tempo.exchanged(1, 64.0, owed=63.0)
+    assert known < 64.0 and tempo.pace == known
+    tempo.exchanged(1, 200.0, owed=63.0)
+    assert tempo.pace > known, "far slower than it had to be"
+
+
 def test_patience_is_twice_the_last_answers_time_within_bounds():
     tempo = Tempo(1.0)
     learnt = []

@@ -16,8 +16,9 @@ from gossipdp.protocol.events import TransferProgress, UpdateRefused
 from gossipdp.protocol.freezing import Model, Source, TransferConfig
 from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.progress import LARGEST
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer import Joiner
+from gossipdp.protocol.transfer import MOST_ROUNDS, Joiner
 
 SIZE = 4 * 8192 + 300
 CHUNKS = 5
@@ -33,12 +34,12 @@ def signature(peer, data):
 
 
 class Giver:
-    def __init__(self, peer, schema=SCHEMA, clock=100):
+    def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1):
         self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
         self.algorithm.allocate(schema.size, schema.trainable, 8192)
         self.a = self.algorithm.ledger.a
         self.a[:] = np.random.default_rng(7).standard_normal(schema.size) + peer[0] * 1e-3
-        self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data))
+        self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=incarnation)
         self.model = Model(
             schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
         )
@@ -66,6 +67,8 @@ class Taker:
             result = self.algorithm.run(job)
             if isinstance(job, jobs.Adopt):
                 self.joiner.adopted(job, result, now)
+            elif isinstance(job, jobs.Compare):
+                self.joiner.compared(result, now)
             self.allocated += isinstance(job, jobs.Allocate)
         self.events += self.outputs.events
         self.outputs.events.clear()
@@ -305,7 +308,6 @@ def forged(field, value):
         ("parameters", SIZE + 1),
         ("chunk_parameters", 4096),
         ("schema", b"x" * 16),
-        ("settings", b"x" * 16),
         ("snapshot", 77),
     ],
 )
@@ -334,7 +336,7 @@ def test_manifest_with_a_forged_buffer_is_refused(frame):
 
 def test_manifest_signed_by_another_is_refused():
     taker, sources = Taker(), givers(A)
-    sources[A].source = Source(CONFIG, sources[A].outputs, lambda data: signature(B, data))
+    sources[A].source = Source(CONFIG, sources[A].outputs, lambda data: signature(B, data), incarnation=1)
     taker.joiner.seek([A], 0.0)
     carry(taker, sources)
     assert taker.refused == [(A, "manifest")]
@@ -359,6 +361,31 @@ def test_other_settings_are_noticed_and_the_source_left():
     taker.joiner.seek([A], 0.0)
     carry(taker, sources)
     assert taker.joiner.mismatch == "settings" and taker.joiner.source is None and not taker.refused
+
+
+@pytest.mark.parametrize(("clock", "rounds"), [(LARGEST + 1, 7), ((1 << 63) - 1, 7), (70, MOST_ROUNDS + 1)])
+def test_state_so_old_that_nobody_could_read_what_is_said_after_it_is_not_taken(clock, rounds):
+    taker, sources = Taker(), givers(A)
+    sources[A].model = dataclasses.replace(sources[A].model, clock=clock, rounds=rounds)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources)
+    assert taker.joiner.refusals == {A: "clock"} and taker.allocated == 0
+    assert not taker.refused, "it may have it from another"
+
+
+def test_source_that_was_started_again_is_no_liar():
+    """The manifest is of one life, and the chunks are asked of the next, which has another state."""
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    again = Giver(A, incarnation=2)
+    again.a += 1.0
+    again.source.receive(StateRequest(1), B, again.model, 1.0)
+    again.work()
+    again.outputs.messages.clear()
+    taker.joiner.handle_timer(2.0)
+    carry(taker, {A: again}, 2.0)
+    assert not taker.refused and taker.joiner.refusals == {A: "gone"}
 
 
 def test_refused_by_all_asks_all_again_later():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from epidemic_network import SPAN, STEP, Epidemics
 
-from gossipdp.protocol import jobs
+from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import (
     EpochDiverged,
     EpochFingerprinted,
+    EpochSettled,
     IncrementApplied,
     IncrementPublished,
     Left,
@@ -22,6 +23,8 @@ from gossipdp.protocol.events import (
     Struck,
     UpdateRefused,
 )
+from gossipdp.protocol.messages import Ping, Progress
+from gossipdp.protocol.progress import LARGEST
 from gossipdp.protocol.rumour_messages import Rumour, RumourPart
 from simulations.bounds import containers
 from simulations.network import Conditions
@@ -38,6 +41,57 @@ def test_all_apply_what_each_publishes_and_are_the_same_bits():
     assert lone <= 1 and len(net.of(IncrementPublished)) > 40
     inside = [host.peer.spreading._rumours.counts["payload"] for host in net.up]
     assert min(inside) > 0
+
+
+def test_of_who_is_set_aside_increments_come_by_way_of_others():
+    net = Epidemics(28, 3)
+    net.form()
+    net.run(2.0)
+    first, bad = net.network.hosts[0], net.network.hosts[2]
+    net.books.hostile = (bad.id,)
+    for _ in range(3):
+        first.peer._outputs.emit(UpdateRefused(bad.id, "hash"))
+        net.run(2.0)
+    assert first.peer.conduct.aside(net.network.now) == [bad.id]
+    since = net.network.now
+    net.run(5.0)
+    assert first.peer.spreading._rumours.counts["shunned"]
+    assert bad.id not in {link.peer for link in first.peer.spreading._rumours._links}
+    assert {event.origin for event in net.of(IncrementApplied, 0, since)} == {host.id for host in net.up[1:]}
+    net.finish(4.0)
+    net.agree()
+
+
+def test_a_clock_that_no_epoch_has_a_number_for_stops_nobody():
+    net = Epidemics(26, 3)
+    net.form()
+    net.run(2.0)
+    source = net.network.hosts[2]
+    frames = wire.encode(
+        Ping(1, progress=(Progress(b"x" * 32, 1 << 50, 0, 0, 0), Progress(source.id, 1 << 50, 0, 0, 0)))
+    )
+    for host in net.up[:2]:
+        host.peer.receive(frames, source.id, net.network.now)
+    net.run(30.0)
+    since = net.network.now - 3.0
+    assert all(net.of(IncrementPublished, host.index, since) for host in net.up)
+    assert len(net.of(EpochSettled, since=since)) >= 3
+    net.finish(4.0)
+    net.agree()
+
+
+def test_at_the_end_of_the_clock_no_epoch_begins_and_nobody_stops():
+    net = Epidemics(27, 3, span=1, every=8)
+    net.form(2)
+    net.run(2.0)
+    frames = wire.encode(Ping(1, progress=(Progress(b"x" * 32, LARGEST, 0, 0, 0),)))
+    net.up[0].peer.receive(frames, net.up[1].id, net.network.now)
+    net.run(1.0)
+    net.start(2)
+    net.until_ready()
+    net.run(10.0)
+    assert {host.peer.clock for host in net.up} == {LARGEST}
+    assert all(host.peer.rounds.rounds > 0 for host in net.up)
 
 
 def test_shares_sum_to_about_one():
