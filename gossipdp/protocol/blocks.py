@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from gossipdp.protocol.messages import MAX_BLOCKS, Reader
-from gossipdp.protocol.rendezvous import Blocks, Owners, elements, set_of
+from gossipdp.protocol.rendezvous import Owners, elements
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["DataSet", "Lease", "Ledger", "pack", "unpack"]
@@ -23,6 +21,8 @@ __all__ = ["DataSet", "Lease", "Ledger", "pack", "unpack"]
 _RAW, _IN, _OUT = range(3)
 WHOLE_EVERY: Final = 8
 """messages of which one carries all that is finished"""
+MOST_GAINED: Final = 64
+"""times at which blocks fell to this peer that are told apart"""
 
 
 class DataSet(NamedTuple):
@@ -48,7 +48,8 @@ def pack(blocks: int, count: int) -> bytes:
     inside = blocks.bit_count()
     if min(inside, count - inside) * 2 < (count + 7) // 8:
         kind, listed = (_IN, blocks) if 2 * inside <= count else (_OUT, (1 << count) - 1 ^ blocks)
-        return bytes([kind]) + elements(listed).astype("<u2").tobytes()
+        numbers = list(elements(listed))
+        return bytes([kind]) + struct.pack(f"<{len(numbers)}H", *numbers)
     return bytes([_RAW]) + blocks.to_bytes((count + 7) // 8, "little")
 
 
@@ -96,8 +97,8 @@ class Ledger:
         self.known_at = math.inf
         self.presumed: set[bytes] = set()
         """of the owners, those that have not been heard of yet"""
-        self.gained = np.full(data.blocks, -math.inf)
-        """when each block fell to this peer from another, if it did"""
+        self.gained: deque[tuple[float, int]] = deque()
+        """what fell to this peer from others, and when; what is long ago is gone"""
         self.answered: dict[bytes, float] = {}
         """who has asked lately, and when it was answered"""
         self.asked: set[bytes] = set()
@@ -152,19 +153,31 @@ class Ledger:
         before = self.owners.of(me)
         changed = self.owners.become(readers | presumed if self.reads else ())
         if self.known:
-            self.gained[elements(self.owners.of(me) & ~before)] = now
+            self._gain(self.owners.of(me) & ~before, now)
         return changed
 
     def come(self, now: float) -> None:
         """What others know has been heard: from now on this peer is one of them."""
         self.known, self.known_at = True, now
         if len(self.owners) > 1:
-            self.gained[:] = now
+            self._gain(self.everything, now)
+
+    def _gain(self, blocks: int, now: float) -> None:
+        if blocks:
+            self.gained.append((now, blocks))
+        if len(self.gained) > MOST_GAINED:
+            (_, first), (later, second) = self.gained.popleft(), self.gained.popleft()
+            self.gained.appendleft((later, first | second))
 
     def unsettled(self, since: float) -> int:
         """What has fallen to this peer after `since`: its former owner may not know that it has lost it, or have used
         it without this peer's knowing. To a newcomer that is all there is."""
-        return set_of(self.gained > since)
+        while self.gained and self.gained[0][0] <= since:
+            self.gained.popleft()
+        found = 0
+        for _, blocks in self.gained:
+            found |= blocks
+        return found
 
     # -- choosing ---------------------------------------------------------------------------------------------
 
@@ -172,20 +185,20 @@ class Ledger:
         """A free block of `epoch` that falls to `me`, if there is one; `kept` are left to each of its owners."""
         free = self._free(me, epoch) & ~unsettled
         own = free & self.owners.of(me)
-        return self._best(me, elements(own), first) if own else self._help(me, free, first, kept)
+        return self._best(me, own, first) if own else self._help(me, free, first, kept)
 
     def inherit(self, me: bytes, epoch: int, first: int) -> int | None:
         """An own block, settled or not: the one that its former owner would have come to last."""
-        own = elements(self._free(me, epoch) & self.owners.of(me))
+        own = self._free(me, epoch) & self.owners.of(me)
         others = [peer for peer in self.owners if peer != me]
-        if first >= 0 or not others or not len(own):
+        if first >= 0 or not others or not own:
             return self._best(me, own, first)
-        return int(own[np.argmin(self.owners.heaviest(others, own))])
+        return _number(self.owners.lightest(others, own))
 
     def take_over(self, me: bytes, epoch: int) -> int | None:
         """A block that others have open, when there is nothing else to do at all."""
         open_ = self.everything & ~self.finished[epoch - self.epoch] & ~self._held(epoch)
-        return self._best(me, elements(open_), -1)
+        return self._best(me, open_, -1)
 
     def _free(self, me: bytes, epoch: int) -> int:
         taken = self.finished[epoch - self.epoch] | self._held(epoch)
@@ -211,21 +224,25 @@ class Ledger:
         """
         if me not in self.owners:
             return None
-        spare, idle = [], []
+        spare, idle = 0, []
         for peer in self.owners:
-            theirs = elements(free & self.owners.of(peer))
-            if len(theirs) > (0 if peer == me else kept):
-                ahead = theirs[np.argsort(self.owners.weigh(peer, theirs))]
-                spare.append(ahead[: max(0, len(ahead) - kept - len(ahead) // 3)])
+            theirs = free & self.owners.of(peer)
+            count = theirs.bit_count()
+            if count > (0 if peer == me else kept):
+                spare |= theirs & ~self.owners.heaviest(peer, theirs, kept + count // 3)
             else:
                 idle.append(peer)
-        shared = np.concatenate(spare) if spare else elements(0)
-        fallen = shared[self.owners.weigh(me, shared) == self.owners.heaviest(idle, shared)]
-        return self._best(me, fallen, first)
+        return self._best(me, self.owners.shared(spare, idle)[me], first)
 
-    def _best(self, me: bytes, blocks: Blocks, first: int) -> int | None:
-        if not len(blocks) or me not in self.owners:
+    def _best(self, me: bytes, blocks: int, first: int) -> int | None:
+        if not blocks or me not in self.owners:
             return None
-        if first >= 0:
-            return int(blocks[np.argmin((blocks - first) % self.data.blocks)])
-        return int(blocks[np.argmax(self.owners.weigh(me, blocks))])
+        if first < 0:
+            return _number(self.owners.heaviest(me, blocks))
+        after = blocks >> first
+        return first + _number(after) if after else _number(blocks)
+
+
+def _number(blocks: int) -> int:
+    """The first of a set."""
+    return (blocks & -blocks).bit_length() - 1

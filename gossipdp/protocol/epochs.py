@@ -17,6 +17,7 @@ No message and no payload is here.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -39,6 +40,8 @@ MAX_RUMOURS: Final = 2048
 """of one epoch; past it new ones are refused, and counted"""
 MAX_LIVES: Final = 4
 """incarnations of one origin in one epoch"""
+MOST_TIMES: Final = 32
+"""how much faster than the middle one a peer may be"""
 MAX_VOTES: Final = 64
 """peers whose word on a settled epoch is kept"""
 QUORUM: Final = 5
@@ -158,7 +161,13 @@ class EpochSet:
 
     @property
     def samples(self) -> int:
-        return sum(rumour.samples for rumour in self.inside.values())
+        """Shares follow from it. What an origin claims beyond MOST_TIMES as many as the middle one is not counted."""
+        made: Counter[bytes] = Counter()
+        for rumour in self.inside.values():
+            made[rumour.origin] += rumour.samples
+        counts = sorted(count for count in made.values() if count)
+        middle = counts[(len(counts) - 1) // 2] if counts else 0
+        return sum(min(count, MOST_TIMES * middle) for count in counts)
 
 
 @dataclass

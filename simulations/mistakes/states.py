@@ -136,8 +136,9 @@ MUTATIONS = (
         "heir-unaware",
         "the blocks of a member that leaves pass to nobody",
         OWNERS,
-        "sorted(self._numbers) if len(left) else ():",
-        "():",
+        "        self._sets = self.shared((1 << self.blocks) - 1, now)\n",
+        "        won = self.shared((1 << self.blocks) - 1, now)\n"
+        "        self._sets = {member: self.of(member) or blocks for member, blocks in won.items()}\n",
     ),
     Mutation(
         "old-life-speaks",

@@ -50,6 +50,15 @@ def filled(*said):
 words = st.builds(rumour, st.integers(0, 2), st.integers(1, 6), st.integers(0, 1), st.sampled_from([b"x"] * 5 + [b"y"]))
 
 
+@pytest.mark.parametrize(
+    ("made", "counted"),
+    [([], 0), ([0, 0], 0), ([10], 10), ([10, 320], 330), ([10, 1 << 62], 330), ([10, 10, 0, 1 << 62], 340)],
+)
+def test_samples_that_nobody_could_make_do_not_leave_the_others_without_a_share(made, counted):
+    said = [rumour(origin, samples=samples) for origin, samples in enumerate(made)]
+    assert filled(*said).samples == counted
+
+
 # -- a set ------------------------------------------------------------------------------------------------------------
 
 
