@@ -52,7 +52,7 @@ MOST_A_ROUND = 8.0
 by those who are faster, and needs about as many of its own steps as they make in one; who says nothing but lies could
 otherwise say as many as it likes"""
 NORM_SHARE = 2.0**-3
-"""of ||a_c||: the usual distance for who has neither stepped nor exchanged"""
+"""of ||a_c||: the usual distance where no own step has moved anything yet, and no exchange"""
 APART = 4.0
 """what is further away than so many times the usual counts for no more when a witness tells how far others are"""
 SHARE_TOLERANCE = 1.001
@@ -139,7 +139,8 @@ class Pairwise(OnLedger):
         if math.isinf(self.clip):
             return math.inf
         tau = self.clip * self._usual(chunk)
-        left = MOST_A_ROUND * tau - float(self._brought[chunk])
+        # Without a training process there are no own steps to wait for, and no training to spoil.
+        left = math.inf if self.ledger.x is None else MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
@@ -151,6 +152,7 @@ class Pairwise(OnLedger):
 
     def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:
+            self._mixed[chunk], self._brought[chunk] = 0, 0.0
             blocks = self._blocks(chunk)
             self.range[blocks] = JOIN_RANGE * block_max(self.ledger.a[self.ledger.span(chunk)])
             self.moved[blocks] = 0.0
@@ -261,7 +263,7 @@ class Pairwise(OnLedger):
     def _remember(self, chunk: int, distance: float, share: float) -> None:
         # Whoever lies is as far away as it is let: a bound that learned itself would grow by a partner's word.
         usual = self._usual(chunk)
-        self._mixed[chunk] += 1
+        self._mixed[chunk] += share > 0.0
         self._brought[chunk] += share * distance
         self._distance[chunk] = _follow(self._distance[chunk], min(HEADROOM * distance, usual))
         # It rises at once: a witness should not call implausible what it has just seen.

@@ -410,8 +410,10 @@ class Averaging:
                     if len(self._settling) > MAX_SETTLING:
                         self._settling[next(iter(self._settling))].give_up(now)
             chunks, duration = active.tally.chunks, now - active.tally.started
-            partner, owed = active.terms.partner, active.owed
-            self._known.parted(partner, chunks, duration, max(self._tempo.pace * chunks, owed) if chunks else 0.0, now)
+            partner, owed = active.terms.partner, active.owed(active.terms.rate)
+            # By this host's own rate: a partner that asks for a lower one takes the more of its time, for whatever end.
+            usual = max(self._tempo.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
+            self._known.parted(partner, chunks, duration, usual, now)
             if chunks == 0:
                 self._matching.unmatched(partner, now)
             elif duration > 0.0:

@@ -228,7 +228,7 @@ class Ledger:
         for peer in self.owners:
             theirs = free & self.owners.of(peer)
             count = theirs.bit_count()
-            if count > (0 if peer == me else kept):
+            if count > kept:
                 spare |= theirs & ~self.owners.heaviest(peer, theirs, kept + count // 3)
             else:
                 idle.append(peer)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -162,12 +163,20 @@ class EpochSet:
     @property
     def samples(self) -> int:
         """Shares follow from it. What an origin claims beyond MOST_TIMES as many as the middle one is not counted."""
+        return sum(min(count, MOST_TIMES * self.middle) for count in self._made())
+
+    @property
+    def middle(self) -> int:
+        """Those of the middle one of all who made any, or 0."""
+        made = sorted(filter(None, self._made()))
+        return made[(len(made) - 1) // 2] if made else 0
+
+    def _made(self) -> Iterable[int]:
+        """Samples by origin."""
         made: Counter[bytes] = Counter()
         for rumour in self.inside.values():
             made[rumour.origin] += rumour.samples
-        counts = sorted(count for count in made.values() if count)
-        middle = counts[(len(counts) - 1) // 2] if counts else 0
-        return sum(min(count, MOST_TIMES * middle) for count in counts)
+        return made.values()
 
 
 @dataclass

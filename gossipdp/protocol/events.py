@@ -336,6 +336,8 @@ class EpochClosed(Event):
     samples: int
     origins: int = 1
     """whose rumours they are"""
+    middle: int = 0
+    """samples of the middle one of these; 0: nobody made any"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,9 @@ class Side:
     def _send(self, message: Message, buffers: tuple[Buffer, ...] = ()) -> None:
         self.tally.sent += self._outputs.send(self.terms.partner, message, buffers)
 
-    @property
-    def owed(self) -> float:
-        """Seconds that its bytes take at the agreed rate."""
-        return max(self.tally.sent, self.tally.received) / self.terms.rate
+    def owed(self, rate: float) -> float:
+        """Seconds that its bytes take at so many a second."""
+        return max(self.tally.sent, self.tally.received) / rate
 
     def distance(self) -> float:
         """RMS of a_i - a_j over the whole vector; NaN if not all of it was mixed."""

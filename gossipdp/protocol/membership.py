@@ -31,7 +31,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.probing import Prober
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.suspicion import LAN, LOCAL, PRESETS, WAN, LocalHealth, MembershipConfig
-from gossipdp.protocol.view import LIVE, View, overrides
+from gossipdp.protocol.view import LEAP, LIVE, View, overrides
 
 __all__ = ["LAN", "LOCAL", "PRESETS", "WAN", "Membership", "MembershipConfig", "MembershipMessage"]
 
@@ -41,8 +41,6 @@ _TELLS: Final = 8
 """members told directly that this one leaves, or that others think them failed, at one time"""
 _DIALS: Final = 3.0
 """dials to each failed member per reconnect interval, over all its dialers"""
-LEAP: Final = 1024
-"""refutations of its own that a peer does not know of, at most, and goes beyond"""
 _UNKNOWN_SEEDS: Final = 60.0
 """seconds between dials, once joined, to seeds that are nobody's known address: another island may stand behind them"""
 

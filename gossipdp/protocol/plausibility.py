@@ -103,10 +103,10 @@ class Judge:
         self, transfer: int, source: bytes, manifest: StateManifest, missing: Sequence[int], members: Sequence[bytes]
     ) -> None:
         """`source` will give `missing` under `manifest`: ask others for runs of it, at once, for anchors move."""
-        others = [peer for peer in members if peer != source]
-        witnesses = self._random.sample(others, min(WITNESSES, len(others)))
         if not missing:
             return
+        others = [peer for peer in members if peer != source]
+        witnesses = self._random.sample(others, min(WITNESSES, len(others)))
         idle = [former for former, part in self._parts.items() if not part.chunks]
         for former in idle[:-FORMER]:
             del self._parts[former]

@@ -49,7 +49,7 @@ class ProgressBoard:
     def mine(self) -> Progress:
         """The own entry, earlier lives included."""
         steps, samples, rounds = (base + life for base, life in zip(self._base, self._life, strict=True))
-        return Progress(self._me, self._clock, min(steps, _U63), min(samples, _U63), min(rounds, _U32))
+        return Progress(self._me, self._clock, min(steps, MOST_COUNTED), min(samples, MOST_COUNTED), min(rounds, _U32))
 
     def of(self, peer: bytes) -> Progress | None:
         """What is known of `peer`."""

@@ -31,6 +31,8 @@ RumourName = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """The hash of what its origin signed."""
 PartSet = Annotated[int, Meta(ge=0, le=(1 << MAX_PARTS) - 1)]
 """Bit k stands for part k."""
+MOST_SAMPLES: Final = 1 << 40
+"""of one rumour: sums over an epoch fit 63 bits"""
 NO_BASE: Final = bytes(16)
 """in the place of a founding's name: there is no state"""
 NO_RUN: Final = bytes(16)
@@ -51,7 +53,7 @@ class Rumour(Message, frozen=True):
     """p: the increment's share, fixed by the origin"""
     clock: U63
     """the network's clock when the increment was cut, in steps"""
-    samples: U63
+    samples: Annotated[int, Meta(ge=0, le=MOST_SAMPLES)]
     size: Annotated[int, Meta(ge=1, le=MAX_PARTS * MAX_PART)]
     """bytes of the payload"""
     parts: Annotated[int, Meta(ge=1, le=MAX_PARTS)]

@@ -374,12 +374,12 @@ class Rumours:
         if not self._knows(rumour.origin):
             return self._refuse(name, source, "origin")
         if rumour.clock // self._config.span != rumour.epoch or rumour.size > self._config.largest:
-            return self._strike(source, "terms")
+            return self._deny(name, source, "terms", now)
         if not self._verify(rumour.origin, name, rumour.signature):
-            return self._strike(source, "signature")
+            return self._deny(name, source, "signature", now)
         wanted = unpack_table(buffers[0], rumour) if buffers else None
         if buffers and wanted is None:
-            return self._strike(source, "table")
+            return self._deny(name, source, "table", now)
         verdict = kept.claim(name, rumour)
         if verdict.word == "proof":
             self._void(rumour.origin, kept, verdict)
@@ -410,8 +410,7 @@ class Rumours:
             return
         if part >= len(record.wanted) or record.wanted[part] != (size, part_hash(payload)):
             self._outputs.send(source, Prune((name,)))
-            self._fetches.denied(name, source, now)
-            return self._strike(source, "hash")
+            return self._deny(name, source, "hash", now)
         self._store.put(record, part, payload)
         self.counts["payload"] += size
         self._trees.came(record, source, now)
@@ -446,6 +445,11 @@ class Rumours:
         self.counts[reason] += 1
         self._outputs.send(source, Prune((name,)))
 
+    def _deny(self, name: bytes, source: bytes, reason: str, now: float) -> None:
+        """No honest peer gives this for that name: another is asked."""
+        self._fetches.denied(name, source, now)
+        self._strike(source, reason)
+
     def _strike(self, source: bytes, reason: str) -> None:
         """No honest peer says this; what follows from it is not decided here."""
         self.counts[reason] += 1
@@ -453,4 +457,4 @@ class Rumours:
 
     def _emit_closed(self, each: EpochSet) -> None:
         origins = len({rumour.origin for rumour in each.inside.values()})
-        self._outputs.emit(EpochClosed(each.epoch, each.digest, len(each.inside), each.samples, origins))
+        self._outputs.emit(EpochClosed(each.epoch, each.digest, len(each.inside), each.samples, origins, each.middle))

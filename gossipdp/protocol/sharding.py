@@ -177,7 +177,7 @@ class Sharding:
     def spreading(self) -> float:
         """Seconds until everybody has news of this peer, very likely, if others send as often. Data sets with news take
         turns."""
-        return self._rounds() * self._gap * max(1, sum(data.news > 0 for data in self._data.values()))
+        return self._rounds() * self._gap * max(1, sum(data.reads and data.news > 0 for data in self._data.values()))
 
     def finish(self, digest: bytes, lease: Lease, now: float) -> None:
         """Every sample of the block has been used."""
@@ -230,7 +230,10 @@ class Sharding:
         # Whatever is believed can be said again: nothing leads past the largest epoch but to those that follow.
         everything = (1 << message.blocks) - 1
         leads_to = message.epoch + (finished[0] == everything) * (1 + (finished[1] == everything))
-        if None in finished or leads_to > max(_LARGEST_EPOCH, data.epoch + 3 if data is not None else 0):
+        furthest = max(_LARGEST_EPOCH, data.epoch + 3) if data is not None else _LARGEST_EPOCH
+        if data is not None and source in data.asked:
+            furthest = 2 * _LARGEST_EPOCH  # a newcomer is told where the others are
+        if None in finished or leads_to > furthest:
             self.dropped += 1
             return
         if data is None:
@@ -318,10 +321,12 @@ class Sharding:
             return False
         if reader.peer == self._me:
             return self._contradict(data, reader, known)
-        if known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence):
-            return False
         # Of a life that is not known to have begun it is to tell itself.
         if reader.peer not in live or (told and reader.incarnation > live[reader.peer]):
+            return False
+        # And what was heard of one that has turned out never to have begun is not known.
+        known = known if known is not None and known.incarnation <= live[reader.peer] else None
+        if known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence):
             return False
         data.readers[reader.peer] = reader
         data.readers.move_to_end(reader.peer, last=False)
@@ -350,7 +355,7 @@ class Sharding:
         readers = {
             peer
             for peer, reader in data.readers.items()
-            if reader.reads and (peer == self._me or reader.incarnation >= live[peer])
+            if reader.reads and (peer == self._me or reader.incarnation == live[peer])
         }
         new = data.reads and now < data.known_at + self.spreading()
         return data.follow(self._me, readers, {peer for peer in live if new and peer not in data.readers}, now)

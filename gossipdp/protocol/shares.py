@@ -10,14 +10,20 @@ taken for as fast as the others, or a network that grows from 1 to 2 would for s
 should. An epoch in which somebody came has some of that one's samples, and does not tell how many it makes: S is of
 those after it, or while there are none of those before. Until anything is closed, all are taken for equally fast.
 
+What one origin claims beyond MOST_TIMES what the middle one made is not counted, be it the own: a liar alone in an
+epoch would leave the others without a share for as long as the mean goes back, and one that is far ahead of all, if it
+is counted on one side alone, would make shares sum to more than 1.
+
 What receivers do follows from p alone, so none of this has to be agreed on. No message and no vector is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from gossipdp.protocol.epochs import MOST_TIMES
 from gossipdp.protocol.events import EpochClosed
 
 __all__ = ["Shares"]
@@ -51,8 +57,16 @@ class Shares:
             counting.pop(0)  # before there was anybody
         if not counting or not samples:
             return 1.0 / members
-        own = samples * self._span / max(1, steps)
+        most = _most(counting)
+        counting = [replace(event, samples=min(event.samples, most * max(1, event.origins))) for event in counting]
+        own = min(samples * self._span / max(1, steps), most)
         return min(1.0, own / _all_samples(counting, members))
+
+
+def _most(counting: Sequence[EpochClosed]) -> int:
+    """That one member may make in an epoch, by those of the middle one in the middle of these."""
+    middles = sorted(event.middle for event in counting if event.middle)
+    return MOST_TIMES * middles[(len(middles) - 1) // 2]
 
 
 def _all_samples(counting: Sequence[EpochClosed], members: int) -> float:

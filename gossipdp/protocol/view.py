@@ -27,6 +27,8 @@ __all__ = ["LIVE", "MAX_MEMBERS", "Seen", "View", "overrides"]
 
 MAX_MEMBERS: Final = 16_384
 """members known, this one included; past it new ones take the place of the longest dead, or are refused and counted"""
+LEAP: Final = 8
+"""refutations beyond those that a member itself told, up to which another may know of a later one"""
 _TRIES: Final = 8
 """to pick a member blindly, before all are looked at"""
 LIVE: Final = (State.ALIVE, State.SUSPECT)
@@ -198,8 +200,11 @@ class View:
 
     def disproved(self, record: Member) -> bool:
         """Has the member itself shown that this, which another says of it, is forged?"""
-        known = self.members.get(record.id)
-        return known is not None and _pair(known) < _pair(record) <= self._forged.get(record.id, _pair(known))
+        known, forged = self.members.get(record.id), self._forged.get(record.id)
+        if known is None or forged is None or _pair(record) > forged:
+            return False
+        # What is but a little later may be an honest suspicion, or the answer to one.
+        return record.incarnation > known.incarnation or record.refutation > known.refutation + LEAP
 
     def room_for(self, record: Member) -> bytes | None:
         """Who had to go for a member not known so far: b"" if nobody; None if there is no room, which is counted."""

@@ -23,8 +23,8 @@ MUTATIONS = (
         "round-counts-as-epoch",
         "a share is of the samples of a round, whatever its length",
         SHARES,
-        "own = samples * self._span / max(1, steps)",
-        "own = float(samples)",
+        "samples * self._span / max(1, steps)",
+        "float(samples)",
     ),
     Mutation(
         "share-of-the-dead",

@@ -42,7 +42,7 @@ MUTATIONS = (
         "a rumour is believed without its origin's signature",
         RUMOURS,
         "        if not self._verify(rumour.origin, name, rumour.signature):\n"
-        '            return self._strike(source, "signature")\n',
+        '            return self._deny(name, source, "signature", now)\n',
         "",
     ),
     Mutation(

@@ -520,6 +520,19 @@ def test_first_words_of_a_liar_move_a_peer_that_has_not_stepped_by_little_and_ar
     assert bound <= 1.001 * usual
 
 
+def test_who_has_no_training_process_follows_the_others_for_as_long_as_it_takes():
+    idle, other, drift = Trainee(1), Replica(2, 256), Trainee(3).progress
+    rng = np.random.default_rng(0)
+    idle.ledger.a[:] = other.ledger.a[:] = rng.standard_normal(256)
+    idle.ledger.unbind()
+    where = other.a
+    for _ in range(200):
+        where += 0.05 * drift
+        other.ledger.a[:] = where + 0.03 * rng.standard_normal(256)
+        exchange(other, idle)
+    assert np.linalg.norm(idle.a - where) < 1.0
+
+
 def test_all_exchanges_of_a_round_together_bring_no_more_than_some_bounds():
     victim, liar = Trainee(1), Replica(3, 256)
     victim.round()

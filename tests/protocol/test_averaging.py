@@ -169,6 +169,21 @@ def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pa
         assert not one._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
 
 
+def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_while():
+    nodes, now = network(A, B, C), 0.0
+    nodes[B.id] = Node(B, (A, C), config=configured(rate=125e3))
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    a._tempo.exchanged(1, 1e-4)
+    a.want(1, now)
+    while not (a.satisfied and b.at_rest):
+        pump({A.id: nodes[A.id], B.id: nodes[B.id]}, now, drop=lambda envelope: envelope.to == C.id)
+        if not a.satisfied:
+            now = a.timer()
+            a.handle_timer(now)
+    assert now > 4 * acquaintances.SLOW * 3 * 1e-4, "far slower than usual"
+    assert a._known.left_alone([B.id, C.id], now)
+
+
 def test_first_chunk_rotates_from_exchange_to_exchange():
     nodes = network(A, B)
     firsts = []

@@ -33,6 +33,7 @@ from gossipdp.protocol.messages import (
 )
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.view import LEAP
 
 
 def peer_id(number: int) -> bytes:
@@ -820,7 +821,7 @@ TOP = 0xFFFF_FFFF
 
 
 def test_member_that_another_calls_dead_in_a_life_it_never_had_lives_again_once_it_is_asked() -> None:
-    for pair in ((TOP, 0), (2, 0), (1, TOP), (1, 7)):
+    for pair in ((TOP, 0), (2, 0), (1, TOP), (1, LEAP + 1)):
         for state in (A, S, F, L):
             peer, forged = Peer(record(0)), record(2, incarnation=pair[0], refutation=pair[1], state=state)
             peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
@@ -833,6 +834,18 @@ def test_member_that_another_calls_dead_in_a_life_it_never_had_lives_again_once_
             assert peer.membership.members[peer_id(2)] == record(2), "it says so itself, by now"
             peer.hear(Ping(4, (record(1), forged)), 1, 20.5)
             assert peer.membership.members[peer_id(2)] == record(2)
+
+
+def test_suspicions_and_their_answers_are_heard_of_though_later_ones_were_forged_before() -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    peer.hear(Ping(2, (record(1), record(2, refutation=TOP, state=F))), 1, 1.0)
+    [asked] = [e.message for e in peer.hear(Ping(3, (record(2),)), 2, 2.0) if isinstance(e.message, Ping)]
+    peer.hear(Pong(asked.sequence, (record(2),)), 2, 2.1)
+    peer.hear(Ping(4, (record(2, state=S, accusers=(1,)),)), 1, 3.0)
+    assert peer.state_of(2) == S
+    peer.hear(Ping(5, (record(2, refutation=1),)), 1, 4.0)
+    assert peer.membership.members[peer_id(2)] == record(2, refutation=1)
 
 
 def test_later_life_is_believed_though_later_ones_were_forged_before() -> None:

@@ -144,6 +144,14 @@ def test_no_clock_is_taken_that_does_not_fit_an_epoch_s_number() -> None:
     assert LARGEST + AHEAD < 1 << 32
 
 
+def test_an_own_report_is_never_more_than_others_take() -> None:
+    board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
+    board.merge([told(0, 10, 1 << 56, 1 << 56, 0)])
+    board.report(clock=20, steps=1, samples=1, rounds=0)
+    other.merge([board.mine])
+    assert other.clock() == 20
+
+
 def test_the_clock_is_known_without_looking_at_every_report() -> None:
     board = ProgressBoard(peer(0))
     board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])

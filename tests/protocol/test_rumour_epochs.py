@@ -20,8 +20,10 @@ from gossipdp.protocol.epochs import (
     Epochs,
     EpochSet,
 )
+from gossipdp.protocol.events import EpochClosed
 from gossipdp.protocol.rumour_header import make, name_of, void_name
 from gossipdp.protocol.rumour_messages import Rumour, Stage
+from gossipdp.protocol.shares import Shares
 
 RUN = b"run"
 
@@ -52,11 +54,18 @@ words = st.builds(rumour, st.integers(0, 2), st.integers(1, 6), st.integers(0, 1
 
 @pytest.mark.parametrize(
     ("made", "counted"),
-    [([], 0), ([0, 0], 0), ([10], 10), ([10, 320], 330), ([10, 1 << 62], 330), ([10, 10, 0, 1 << 62], 340)],
+    [([], 0), ([0, 0], 0), ([10], 10), ([10, 320], 330), ([10, 1 << 40], 330), ([10, 10, 0, 1 << 40], 340)],
 )
 def test_samples_that_nobody_could_make_do_not_leave_the_others_without_a_share(made, counted):
     said = [rumour(origin, samples=samples) for origin, samples in enumerate(made)]
     assert filled(*said).samples == counted
+
+
+def test_shares_sum_to_one_at_the_most_though_half_are_far_faster_than_the_others():
+    made, shares = [1000, 1000, 1000, 10, 10, 10], Shares(50)
+    kept = filled(*(rumour(origin, samples=samples) for origin, samples in enumerate(made)))
+    shares.closed(EpochClosed(7, kept.digest, 6, kept.samples, 6, kept.middle))
+    assert sum(shares.of(samples, 50, 6) for samples in made) == pytest.approx(1.0)
 
 
 # -- a set ------------------------------------------------------------------------------------------------------------

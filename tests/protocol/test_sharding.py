@@ -747,6 +747,28 @@ def test_an_incarnation_that_is_not_known_is_believed_of_the_peer_itself_alone()
     assert one.ledger.readers[two.id[:8]] == later
 
 
+def test_a_word_of_a_life_that_has_turned_out_never_to_have_begun_is_forgotten():
+    one, two = Host(0), Host(1)
+    one.sees(two.me)
+    one.sharding.open(DATA, 0.0)
+    one.ledger.readers[two.id[:8]] = Reader(two.id[:8], 10, 1 << 31, False, ())
+    own = Reader(two.id[:8], two.me.incarnation, 57, True, ())
+    one.sharding.receive(*word(0, own), two.id, 0.0)
+    assert one.ledger.readers[two.id[:8]] == own and one.sharding.readers(DATA.digest) == 2
+
+
+def test_a_newcomer_believes_those_it_asked_where_the_network_is_however_far():
+    world = World(2)
+    world.run(10.0)
+    late = Host(9)
+    late.sees(world[0].me)
+    late.sharding.open(DATA, 0.0)
+    late.sharding.receive(*word((1 << 30) + 9), peer(5), 0.1)
+    assert late.ledger.epoch == 0
+    late.sharding.receive(*word((1 << 30) + 9), world[0].id, 0.1)
+    assert late.ledger.epoch == (1 << 30) + 9
+
+
 @pytest.mark.parametrize("epoch", [(1 << 30) - 2, (1 << 30) - 1, 1 << 30])
 def test_whatever_epoch_a_peer_is_made_to_believe_others_believe_it_in_turn(epoch):
     world = World(3)

@@ -90,7 +90,7 @@ def test_how_long_payloads_may_be():
 
 def closed(shares, first, *epochs):
     for epoch, (samples, origins) in enumerate(epochs, first):
-        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins))
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
 
 
 def test_until_anything_is_closed_all_are_taken_for_equally_fast():
@@ -121,7 +121,7 @@ def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_
     Shares were 1 for each of the four after the third epoch, a movement four times as long as it should be."""
     shares, told = Shares(30), []
     for epoch, (samples, origins) in enumerate([(100, 1), (120, 1), (80, 4), (480, 4), (480, 4), (480, 4)]):
-        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins))
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
         told.append(shares.of(120, 30, 4))
     assert all(0.2 <= share <= 0.3 for share in told), told
 
@@ -129,10 +129,17 @@ def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_
 def test_while_one_comes_after_the_other_each_is_taken_for_as_fast_as_who_was_there():
     shares = Shares(30)
     for epoch, (samples, origins) in enumerate([(120, 1), (140, 2), (260, 3), (380, 4)]):
-        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins))
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
         assert shares.of(120, 30, 5) == pytest.approx(0.2)
-    shares.closed(EpochClosed(4, bytes(16), 4, 480, 4))
+    shares.closed(EpochClosed(4, bytes(16), 4, 480, 4, 120))
     assert shares.of(120, 30, 4) == 0.25
+
+
+@pytest.mark.parametrize("lie", [1000, 1 << 40])
+def test_a_member_alone_in_an_epoch_leaves_the_others_their_shares_whatever_it_claims(lie):
+    shares = Shares(50)
+    closed(shares, 3, (3000, 3), (3000, 3), (lie, 1), (3000, 3))
+    assert shares.of(1000, 50, 3) > 0.08
 
 
 def test_who_has_left_out_an_epoch_is_no_newcomer_in_the_next():
