@@ -22,8 +22,9 @@ from simulations.invariants import Books
 
 UNPROVABLE = [name for name, kind in BEHAVIOURS.items() if not kind.provable and name != "none"]
 PROVABLE = [name for name, kind in BEHAVIOURS.items() if kind.provable]
-EXCHANGES = 0.6
-"""of those without a culprit: it is one of four, and takes part in none it does not spoil"""
+EXCHANGES, USUALLY = 0.5, 0.8
+"""of those without a culprit, in each network and in the mean of many: it is one of four, takes part in none that it
+does not spoil, and half of all pairs are of others"""
 AWAY = {"equivocation": 0.1}
 """squared distance to where training leads, of 1.5 at the start and 0.005 at the end of a calm run; where a behaviour
 moves anchors and nobody can tell, clipping is all there is (T13)"""
@@ -55,8 +56,8 @@ def test_honest_peers_go_on_and_set_the_culprit_aside_if_it_is_proven(name, reco
 @pytest.mark.parametrize("name", [*UNPROVABLE, *PROVABLE])
 def test_honest_peers_go_on_in_a_hundred_networks(name, record_property):
     record_property("seeds", 100)
-    for seed in range(100):
-        check(name, seed)
+    kept = [check(name, seed).exchanges / calm(seed).exchanges for seed in range(100)]
+    assert sum(kept) >= USUALLY * len(kept)
 
 
 def test_without_a_culprit_nobody_is_struck():
