@@ -153,34 +153,35 @@ def test_wanted_exchange_is_offered_accepted_and_done():
     np.testing.assert_allclose(nodes[A.id].algorithm.ledger.a, nodes[B.id].algorithm.ledger.a, atol=0.2)
 
 
-def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pace():
-    nodes, now = network(A, B, C, config=configured(rate=125e3)), 0.0
-    a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    for one in (a, b):
-        one._tempo.exchanged(1, 1e-4)
+def slow_exchange(nodes):
+    """A and B exchange, far slower than usual, while C hears nothing; when they are done."""
+    a, b, now = nodes[A.id].averaging, nodes[B.id].averaging, 0.0
     a.want(1, now)
     while not (a.satisfied and b.at_rest):
         pump({A.id: nodes[A.id], B.id: nodes[B.id]}, now, drop=lambda envelope: envelope.to == C.id)
         if not a.satisfied:
             now = a.timer()
             a.handle_timer(now)
-    assert now > 4 * acquaintances.SLOW * 3 * 1e-4, "far slower than usual"
+    assert now > 4 * acquaintances.SLOW * 3 * 1e-4
+    return now
+
+
+def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pace():
+    nodes = network(A, B, C, config=configured(rate=125e3))
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    for one in (a, b):
+        one._tempo.exchanged(1, 1e-4)
+    now = slow_exchange(nodes)
     for one, other in ((a, B), (b, A)):
         assert not one._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
 
 
 def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_while():
-    nodes, now = network(A, B, C), 0.0
+    nodes = network(A, B, C)
     nodes[B.id] = Node(B, (A, C), config=configured(rate=125e3))
-    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    a = nodes[A.id].averaging
     a._tempo.exchanged(1, 1e-4)
-    a.want(1, now)
-    while not (a.satisfied and b.at_rest):
-        pump({A.id: nodes[A.id], B.id: nodes[B.id]}, now, drop=lambda envelope: envelope.to == C.id)
-        if not a.satisfied:
-            now = a.timer()
-            a.handle_timer(now)
-    assert now > 4 * acquaintances.SLOW * 3 * 1e-4, "far slower than usual"
+    now = slow_exchange(nodes)
     assert a._known.left_alone([B.id, C.id], now)
 
 

@@ -836,12 +836,18 @@ def test_member_that_another_calls_dead_in_a_life_it_never_had_lives_again_once_
             assert peer.membership.members[peer_id(2)] == record(2)
 
 
-def test_suspicions_and_their_answers_are_heard_of_though_later_ones_were_forged_before() -> None:
+def disabused(forged: Member) -> Peer:
+    """A peer that has believed this of member 2, until that one answered."""
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
-    peer.hear(Ping(2, (record(1), record(2, refutation=TOP, state=F))), 1, 1.0)
+    peer.hear(Ping(2, (record(1), forged)), 1, 1.0)
     [asked] = [e.message for e in peer.hear(Ping(3, (record(2),)), 2, 2.0) if isinstance(e.message, Ping)]
     peer.hear(Pong(asked.sequence, (record(2),)), 2, 2.1)
+    return peer
+
+
+def test_suspicions_and_their_answers_are_heard_of_though_later_ones_were_forged_before() -> None:
+    peer = disabused(record(2, refutation=TOP, state=F))
     peer.hear(Ping(4, (record(2, state=S, accusers=(1,)),)), 1, 3.0)
     assert peer.state_of(2) == S
     peer.hear(Ping(5, (record(2, refutation=1),)), 1, 4.0)
@@ -849,11 +855,7 @@ def test_suspicions_and_their_answers_are_heard_of_though_later_ones_were_forged
 
 
 def test_later_life_is_believed_though_later_ones_were_forged_before() -> None:
-    peer = Peer(record(0))
-    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
-    peer.hear(Ping(2, (record(1), record(2, incarnation=TOP, state=L))), 1, 1.0)
-    [asked] = [e.message for e in peer.hear(Ping(3, (record(2),)), 2, 2.0) if isinstance(e.message, Ping)]
-    peer.hear(Pong(asked.sequence, (record(2),)), 2, 2.1)
+    peer = disabused(record(2, incarnation=TOP, state=L))
     peer.hear(Ping(4, (record(2, incarnation=2),)), 2, 3.0)
     assert peer.membership.members[peer_id(2)] == record(2, incarnation=2)
     peer.hear(Ping(5, (record(1), record(2, incarnation=2, state=F))), 1, 4.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from functools import cache
 from random import Random
 
@@ -804,7 +803,7 @@ def test_what_a_ledger_holds_does_not_grow_with_what_it_is_told():
     for turn in range(2000):
         flipped = Reader(other, 1, 1000 + turn, bool(turn % 2), ())
         host.sharding.receive(*word(0, flipped), world[1].id, world.now + 0.01 * turn)
-        sizes.append(len(pickle.dumps(vars(host.ledger))))
+        sizes.append(sum(len(each) for each in vars(host.ledger).values() if hasattr(each, "__len__")))
     assert max(sizes[1000:]) <= max(sizes[200:1000])
 
 
