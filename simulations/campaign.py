@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
 from simulations.cluster import run_seed
+from simulations.sources import fingerprint
 
-__all__ = ["PART", "Part", "State", "campaign", "fingerprint", "play"]
+__all__ = ["PART", "Part", "State", "campaign", "code", "play"]
 
 PART = 100
 """seeds; of each hundred two are networks of 64, so that parts take equally long"""
 NICENESS = 10
-ROOT = Path(__file__).resolve().parents[1]
-CODE = ("gossipdp/protocol", "gossipdp/codecs", "gossipdp/algorithms", "simulations")
-"""folders whose modules decide what a seed comes to"""
 
 
 @dataclass(frozen=True)
@@ -127,13 +124,9 @@ def _settle_in() -> None:
     gc.freeze()
 
 
-def fingerprint(root: Path = ROOT, folders: Iterable[str] = CODE) -> str:
-    """Of all code that decides what a seed comes to."""
-    digest = hashlib.blake2b(digest_size=8)
-    for folder in folders:
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(f"{folder}/{path.name}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def code() -> str:
+    """What decides what a seed comes to."""
+    return fingerprint({"simulations.cluster"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="a file that says what was played; goes on from there")
     given = parser.parse_args(arguments)
     try:
-        state = State.load(given.state, fingerprint()) if given.state else State("")
+        state = State.load(given.state, code()) if given.state else State("")
     except ValueError as error:
         parser.error(str(error))
     parts = list(state.missing(given.first, given.last, given.part))

@@ -7,16 +7,14 @@ may stand here, nor how anything is told.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -36,10 +34,9 @@ from simulations.lab_problems import PROBLEMS
 from simulations.lab_trial_groups import GroupGossip
 from simulations.lab_trial_momentum import MomentumGossip
 from simulations.lab_trial_wrapped import OutlierGossip, RotatedGossip
+from simulations.sources import fingerprint
 
-__all__ = ["METHODS", "Answer", "Run", "Task", "fingerprint", "link", "play_all"]
-
-ROOT: Final = Path(__file__).resolve().parent.parent
+__all__ = ["METHODS", "Answer", "Run", "Task", "code_of", "link", "play_all"]
 
 
 class Task(Protocol):
@@ -234,62 +231,16 @@ def link(megabits: float, milliseconds: float, parameters: int, as_parameters: f
     return Link(bandwidth=megabits * 125_000.0 * parameters / as_parameters, latency=milliseconds / 1000.0)
 
 
-# -- code ----------------------------------------------------------------------------------------------------------
+# -- answers -------------------------------------------------------------------------------------------------------
 
 
-def fingerprint(modules: Iterable[str]) -> str:
-    """Of these modules of the project and all that they import of it; comments and docstrings do not count.
+def code_of(task: Task) -> str:
+    """Fingerprint of the code that the answer depends on.
 
     Of `gossipdp.protocol` only what is imported directly: the laboratory uses its constants, schedule and messages,
-    and none of its state machines.
+    and none of its state machines. The standard library's sources are what language models learn from.
     """
-    done: set[str] = set()
-    todo = sorted(modules)
-    while todo:
-        name = todo.pop()
-        if name in done:
-            continue
-        done.add(name)
-        if not name.startswith("gossipdp.protocol"):
-            todo.extend(_parsed(name)[1] - done)
-    told = "\n".join(f"{name} {_parsed(name)[0]}" for name in sorted(done))
-    # The standard library's sources are what language models learn from.
-    return hashlib.sha256(f"{platform.python_version()}\n{told}".encode()).hexdigest()[:16]
-
-
-def _path(name: str) -> Path | None:
-    base = ROOT.joinpath(*name.split("."))
-    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
-
-
-@cache
-def _parsed(name: str) -> tuple[str, frozenset[str]]:
-    """Hash of a module's statements, and the modules of the project that it imports."""
-    path = _path(name)
-    if path is None:
-        raise ModuleNotFoundError(f"no module {name!r} in {ROOT}")
-    tree = ast.parse(path.read_text())
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {one for one in inner if _path(one)} or {node.module}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            # A string that is a statement says something to readers alone.
-            node.body = [one for one in body if not (isinstance(one, ast.Expr) and _is_text(one.value))]  # type: ignore[attr-defined]
-    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    ours = {one for one in found if one.partition(".")[0] in {"gossipdp", "peers", "simulations"} and _path(one)}
-    return digest, frozenset(ours - {name})
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-# -- answers -------------------------------------------------------------------------------------------------------
+    return f"{platform.python_version()} {fingerprint(task.modules(), shallow='gossipdp.protocol')}"
 
 
 def _place(folder: Path, task: Task) -> Path:
@@ -318,7 +269,7 @@ def keep(folder: Path, task: Task, answer: Answer) -> None:
 def answer(task: Task) -> Answer:
     """Play it here and now, on one core."""
     torch.set_num_threads(1)
-    code = fingerprint(task.modules())
+    code = code_of(task)
     began = time.process_time()
     try:
         told = task.play()
@@ -345,7 +296,7 @@ def play_all(
     left: dict[Path, Task] = {}
     for place, task in zip(places, tasks, strict=True):
         # Of all, and now: what is read of the code later may no longer be what was imported.
-        kept, code = read(folder, task), fingerprint(task.modules())
+        kept, code = read(folder, task), code_of(task)
         if kept is not None and (any_code or kept.code == code):
             answers[place] = kept
         else:

@@ -17,7 +17,8 @@ from typing import Final
 
 from simulations.lab_pictures import draw
 from simulations.lab_report import About, commit, machine, page
-from simulations.lab_runs import ROOT, fingerprint, play_all
+from simulations.lab_runs import code_of, play_all
+from simulations.sources import ROOT
 from simulations.suites import (
     b1,
     b2,
@@ -97,7 +98,7 @@ def lab(
         machine=machine(),
         runs=len(tasks),
         hours=sum(answer.cpu for _, answer in every) / 3600.0,
-        older=sum(answer.code != fingerprint(arm.task.modules()) for arm, answer in every),
+        older=sum(answer.code != code_of(arm.task) for arm, answer in every),
         failed=[f"{arm.label}, {arm.task.name}: {answer.error}" for arm, answer in every if answer.error],
     )
     text = page(suite, findings, about, pictures)

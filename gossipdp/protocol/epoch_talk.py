@@ -59,7 +59,8 @@ class EpochTalk:
     def soon(self) -> None:
         """An epoch has closed, or settled: tell the neighbours."""
         for link in self._links.near():
-            self._tell(link.peer, reply=False)
+            # One that had set this peer aside meanwhile does not know any more that it was chosen.
+            self._tell(link.peer, reply=False, link=link.own)
 
     def timer(self) -> float:
         return self._at if self._links.live else float("inf")

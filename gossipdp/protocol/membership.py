@@ -247,15 +247,15 @@ class Membership:
         asked: float,
     ) -> None:
         """`view`: this is a page of a whole view; `asked`: when what it answers was asked."""
-        tells, newer, members, me = 0, [], self.members, self.me.id
+        tells, newer, members, me = 0, [], self.members, self.me
         for record in records:
             known = members.get(record.id)
             if known == record:
                 if not view:
                     self._dissemination.echo(record)
                 continue
-            if record.id == me:
-                self._about_me(record, source, now)
+            if record.id == me.id:
+                self._about_me(record, now)
                 continue
             if record.id == source and self._view.disproves(record, asked):
                 self._adopt(record, now)
@@ -283,6 +283,8 @@ class Membership:
             if known is not None and known.state == State.FAILED and record.id == source and record.state in LIVE:
                 self._anti_entropy.send_view(source, now)
         self._progress.merge(reports)
+        if self.me != me:
+            self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
         if newer:
             # As a page of the view, not as gossip: the sender may stand across a partition just healed.
             self._dissemination.send(source, PushPull(False, pages(self.me, newer)[0]))
@@ -290,7 +292,7 @@ class Membership:
             self._joined = True
             self._outputs.emit(Joined(source))
 
-    def _about_me(self, record: Member, source: bytes, now: float) -> None:
+    def _about_me(self, record: Member, now: float) -> None:
         me = self.me
         same = (record.incarnation, record.refutation) == (me.incarnation, me.refutation)
         elsewhere = same and record.state == State.ALIVE and record.address != me.address
@@ -309,7 +311,6 @@ class Membership:
             # A later pair than its own is forged. Once the largest were said there would be nothing to say against it.
             refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
             self._change_me(State.ALIVE, refutation + 1, now)
-            self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
 
     def _change_me(self, state: State, refutation: int, now: float) -> None:
         self._view.change_me(replace(self.me, state=state, refutation=min(refutation, 0xFFFF_FFFF)))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.processes
 SCRIPT = Path(__file__).with_name("training_sync.py")
-STEPS = 40
+STEPS = 20
 SETTINGS = """[exchange]
 mode = "sync"
 codec = "fp32"

@@ -19,6 +19,7 @@ from peers.jobs import byte_gpt
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
+STEPS = 240
 UNTRAINED = 5.5
 """nats a byte"""
 AGREE = 0.02
@@ -57,9 +58,9 @@ def export(host: Host, out: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def command(recipe: str, steps: int, ranks: int, out: Path, short: str) -> list[str]:
+def command(recipe: str, ranks: int, out: Path, short: str) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    script = [sys.executable, *launcher, str(RECIPES / f"{recipe}_gossip.py"), str(steps), str(out)]
+    script = [sys.executable, *launcher, str(RECIPES / f"{recipe}_gossip.py"), str(STEPS), str(out)]
     # No framework asks its maker for anything; Ray's sockets lie in its own folder, and a socket's path is short.
     return [
         "env",
@@ -71,18 +72,19 @@ def command(recipe: str, steps: int, ranks: int, out: Path, short: str) -> list[
     ]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
 @pytest.mark.parametrize(
-    ("recipe", "needs", "steps", "ranks", "loss"),
+    ("recipe", "needs", "ranks", "loss"),
     [
-        ("plain", "", 120, 1, loss_of_bytes),
-        pytest.param("ddp", "", 240, 2, loss_of_bytes, marks=pytest.mark.long),
-        pytest.param("fsdp", "", 240, 2, loss_of_bytes, marks=pytest.mark.long),
-        pytest.param("hf_trainer", "transformers", 240, 1, loss_of_transformers, marks=pytest.mark.long),
-        pytest.param("lightning_trainer", "lightning", 240, 1, loss_of_lightning, marks=pytest.mark.long),
-        pytest.param("accelerate_loop", "accelerate", 240, 2, loss_of_bytes, marks=pytest.mark.long),
-        pytest.param("ray_train", "ray", 240, 1, loss_of_bytes, marks=pytest.mark.long),
+        ("plain", "", 1, loss_of_bytes),
+        ("ddp", "", 2, loss_of_bytes),
+        ("fsdp", "", 2, loss_of_bytes),
+        ("hf_trainer", "transformers", 1, loss_of_transformers),
+        ("lightning_trainer", "lightning", 1, loss_of_lightning),
+        ("accelerate_loop", "accelerate", 2, loss_of_bytes),
+        ("ray_train", "ray", 1, loss_of_bytes),
     ],
 )
 def test_two_hosts_of_a_recipe_are_one_model_when_exported(
@@ -90,7 +92,6 @@ def test_two_hosts_of_a_recipe_are_one_model_when_exported(
     tmp_path: Path,
     recipe: str,
     needs: str,
-    steps: int,
     ranks: int,
     loss: Callable[[Host, Path], float],
 ) -> None:
@@ -102,7 +103,7 @@ def test_two_hosts_of_a_recipe_are_one_model_when_exported(
         for host in made.hosts:
             host.start_daemon()
             until(f"{host.name}'s daemon runs", host.status, 60, made.hosts)
-            host.start_training(command(recipe, steps, ranks, tmp_path / f"{host.name}.safetensors", short))
+            host.start_training(command(recipe, ranks, tmp_path / f"{host.name}.safetensors", short))
         for host in made.hosts:
             assert host.training is not None
             until(f"{host.name} has trained", lambda host=host: host.training.code is not None, 300, made.hosts)

@@ -836,6 +836,15 @@ def test_member_that_another_calls_dead_in_a_life_it_never_had_lives_again_once_
             assert peer.membership.members[peer_id(2)] == record(2)
 
 
+def test_many_forged_records_of_oneself_in_one_message_are_answered_once() -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    forged = tuple(record(0, refutation=number, state=S) for number in range(1, 20))
+    sent = [e for e in peer.hear(Ping(2, (record(1), *forged)), 1, 1.0) if e.to == peer_id(1)]
+    assert len([e for e in sent if isinstance(e.message, Pong)]) == 2, "the ping's answer, and one to what was said"
+    assert peer.membership.me.refutation == 20
+
+
 def disabused(forged: Member) -> Peer:
     """A peer that has believed this of member 2, until that one answered."""
     peer = Peer(record(0))

@@ -253,6 +253,16 @@ def test_chosen_neighbours_are_told_and_those_that_choose_this_peer_are_taken():
     assert other not in {to for to, _ in rig.take(Rumour)}
 
 
+def test_neighbour_that_had_set_this_peer_aside_is_told_with_the_next_epoch_that_it_was_chosen():
+    rig = Rig(members=30)
+    chosen, choosing = rig.near[0], next(peer(number) for number in range(1, 30) if peer(number) not in rig.near)
+    rig.say(choosing, *statement(choosing, [], link=True))
+    rig.take()
+    rig.machine.advance((EPOCH + 1) * SPAN, rig.now)
+    links = {to: message.link for to, message in rig.take(EpochDigest)}
+    assert links[chosen] and not links[choosing], "who chose this peer will say so itself"
+
+
 def test_new_member_is_greeted_with_the_digest(rig):
     rig.machine.neighbours({peer(1), peer(2), peer(7)}, 0.0)
     ((to, message),) = rig.take(EpochDigest)

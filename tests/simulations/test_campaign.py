@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from simulations import campaign as campaigns
-from simulations.campaign import Part, State, fingerprint, main, play
+from simulations.campaign import Part, State, code, main, play
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_play
 
 def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):
     path = tmp_path / "t1.json"
-    begun = State(fingerprint())
+    begun = State(code())
     begun.take(Part(10, 15, {13: "I2: twice"}, 2.0))
     begun.save(path)
     assert main(["--first", "10", "--last", "22", "--part", "5", "--state", str(path)]) == 1
     assert seeds_played == [*range(15, 22)]
-    after = State.load(path, fingerprint())
+    after = State.load(path, code())
     assert after.finished == [(10, 15), (15, 20), (20, 22)] and after.failed == {13: "I2: twice"} and after.seeds == 12
     assert "5 seeds were played before, 1 failed" in capsys.readouterr().out
 
@@ -70,14 +70,6 @@ def test_state_of_other_code_is_refused(seeds_played, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--first", "10", "--last", "20", "--state", str(path)])
     assert "was written by other code" in capsys.readouterr().err and seeds_played == []
-
-
-def test_fingerprint_changes_with_any_module(tmp_path):
-    (tmp_path / "protocol").mkdir()
-    (tmp_path / "protocol" / "peer.py").write_text("x = 1\n")
-    before = fingerprint(tmp_path, ["protocol"])
-    (tmp_path / "protocol" / "peer.py").write_text("x = 2\n")
-    assert fingerprint(tmp_path, ["protocol"]) != before
 
 
 def test_real_seeds_in_processes_of_their_own():

@@ -17,7 +17,7 @@ from simulations.lab_clock import lasting
 from simulations.lab_consensus import Row
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_report import About, page
-from simulations.lab_runs import METHODS, Answer, Run, fingerprint, link, play_all
+from simulations.lab_runs import METHODS, Answer, Run, link, play_all
 from simulations.lab_suites import SUITES, lab
 from simulations.suites import b1, b4, b9, clock
 from simulations.suites.base import (
@@ -253,7 +253,7 @@ def test_what_was_played_is_not_played_again(tmp_path, played):
 def test_answers_of_other_code_count_only_if_that_is_said(tmp_path, played, monkeypatch):
     task, kept = Counting(str(played)), tmp_path / "kept"
     play_all([task], kept, say=quiet)
-    monkeypatch.setattr(lab_runs, "fingerprint", lambda modules: "other code")
+    monkeypatch.setattr(lab_runs, "code_of", lambda task: "other code")
     assert play_all([task], kept, say=quiet, any_code=True)[0].code != "other code"
     assert plays(played) == {"0": 1}
     assert play_all([task], kept, say=quiet)[0].code == "other code"
@@ -276,49 +276,6 @@ def test_failure_is_told_and_not_kept(tmp_path, played):
     assert answers[0].error == "ValueError: no" and answers[1].told == {"seed": 1}
     play_all(tasks, tmp_path / "kept", say=quiet)
     assert plays(played) == {"0": 2, "1": 1}
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A project of three modules, of which `far` is imported by nobody."""
-    monkeypatch.setattr(lab_runs, "ROOT", tmp_path)
-    folder = tmp_path / "simulations"
-    folder.mkdir()
-    (folder / "one.py").write_text('"""Says."""\nfrom simulations.two import f\n\n\ndef g():\n    return f()\n')
-    (folder / "two.py").write_text("def f():\n    return 1\n")
-    (folder / "far.py").write_text("x = 1\n")
-
-    def fresh():
-        lab_runs._parsed.cache_clear()
-        return fingerprint({"simulations.one"})
-
-    yield folder, fresh
-    lab_runs._parsed.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "one.py",
-            '"""Says more."""\nfrom simulations.two import f\n\n\n# why\ndef g():\n    """What."""\n    return f()\n',
-        ),
-        ("far.py", "x = 2\n"),
-    ],
-)
-def test_comments_and_what_is_not_imported_leave_the_fingerprint(project, name, text):
-    folder, fresh = project
-    before = fresh()
-    (folder / name).write_text(text)
-    assert fresh() == before
-
-
-@pytest.mark.parametrize("name", ["one.py", "two.py"])
-def test_code_that_is_run_changes_the_fingerprint(project, name):
-    folder, fresh = project
-    before = fresh()
-    (folder / name).write_text((folder / name).read_text().replace("return", "return 2 +"))
-    assert fresh() != before
 
 
 def test_fingerprint_of_a_baseline_leaves_pairwise_out():

@@ -39,10 +39,10 @@ def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
         ("plain", "", 1),
         ("accumulation", "", 1),
         ("ddp", "", 2),
-        ("fsdp", "", 2),
         ("hf_trainer", "transformers.trainer transformers.models.gpt2.modeling_gpt2", 1),
-        ("lightning_trainer", "lightning.pytorch", 1),
-        ("accelerate_loop", "accelerate", 2),
+        pytest.param("fsdp", "", 2, marks=pytest.mark.long),
+        pytest.param("lightning_trainer", "lightning.pytorch", 1, marks=pytest.mark.long),
+        pytest.param("accelerate_loop", "accelerate", 2, marks=pytest.mark.long),
         pytest.param("hf_trainer", "transformers.trainer", 2, marks=pytest.mark.long),
         pytest.param("accelerate_loop", "accelerate", 1, marks=pytest.mark.long),
         pytest.param("ray_train", "ray.train.torch", 1, marks=pytest.mark.long),  # it starts its two workers itself

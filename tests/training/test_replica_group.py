@@ -146,7 +146,7 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2)])
+@pytest.mark.parametrize(("kind", "world"), [pytest.param("ddp", 2, marks=pytest.mark.long), ("fsdp", 2)])
 def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(tmp_path: Path, kind: str, world: int) -> None:
     daemon = LedgerDaemon(tmp_path, every=4)
     processes = ranks_of(tmp_path, kind, world)

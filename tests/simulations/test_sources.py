@@ -1,0 +1,66 @@
+"""Fingerprints of code: what is run changes them, and nothing else does."""
+
+import pytest
+
+from simulations import sources
+from simulations.sources import fingerprint
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of three modules, of which `far` is imported by nobody."""
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    folder = tmp_path / "simulations"
+    folder.mkdir()
+    (folder / "one.py").write_text('"""Says."""\nfrom simulations.two import f\n\n\ndef g():\n    return f()\n')
+    (folder / "two.py").write_text("def f():\n    return 1\n")
+    (folder / "far.py").write_text("x = 1\n")
+
+    def fresh():
+        sources._parsed.cache_clear()
+        return fingerprint({"simulations.one"})
+
+    yield folder, fresh
+    sources._parsed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "one.py",
+            '"""Says more."""\nfrom simulations.two import f\n\n\n# why\ndef g():\n    """What."""\n    return f()\n',
+        ),
+        ("far.py", "x = 2\n"),
+    ],
+)
+def test_comments_and_what_is_not_imported_leave_the_fingerprint(project, name, text):
+    folder, fresh = project
+    before = fresh()
+    (folder / name).write_text(text)
+    assert fresh() == before
+
+
+@pytest.mark.parametrize("name", ["one.py", "two.py"])
+def test_code_that_is_run_changes_the_fingerprint(project, name):
+    folder, fresh = project
+    before = fresh()
+    (folder / name).write_text((folder / name).read_text().replace("return", "return 2 +"))
+    assert fresh() != before
+
+
+def test_what_shallow_modules_import_is_left_out(project):
+    folder, _ = project
+    before = fingerprint({"simulations.one"}, shallow="simulations")
+    (folder / "two.py").write_text("x = 3\n")
+    sources._parsed.cache_clear()
+    assert fingerprint({"simulations.one"}, shallow="simulations") == before
+
+
+def test_seeds_depend_on_the_protocol_and_not_on_the_laboratory(monkeypatch):
+    read = []
+    monkeypatch.setattr(sources, "_path", lambda name, path=sources._path: read.append(name) or path(name))
+    sources._parsed.cache_clear()
+    fingerprint({"simulations.cluster"})
+    assert {"gossipdp.protocol.peer", "gossipdp.protocol.membership", "simulations.nemesis"} <= set(read)
+    assert not any(name.startswith("simulations.lab") for name in read)
