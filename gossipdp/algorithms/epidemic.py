@@ -10,10 +10,8 @@ came first (see `fixed_point`). Who applies what, once, and when an epoch is clo
 Guards. What a *receiver* does must be the same at all of them, so it looks only at the message and at what the epoch
 agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement
 alpha p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ
-from peer to peer at any moment. `bound` may follow from the lengths of settled epochs, which all know bit for bit who
-have applied them; who has taken a state over since does not know them, and would cut what others do not. So the daemon
-sets no bound until such lengths travel with the state: a lie within the limits above is not cut. A
-*sender* looks at what it likes, for it ends up in the message: it keeps its own movement under `bound`, and it listens
+from peer to peer at any moment. `bound` follows from what settled epochs' increments said of their lengths, which all
+know alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it keeps its own movement under `bound`, and it listens
 for an overshoot. A parameter that waited T rounds in e moves by up to T rounds' worth of D at once, more than there was
 to go when training is fast; then the next D there points back. So what is offered to the compressor shrinks while
 cos(D, last c) on the support of c is under -0.3, and grows again when it is not; the rest stays in e.

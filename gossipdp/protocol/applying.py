@@ -7,8 +7,8 @@ origin is proven to have lied. Which rumours count is decided in `rumours`; no v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from gossipdp.protocol.rumour_messages import Rumour
 from gossipdp.protocol.turns import Turns
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["Applying", "Terms"]
+__all__ = ["Applying", "Terms", "length_of"]
 
 
 class Terms(NamedTuple):
@@ -39,14 +39,27 @@ class _Increment:
     """which of them move"""
     back: bool
     done: Callable[[], None]
-    movement2: float = 0.0
+    own: bool
+    lengths: list[float] = field(default_factory=list)
+    """of the chunks, before any cut"""
+    scale: float = 1.0
     fingerprint: int = 0
+
+    @property
+    def length(self) -> float:
+        return length_of(self.lengths)
+
+
+def length_of(lengths: Iterable[float]) -> float:
+    """Of a whole movement, from those of its chunks in order: the same number wherever they are."""
+    return math.sqrt(sum(length * length for length in lengths))
 
 
 class Applying:
     """Args:
 
     terms: of an increment cut at this clock.
+    longest: how far this one may move an anchor: what is longer is cut to that, by all alike.
     applied: called when the anchor has been moved, with the fingerprint of what was added to it.
     """
 
@@ -55,10 +68,11 @@ class Applying:
         turns: Turns,
         outputs: Outputs,
         terms: Callable[[int], Terms],
+        longest: Callable[[Rumour], float],
         applied: Callable[[Rumour, int], None],
     ) -> None:
         self._turns, self._outputs, self._terms = turns, outputs, terms
-        self._applied = applied
+        self._longest, self._applied = longest, applied
         self.model: Model | None = None
         self._under_way: _Increment | None = None
 
@@ -67,9 +81,16 @@ class Applying:
     ) -> None:
         """`rumour` has come, or with `back` what it has done is to be undone: before anything else is begun. `done` is
         called when it has been applied or refused."""
-        self._turns.ask(partial(self._look, rumour, parts, done, back), ahead=True)
+        self._turns.ask(partial(self._look, rumour, parts, done, back, False), ahead=True)
 
-    def _look(self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None], back: bool) -> bool:
+    def cut(self, rumour: Rumour, parts: Sequence[Buffer]) -> None:
+        """This peer's own is in its anchor whole: make that what it is at all others."""
+        if rumour.length > self._longest(rumour):
+            again = partial(self._look, rumour, parts, lambda: None, False, True)
+            done = partial(self._turns.ask, again, ahead=True)
+            self._turns.ask(partial(self._look, rumour, parts, done, True, True), ahead=True)
+
+    def _look(self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None], back: bool, own: bool) -> bool:
         """Begin with a rumour; whether there is anything to do."""
         assert self.model is not None
         payloads = increments.unpack(parts, self.model.chunks)
@@ -81,7 +102,7 @@ class Applying:
         if not chunks:
             done()
             return False
-        self._under_way = made = _Increment(rumour, payloads, chunks, back, done)
+        self._under_way = made = _Increment(rumour, payloads, chunks, back, done, own)
         self._check(made, chunks[0])
         return True
 
@@ -96,7 +117,8 @@ class Applying:
     def _apply(self, made: _Increment, chunk: int) -> None:
         rumour = made.rumour
         (compressor, lr), payload = self._terms(rumour.clock), made.payloads[chunk]
-        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, back=made.back))
+        bound = made.scale * made.lengths[made.chunks.index(chunk)] if made.scale < 1.0 else math.inf
+        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, made.back))
 
     def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
         """The result of a CheckIncrement or an Apply."""
@@ -106,22 +128,26 @@ class Applying:
         last = job.chunk == made.chunks[-1]
         following = made.chunks[0] if last else made.chunks[made.chunks.index(job.chunk) + 1]
         if isinstance(job, jobs.CheckIncrement):
-            if not result.sound:
+            made.lengths.append(result.movement)
+            if not result.sound or (last and made.length != made.rumour.length):
                 self._refuse(made.rumour)
                 self._end(made)
             elif last:
+                longest = math.inf if made.own and made.back else self._longest(made.rumour)
+                made.scale = longest / made.length if made.length > longest else 1.0
                 self._apply(made, following)
             else:
                 self._check(made, following)
             return
-        made.movement2 += result.movement**2
         made.fingerprint += result.fingerprint
         if not last:
             return self._apply(made, following)
         assert self.model is not None
-        rumour, movement = made.rumour, math.sqrt(made.movement2 / self.model.schema.size)
+        rumour, moved = made.rumour, made.scale * made.length / math.sqrt(self.model.schema.size)
         how = self._terms(rumour.clock).compressor
-        self._outputs.emit(IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, movement, how))
+        if not made.own:
+            event = IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, moved, how, made.scale)
+            self._outputs.emit(event)
         self._applied(rumour, made.fingerprint)
         self._end(made)
 

@@ -17,15 +17,29 @@ No message and no payload is here.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.rumour_header import void_name
-from gossipdp.protocol.rumour_messages import MAX_MARKS, NO_BASE, EpochMark, Rumour, Stage
+from gossipdp.protocol.rumour_messages import LONGEST, MAX_MARKS, NO_BASE, EpochMark, Rumour, Stage
 
-__all__ = ["AHEAD", "EMPTY", "GRACE", "MAX_LIVES", "MAX_RUMOURS", "SETTLE", "EpochSet", "Epochs", "Verdict"]
+__all__ = [
+    "AHEAD",
+    "BEHIND",
+    "EMPTY",
+    "GRACE",
+    "LONGER",
+    "MAX_LIVES",
+    "MAX_RUMOURS",
+    "SETTLE",
+    "YOUNG",
+    "EpochSet",
+    "Epochs",
+    "Verdict",
+]
 
 GRACE: Final = 3
 """epochs that a rumour may be late: the staleness cap"""
@@ -35,6 +49,12 @@ AHEAD: Final = 2
 """epochs that another's clock may be ahead of what is known of it here"""
 KEPT: Final = 8
 """settled epochs of which the digest is remembered: a rumour of the oldest live one is weighed by one nearly so old"""
+BEHIND: Final = GRACE + SETTLE + AHEAD + 1
+"""epochs: so long before a rumour's own all is settled wherever the rumour is admitted"""
+LONGER: Final = 4.0
+"""times as long as what was usual BEHIND it an increment may be"""
+YOUNG: Final = 4
+"""epochs from which nothing usual follows: learning rates are being warmed up, and lengths grow by more than that"""
 MAX_HELD: Final = 8
 """epochs more than else that do not settle while a state is being fetched"""
 MAX_RUMOURS: Final = 2048
@@ -171,6 +191,18 @@ class EpochSet:
         made = sorted(filter(None, self._made()))
         return made[(len(made) - 1) // 2] if made else 0
 
+    @property
+    def length(self) -> float:
+        """How far an increment of share 1 moves an anchor: that of the middle origin, each by its longest; 0 if none
+        does. Nobody is the middle one by many rumours or lives; of two it is the longer, or who stands still would
+        stop the other."""
+        longest: dict[bytes, float] = {}
+        for rumour in self.inside.values():
+            whole = min(rumour.length / rumour.weight, LONGEST) if rumour.weight else 0.0
+            longest[rumour.origin] = max(whole, longest.get(rumour.origin, 0.0))
+        lengths = sorted(filter(None, longest.values()))
+        return lengths[len(lengths) // 2] if lengths else 0.0
+
     def _made(self) -> Iterable[int]:
         """Samples by origin."""
         made: Counter[bytes] = Counter()
@@ -185,6 +217,10 @@ class Settled:
     """of this epoch's set and all before it; an empty set changes nothing"""
     count: int
     samples: int
+    length: float = 0.0
+    """see `EpochSet.length`"""
+    age: int = 0
+    """epochs with rumours since the founding, this one included"""
     votes: dict[bytes, bytes] = field(default_factory=dict)
     """what other peers have settled it as"""
     told: bool = False
@@ -202,7 +238,7 @@ class Epochs:
         """names the founding that the state goes back to"""
         self._live: dict[int, EpochSet] = {}
         self._settled: dict[int, Settled] = {}
-        self._chain = EMPTY
+        self._chain, self._age = EMPTY, 0
 
     def admits(self, epoch: int) -> bool:
         return self.first <= epoch <= self.current + AHEAD
@@ -245,7 +281,8 @@ class Epochs:
         for each in sets:
             if each.names():
                 self._chain = _chained(self._chain, each.epoch, each.digest)
-            self._settled[each.epoch] = Settled(self._chain, len(each.names()), each.samples)
+                self._age += 1
+            self._settled[each.epoch] = Settled(self._chain, len(each.names()), each.samples, each.length, self._age)
         for epoch in sorted(self._settled)[:-KEPT]:
             del self._settled[epoch]
         return sets
@@ -255,7 +292,17 @@ class Epochs:
         self.first = self.current = first
         founded = EMPTY if base == NO_BASE else base
         self.base, self._chain = base, settled[max(settled)].digest if settled else founded
+        self._age = settled[max(settled)].age if settled else 0
         self._settled, self._live = settled, {}
+
+    def longest(self, epoch: int) -> float:
+        """How far an increment of share 1 may move an anchor in a live `epoch`: LONGER times what was usual BEHIND it.
+        All with whom this peer agrees on what is settled say the same; inf while nothing is usual."""
+        for before in (epoch - BEHIND, epoch - BEHIND - 1):
+            known = self._settled.get(before)
+            if known is not None and known.length and known.age > YOUNG:
+                return LONGER * known.length
+        return math.inf
 
     def settled(self) -> dict[int, Settled]:
         return dict(self._settled)

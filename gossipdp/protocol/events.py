@@ -324,6 +324,8 @@ class IncrementApplied(Event):
     movement: float
     compressor: str
     """how it travelled"""
+    scale: float = 1.0
+    """below 1: it was longer than others were, and was cut to this share, by all alike"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ __all__ = ["Part", "digest_name", "make", "name_of", "part_hash", "table_of", "u
 
 HASH: Final = 32
 """an origin chooses both of two payloads, so their hashes must be hard to make collide, not only to invert"""
-_FIELDS: Final = struct.Struct(">32sIIBdQQIB32s")
+_FIELDS: Final = struct.Struct(">32sIIBdQQIB32sd")
 _ROW: Final = struct.Struct(f">I{HASH}s")
 _MARK: Final = struct.Struct(">IBI16s")
 
@@ -56,6 +56,7 @@ def name_of(rumour: Rumour, run: bytes) -> bytes:
         rumour.size,
         rumour.parts,
         rumour.root,
+        rumour.length,
     )
     return _hash(b"gossipdp rumour", run, fields)
 

@@ -33,6 +33,8 @@ PartSet = Annotated[int, Meta(ge=0, le=(1 << MAX_PARTS) - 1)]
 """Bit k stands for part k."""
 MOST_SAMPLES: Final = 1 << 40
 """of one rumour: sums over an epoch fit 63 bits"""
+LONGEST: Final = 2.0**100
+"""that an increment may say it is"""
 NO_BASE: Final = bytes(16)
 """in the place of a founding's name: there is no state"""
 NO_RUN: Final = bytes(16)
@@ -64,6 +66,8 @@ class Rumour(Message, frozen=True):
     """links from the origin to the receiver"""
     run: Digest = NO_RUN
     """names the run and its settings (`RumoursConfig.run`)"""
+    length: Annotated[float, Meta(ge=0.0, le=LONGEST)] = 0.0
+    """||alpha p c||: how far it moves an anchor, if it is not cut"""
 
 
 class RumourPart(Message, frozen=True):

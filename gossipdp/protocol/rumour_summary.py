@@ -18,7 +18,7 @@ from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epochs import AHEAD, GRACE, KEPT, MAX_HELD, MAX_LIVES, MAX_RUMOURS, SETTLE, Epochs, Settled
 from gossipdp.protocol.messages import MAX_BUFFER, U32, U63, Digest
 from gossipdp.protocol.rumour_header import name_of
-from gossipdp.protocol.rumour_messages import NO_BASE, Rumour
+from gossipdp.protocol.rumour_messages import LONGEST, NO_BASE, Rumour
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Summary", "pack", "unpack"]
@@ -31,6 +31,8 @@ class _Past(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     digest: Digest
     count: U32
     samples: U63
+    length: Annotated[float, Meta(ge=0.0, le=LONGEST)]
+    age: U32
 
 
 _Proof = Annotated[tuple[Rumour, ...], Meta(min_length=2, max_length=MAX_LIVES + 1)]
@@ -46,14 +48,17 @@ class Summary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """names the founding that the state goes back to"""
 
     def settled(self) -> dict[int, Settled]:
-        return {past.epoch: Settled(past.digest, past.count, past.samples) for past in self.past}
+        return {past.epoch: Settled(past.digest, past.count, past.samples, past.length, past.age) for past in self.past}
 
 
 def pack(epochs: Epochs) -> bytes:
     """Raises:
     LocalProtocolError: it is longer than any message.
     """
-    past = tuple(_Past(epoch, each.digest, each.count, each.samples) for epoch, each in epochs.settled().items())
+    past = tuple(
+        _Past(epoch, each.digest, each.count, each.samples, each.length, each.age)
+        for epoch, each in epochs.settled().items()
+    )
     live = epochs.live()
     inside = tuple(rumour for each in live for rumour in each.inside.values())
     proofs = tuple(proof for each in live for proof in each.proofs())

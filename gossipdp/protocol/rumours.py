@@ -238,8 +238,12 @@ class Rumours:
         """Nothing that was asked for from here is on its way."""
         return not any(push.wanted for link in self._links for push in link.pushes.values())
 
+    def longest(self, rumour: Rumour) -> float:
+        """How far it may move an anchor; the same for all who agree on what is settled."""
+        return rumour.weight * self._epochs.longest(rumour.epoch)
+
     def publish(
-        self, parts: Sequence[Buffer], *, weight: float, clock: int, samples: int, now: float
+        self, parts: Sequence[Buffer], *, weight: float, clock: int, samples: int, length: float = 0.0, now: float
     ) -> tuple[bytes, Rumour] | None:
         """Tell everybody of this peer's increment, cut at `clock`. None if that cannot be now: this peer has no state,
         the clock is not this time's, or the epoch has too many rumours already, or lives of this peer; then it is to
@@ -255,6 +259,7 @@ class Rumours:
         draft = Rumour(
             *(self._me, self._incarnation, epoch, sequence, weight, clock, samples, 1, 1, bytes(32), bytes(64)),
             run=self._config.run,
+            length=length,
         )
         rumour, table = make(draft, parts, self._config.run, self._sign)
         wanted = unpack_table(table, rumour)

@@ -24,7 +24,7 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import increments, jobs
-from gossipdp.protocol.applying import Applying, Terms
+from gossipdp.protocol.applying import Applying, Terms, length_of
 from gossipdp.protocol.epochs import AHEAD, GRACE, QUORUM, SETTLE
 from gossipdp.protocol.events import (
     EpochClosed,
@@ -82,6 +82,7 @@ class _Round:
     clock: int
     samples: int
     payloads: list[Buffer] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
     share: float = 1.0
     fingerprint: int = 0
     made: bool = False
@@ -123,7 +124,7 @@ class Spreading:
             now=now,
         )
         self._turns = Turns()
-        self._applying = Applying(self._turns, outputs, self._terms, self._moved)
+        self._applying = Applying(self._turns, outputs, self._terms, self._rumours.longest, self._moved)
         self._shares = Shares(config.rumours.span)
         self._fingerprints = Fingerprints()
         self._fingerprinted = (0, 0)
@@ -269,6 +270,8 @@ class Spreading:
     def published(self, chunk: int, result: jobs.Published) -> None:
         assert self._round is not None and chunk == len(self._round.payloads)
         self._round.payloads.append(result.payload)
+        if memoryview(result.payload).nbytes:
+            self._round.lengths.append(result.movement)
         self._round.share = min(self._round.share, result.share)
         self._round.fingerprint += result.fingerprint
 
@@ -281,10 +284,19 @@ class Spreading:
 
     def _announce(self, made: _Round) -> None:
         parts = increments.pack(made.payloads)
-        told = self._rumours.publish(parts, weight=made.weight, clock=made.clock, samples=made.samples, now=self._now)
+        told = self._rumours.publish(
+            parts,
+            weight=made.weight,
+            clock=made.clock,
+            samples=made.samples,
+            length=length_of(made.lengths),
+            now=self._now,
+        )
         if told is None:
             # It was asked for before, so this is as good as never; and then this peer's state is nobody's.
             self._astray = tuple(self._live)
+        else:
+            self._applying.cut(told[1], parts)
         self._fingerprints.added(made.clock // self._config.rumours.span, made.fingerprint)
         self._outputs.emit(IncrementPublished(sum(map(len, parts)), made.weight, made.share))
         self._round = None

@@ -103,6 +103,7 @@ class Metrics:
         )
         self._chunks = counter("chunks_mixed_total", "Chunks mixed into the anchor.")
         self._clipped = counter("chunks_clipped_total", "Chunks mixed with less than their full difference.")
+        self._cut = counter("increments_cut_total", "Others' increments longer than is usual, applied cut.")
         self._in_doubt = counter("chunks_in_doubt_total", "Chunks a partner may or may not have mixed when it died.")
         self._blocks = counter("blocks_total", "Blocks of chunks decoded.")
         self._escalated = counter("escalated_blocks_total", "Blocks that needed more than the codec's own bits.")
@@ -170,6 +171,7 @@ class Metrics:
             case events.ExchangeEnded():
                 self._exchange(event)
             case events.IncrementApplied():
+                self._cut.inc(event.scale < 1.0)
                 self._mixed()
             case events.RoundDone():
                 self._outer_step(event)

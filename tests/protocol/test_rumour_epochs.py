@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,26 +12,30 @@ from rumour_network import peer, signature
 from gossipdp.protocol import epochs as module
 from gossipdp.protocol.epochs import (
     AHEAD,
+    BEHIND,
     EMPTY,
     GRACE,
     KEPT,
+    LONGER,
     MAX_HELD,
     MAX_LIVES,
     QUORUM,
     SETTLE,
+    YOUNG,
     Epochs,
     EpochSet,
 )
 from gossipdp.protocol.events import EpochClosed
 from gossipdp.protocol.rumour_header import make, name_of, void_name
-from gossipdp.protocol.rumour_messages import Rumour, Stage
+from gossipdp.protocol.rumour_messages import LONGEST, Rumour, Stage
 from gossipdp.protocol.shares import Shares
 
 RUN = b"run"
 
 
-def rumour(origin=0, incarnation=1, sequence=0, payload=b"x", *, epoch=7, samples=10):
-    draft = Rumour(peer(origin), incarnation, epoch, sequence, 0.5, 100 * epoch, samples, 1, 1, bytes(32), bytes(64))
+def rumour(origin=0, incarnation=1, sequence=0, payload=b"x", *, epoch=7, samples=10, weight=0.5, length=0.0):
+    fields = (peer(origin), incarnation, epoch, sequence, weight, 100 * epoch, samples, 1, 1, bytes(32), bytes(64))
+    draft = Rumour(*fields, length=length)
     return make(draft, [payload], RUN, lambda data: signature(peer(origin), data))[0]
 
 
@@ -66,6 +72,41 @@ def test_shares_sum_to_one_at_the_most_though_half_are_far_faster_than_the_other
     kept = filled(*(rumour(origin, samples=samples) for origin, samples in enumerate(made)))
     shares.closed(EpochClosed(7, kept.digest, 6, kept.samples, 6, kept.middle))
     assert sum(shares.of(samples, 50, 6) for samples in made) == pytest.approx(1.0)
+
+
+# -- how long an increment may be --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lengths", "middle"),
+    [([], 0.0), ([0.0, 0.0], 0.0), ([3.0], 6.0), ([3.0, 0.0], 6.0), ([1.0, 3.0], 6.0), ([1.0, 2.0, 1e9], 4.0)],
+)
+def test_usual_is_the_length_of_the_middle_origin_for_a_share_of_one(lengths, middle):
+    assert filled(*(rumour(origin, length=length) for origin, length in enumerate(lengths))).length == middle
+
+
+def test_nobody_becomes_the_middle_one_by_many_rumours_lives_or_a_share_of_nothing():
+    many = [rumour(9, life, number, length=1e9) for life in (1, 2, 3) for number in range(4)]
+    none = [rumour(8, length=1e9, weight=0.0), rumour(7, length=LONGEST, weight=5e-324)]
+    assert filled(*(rumour(n, length=1.0) for n in range(4)), *many, *none).length == 2.0
+    assert filled(*none).length == LONGEST
+
+
+def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
+    epochs = Epochs(100, RUN)
+    epochs.held = False
+    longest = {}
+    for epoch in range(30):
+        epochs.advance(100 * epoch)
+        for live in range(epochs.first, epoch + AHEAD + 1):
+            longest.setdefault(live, epochs.longest(live))
+            assert epochs.longest(live) == longest[live], "as long as an epoch lives it is the same"
+        if epoch != 9:
+            take(epochs.of(epoch), rumour(epoch=epoch, length=1.0 + epoch))
+    assert all(longest[epoch] == math.inf for epoch in range(BEHIND + YOUNG)), "training is only beginning"
+    for epoch in range(BEHIND + YOUNG, 29):
+        before = epoch - BEHIND - (epoch - BEHIND == 9)
+        assert longest[epoch] == LONGER * 2.0 * (1.0 + before), "of an epoch without any the one before"
 
 
 # -- a set ------------------------------------------------------------------------------------------------------------

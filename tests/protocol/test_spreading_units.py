@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gossipdp.protocol import increments, jobs
-from gossipdp.protocol.applying import Applying, Terms
+from gossipdp.protocol.applying import Applying, Terms, length_of
 from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.messages import Member, State
@@ -160,24 +161,31 @@ def test_a_share_is_never_nothing_nor_more_than_all(samples, steps, members, tot
 
 SCHEMA = Schema.of([("w", (2 * 8192 + 9,), "float32", "parameter")])
 RUMOUR = Rumour(b"o" * 32, 1, 7, 0, 0.25, 700, 10, 1, 1, bytes(32), bytes(64))
+LENGTH = 3.0
+"""of each chunk's movement"""
 
 
 class Applied:
     """What comes of a rumour with a payload for each of three chunks; `unsound` cannot be read."""
 
-    def __init__(self, payloads, *, unsound=None, back=False):
+    def __init__(self, payloads, *, unsound=None, back=False, length=None, longest=math.inf, own=False):
         self.outputs, self.turns, self.moved = Outputs(), Turns(), 0
         self.jobs, self.ended = [], []
-        applying = Applying(self.turns, self.outputs, lambda clock: Terms(f"of {clock}", 2.0), self._applied)
+        self.rumour = replace(RUMOUR, length=length or length_of([LENGTH for payload in payloads if payload]))
+        terms = Terms("of 700", 2.0)
+        applying = Applying(self.turns, self.outputs, {700: terms}.__getitem__, lambda _: longest, self._applied)
         applying.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
-        applying.take(RUMOUR, increments.pack(payloads), lambda: self.ended.append(len(self.jobs)), back=back)
+        if own:
+            applying.cut(self.rumour, increments.pack(payloads))
+        else:
+            applying.take(self.rumour, increments.pack(payloads), lambda: self.ended.append(len(self.jobs)), back=back)
         while self.outputs.jobs:
             job = self.outputs.jobs.popleft()
             self.jobs.append(job)
-            applying.job_done(job, jobs.Inspected(job.chunk != unsound, 3.0, isinstance(job, jobs.Apply)))
+            applying.job_done(job, jobs.Inspected(job.chunk != unsound, LENGTH, isinstance(job, jobs.Apply)))
 
     def _applied(self, rumour, fingerprint):
-        assert rumour == RUMOUR and fingerprint == sum(isinstance(job, jobs.Apply) for job in self.jobs)
+        assert rumour == self.rumour and fingerprint == sum(isinstance(job, jobs.Apply) for job in self.jobs[-3:])
         self.moved += 1
 
     @property
@@ -200,6 +208,32 @@ def test_of_an_increment_that_cannot_be_read_in_one_place_nothing_is_applied(uns
     made = Applied([b"one", b"two", b"six"], unsound=unsound)
     assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
     assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
+
+
+@pytest.mark.parametrize("length", [5.0, 6.0])
+def test_an_increment_of_another_length_than_its_origin_says_is_refused(length):
+    made = Applied([b"one", b"two", b"six"], length=length)
+    assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
+    assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_an_increment_longer_than_is_usual_is_cut_and_taken_back_as_it_was(back):
+    made = Applied([b"one", b"two", b"six"], longest=27**0.5 / 6.0, back=back)
+    assert [job.bound for job in made.jobs[3:]] == pytest.approx([0.5] * 3)
+    [event] = made.outputs.events
+    assert event.scale == pytest.approx(1 / 6) and event.movement == pytest.approx((27 / SCHEMA.size) ** 0.5 / 6.0)
+    assert [job.bound for job in Applied([b"one", b"two", b"six"], longest=6.0).jobs[3:]] == [math.inf] * 3
+
+
+def test_the_own_increment_is_cut_as_others_cut_it():
+    made = Applied([b"one", b"", b"six"], longest=18**0.5 / 3.0, own=True)
+    assert made.asked == [(kind, n) for kind in ("CheckIncrement", "Apply") * 2 for n in (0, 2)]
+    assert [(job.back, job.bound) for job in made.jobs if isinstance(job, jobs.Apply)] == [
+        (True, math.inf), (True, math.inf), (False, pytest.approx(1.0)), (False, pytest.approx(1.0)),
+    ]  # fmt: skip
+    assert made.turns.idle and not made.outputs.events
+    assert Applied([b"one", b"", b"six"], longest=18**0.5, own=True).jobs == [], "it is not too long"
 
 
 def test_chunks_that_do_not_move_are_passed_over():

@@ -173,7 +173,7 @@ def trespasses(hint: Any) -> Iterator[Any]:
         yield math.nan
         yield meta.ge - 0.01
         if meta.le is not None:
-            yield meta.le + 0.01
+            yield meta.le + max(0.01, meta.le)
     if bare is bytes:
         yield from ("text", b"\0" * (meta.max_length + 1), b"\0" * (meta.min_length - 1))
     if bare is str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from epidemic_network import SPAN, STEP, Epidemics
+from epidemic_network import SPAN, STEP, Epidemics, config
 
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import (
@@ -542,3 +542,33 @@ def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_sto
     rounds = len(net.of(SnapshotTaken, 0, since=at))
     alone = settled.count({1})
     assert rounds >= 10 and len(settled) >= rounds / 2 - 2 and alone >= len(settled) - 2
+
+
+# -- a host whose training diverges ------------------------------------------------------------------------------------
+
+
+def test_a_host_that_diverges_moves_nobody_much_and_all_cut_it_alike():
+    net = Epidemics(31, 4)
+    for _ in range(2):
+        net.network.add(config())
+    net.form(4)
+    net.run(30 * SPAN * STEP)
+    before = [host.algorithm.ledger.a.copy() for host in net.up]
+    at = net.network.now
+    net.trainers[3]._noise *= np.float32(1000.0)
+    net.run(4 * SPAN * STEP)
+    net.start(4)
+    net.run(4 * SPAN * STEP)
+    net.crash(1)
+    net.start(5)
+    net.run(2 * SPAN * STEP)
+    net.start(1)
+    net.until_ready()
+    applied = {host.index: net.of(IncrementApplied, host.index, at) for host in net.up}
+    cut = [{event.origin for event in events if event.scale < 1.0} for events in applied.values()]
+    bad = net.network.hosts[3].id
+    assert all(origins <= {bad} for origins in cut) and cut.count({bad}) == 5, "it is cut by all but itself"
+    net.finish()
+    net.agree()
+    far = [float(np.sqrt(np.mean((host.algorithm.ledger.a - a) ** 2))) for host, a in zip(net.up, before, strict=False)]
+    assert max(far[:3]) < 0.5, "without a bound it is 15"
