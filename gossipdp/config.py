@@ -285,8 +285,8 @@ def load(
     for key, value, origin in values:
         try:
             read[key] = RULES[key].read(value)
-        except ValueError:
-            raise _wrong(key, value, RULES[key].allowed, origin) from None
+        except ValueError as error:
+            raise _wrong(key, value, str(error) or RULES[key].allowed, origin) from None
         origins[key] = origin
     sections = {
         section: kind(**{key.partition(".")[2]: value for key, value in read.items() if key.startswith(f"{section}.")})

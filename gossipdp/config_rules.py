@@ -28,10 +28,15 @@ __all__ = [
 SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 RATES: Final = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
+MAX_ADDRESS: Final = 80
+"""characters of host:port in what members tell each other"""
+MAX_LABEL: Final = 63
+"""characters between two dots of a name (RFC 1035 section 2.3.4)"""
 
 
 class Rule:
-    """Reads one key. `read` takes what TOML gives and raises ValueError; `allowed` completes "must be ..."."""
+    """Reads one key. `read` takes what TOML gives and raises ValueError, whose text completes "must be ..."; if it has
+    none, `allowed` does."""
 
     allowed: str
 
@@ -116,7 +121,8 @@ class Text(Rule):
 
 
 class Endpoint(Text):
-    """``host:port``; an IPv6 address stands in brackets."""
+    """``host:port``, short enough for a member's record, of a host that can be looked up; an IPv6 address stands in
+    brackets."""
 
     def __init__(
         self, allowed: str, *words: str, prefix: str = "", portless: bool = False, any_port: bool = True
@@ -129,9 +135,15 @@ class Endpoint(Text):
         if isinstance(value, str) and value in self.words:
             return value
         text = super().read(value)
-        port = self.pattern.fullmatch(text)["port"]  # type: ignore[index]
+        host, port = self.pattern.fullmatch(text).group("host", "port")  # type: ignore[union-attr]
         if port is not None and not (0 if self.any_port else 1) <= int(port) <= 65535:
             raise ValueError
+        labels = [] if host.startswith("[") else host.removesuffix(".").split(".")
+        if not all(1 <= len(label) <= MAX_LABEL for label in labels):
+            raise ValueError(f"an address whose host has 1 to {MAX_LABEL} characters between dots")
+        found_later = port is None or int(port) == 0
+        if len(f"{host}:{65535 if found_later else port}") > MAX_ADDRESS:
+            raise ValueError(f"an address of at most {MAX_ADDRESS} characters with its port")
         return text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peers.options import find_home, home_option, json_option
+from peers.options import find_home, flags_of, home_option, json_option, set_option
 
 if TYPE_CHECKING:
     from gossipdp.errors import DataError
@@ -24,6 +24,7 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @json_option
+@set_option
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
@@ -70,6 +71,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
 @checkpoint.command("verify")
 @click.argument("path", required=False, metavar="[CHECKPOINT]")
 @json_option
+@set_option
 @home_option
 @click.pass_context
 def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> int:
@@ -105,6 +107,7 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
               help="Take P, `module.` say, off the names that begin with it; may be said again.")  # fmt: skip
 @click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
               help="With --base: 10^9 bytes of weights a file, at most.")  # fmt: skip
+@set_option
 @home_option
 @click.pass_context
 def checkpoint_export(
@@ -147,14 +150,14 @@ def _store(ctx: click.Context) -> Store:
     from peers import home as homes
 
     home = find_home(ctx)
-    return Store(home / homes.read_config(home).checkpoint.dir)
+    return Store(home / homes.read_config(home, flags_of(ctx)).checkpoint.dir)
 
 
 def _nothing_to(verb: str, store: Store) -> DataError:
     from gossipdp.errors import DataError
 
     where = str(store.dir) if store.dir.exists() else f"{store.dir} does not exist"
-    do = "say which home is meant (--home), or wait for the peer's first checkpoint"
+    do = "say which home is meant (--home) and what its peer was told (--set), or wait for its first checkpoint"
     return DataError("GD-604", f"there is no checkpoint to {verb}", seen=where, do=do)
 
 

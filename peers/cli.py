@@ -144,7 +144,7 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
 
 def _go_on_without_invite(home: Path, flags: Mapping[str, str], log_format: str, command: Sequence[str]) -> None:
     """Replace this process by `up` in the home just made: /proc shows a process's first environment for ever."""
-    arguments = [sys.executable, "-m", "peers.cli", "up", "--home", str(home), "--log-format", log_format]
+    arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), "--log-format", log_format]
     for key, value in flags.items():
         arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}

@@ -230,7 +230,7 @@ class ControlServer:
         self._poll.modify(connection.socket, select.EPOLLOUT)
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        with contextlib.suppress(OSError):  # gone again, or out of descriptors for now
             peer, _ = self._listener.accept()
             peer.setblocking(False)
             if user_of(peer) not in (os.getuid(), 0):
@@ -238,8 +238,8 @@ class ControlServer:
                 return
             if len(self._connections) >= MAX_CONNECTIONS:
                 next(iter(self._connections.values())).close()
-            self._connections[peer.fileno()] = _Connection(self, peer)
             self._poll.register(peer, select.EPOLLIN)
+            self._connections[peer.fileno()] = _Connection(self, peer)
 
 
 def _failure(error: GossipdpError) -> _Failure:

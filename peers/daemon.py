@@ -22,14 +22,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import psutil
-
 from gossipdp import config as configuration
 from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS, kernels, kernels_sparse
 from gossipdp.config import Config
-from gossipdp.errors import ConfigError, GossipdpError
+from gossipdp.errors import ConfigError, GossipdpError, HardwareError
 from gossipdp.protocol import membership
 from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.exchange import Deadlines
@@ -51,11 +49,14 @@ from gossipdp.runtime.transport import Transport, TransportLimits
 from peers import home as homes
 from peers import logs
 from peers.control import ControlServer, Request
+from peers.memory import usable
 from peers.version import SOFTWARE
 
 log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
+RETRY = 75
+"""exit code of a start that a full or read-only disk has stopped: EX_TEMPFAIL, for that may be cleaned"""
 BYTES_PER_PARAMETER = 10
 """anchor, momentum and some: what a daemon needs at the least"""
 
@@ -101,13 +102,13 @@ class Control:
         for request in self._server.handle(fd):
             try:
                 request.reply(self._answer(request))
-            except GossipdpError as error:
-                request.fail(error)
+            except (GossipdpError, OSError) as error:
+                request.fail(told(error))
 
     def _answer(self, request: Request) -> dict[str, Any]:
         match request.verb:
             case "status":
-                return self._node.status.describe()
+                return {**self._node.status.describe(), "saving": self._node.saving}
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":
@@ -147,7 +148,7 @@ def peer_config(config: Config) -> PeerConfig:
     """What the operator wrote, as the protocol takes it."""
     timing = TIMINGS[config.membership.timing]
     exchange, outer = config.exchange, config.outer
-    memory, settings = psutil.virtual_memory().total, configuration.settings_digest(config)
+    memory, settings = usable(), configuration.settings_digest(config)
     return PeerConfig(
         membership=timing["membership"],
         algorithm=exchange.strategy,
@@ -222,8 +223,11 @@ def build(home: Path, config: Config) -> Node:
     incarnation = next_incarnation(home)
     store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
     run = _run(home, store, belonging.name)
+    # What may fail comes before the link: whoever finds its socket takes the daemon for started.
+    metrics, remembered = Metrics(), _remembered(home / MEMBERS)
+    scraped = metrics_address(metrics, config.metrics.listen)
     listen = None if config.network.listen == "off" else config.network.listen
-    limits = TransportLimits(total_bytes=config.safety.memory_limit(psutil.virtual_memory().total))
+    limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()))
     transport = Transport(
         identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen, limits=limits
     )
@@ -231,7 +235,6 @@ def build(home: Path, config: Config) -> Node:
     transport.advertise(address)
     name = config.network.peer if config.network.peer != "auto" else f"{socket.gethostname()[:30]}-{short(identity.id)}"
     me = Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
-    metrics = Metrics()
 
     def found_run() -> bytes:
         new = secrets.token_bytes(16)
@@ -267,14 +270,13 @@ def build(home: Path, config: Config) -> Node:
     node.serve_data(home)
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
-    node.status.address, node.status.home = address, str(home)
-    node.status.metrics = metrics_address(metrics, config.metrics.listen)
+    node.status.address, node.status.home, node.status.metrics = address, str(home), scraped
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
     unsure = doubt(address, config.network.listen.removeprefix("tcp://").rpartition(":")[0], config.network.seeds)
     if unsure is not None:
         log.warning("%s", unsure, extra={"code": unsure.code})
         node.status.notices.append(f"{unsure.code} {unsure.seen}: {unsure.do}")
-    _start(node, home, config, founder=belonging.founder and not run, store=store)
+    _start(node, home, config, founder=belonging.founder and not run, store=store, remembered=remembered)
     return node
 
 
@@ -304,7 +306,9 @@ def _remembered(path: Path) -> list[Member]:
     ]
 
 
-def _start(node: Node, home: Path, config: Config, *, founder: bool, store: Store) -> None:
+def _start(
+    node: Node, home: Path, config: Config, *, founder: bool, store: Store, remembered: Sequence[Member]
+) -> None:
     if founder:
         node.peer.found()
         log.info("this peer founds the network %s with its first training process's model", config.network.name)
@@ -314,14 +318,15 @@ def _start(node: Node, home: Path, config: Config, *, founder: bool, store: Stor
     newest = store.newest()
     resume = None
     if newest is not None and not founder:
-        _, meta = newest
+        path, meta = newest
+        node.holds(path, store.saved_at(path))
         resume = Held(meta.clock, min(meta.round, 0xFFFF_FFFF))
         log.info("the newest checkpoint here is of step %d of the network's clock, round %d", *resume)
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         log.warning("GD-604 %s", text, extra={"code": "GD-604"})
         node.status.notices.append(f"GD-604 {text}")
-    node.peer.join(seeds, now, remembered=_remembered(home / MEMBERS), resume=resume)
+    node.peer.join(seeds, now, remembered=remembered, resume=resume)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -336,6 +341,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def overrides(pairs: Sequence[str]) -> Mapping[str, str]:
     parted = [pair.partition("=") for pair in pairs]
     return {key: value for key, _, value in parted}
+
+
+def told(error: GossipdpError | OSError) -> GossipdpError:
+    """`error` with a code."""
+    if isinstance(error, GossipdpError):
+        return error
+    return HardwareError("GD-505", "this host refused", seen=str(error), do="see to the disk or device that it names")
+
+
+def failed(error: GossipdpError) -> int:
+    """Say it; the exit code."""
+    log.error("%s", error, extra={"code": error.code})
+    return RETRY if error.code in ("GD-505", "GD-602") else error.exit_code
 
 
 def keep_memory() -> None:
@@ -365,14 +383,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             kernels_sparse.warm_up()
         node = build(home, config)
         logs.configure(node.peer.membership.me.name, arguments.log_format, verbose=arguments.verbose)
-    except GossipdpError as error:
-        log.error("%s", error, extra={"code": error.code})
-        return error.exit_code
+    except (GossipdpError, OSError) as error:
+        return failed(told(error))
     try:
         node.run()
     except GossipdpError as error:
-        log.error("%s", error, extra={"code": error.code})
-        return error.exit_code
+        return failed(error)
     finally:
         node.close()
     log.info("left")

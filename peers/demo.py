@@ -138,7 +138,7 @@ class Demo:
     def training_command(self, name: str, seed: int) -> list[str]:
         chosen = self.options
         return [
-            sys.executable, "-m", "peers.jobs.byte_gpt", "--size", chosen.size, "--steps", str(chosen.steps),
+            sys.executable, "-P", "-m", "peers.jobs.byte_gpt", "--size", chosen.size, "--steps", str(chosen.steps),
             "--batch", str(chosen.batch), "--data-seed", str(seed), "--threads", "1", "--eval-every", "0",
             "--log", str(self.out / f"{name}.jsonl"), "--save", str(self.out / f"{name}.safetensors"),
         ]  # fmt: skip
@@ -158,7 +158,7 @@ class Demo:
         name = f"peer{number}"
         home = self.out / "homes" / name
         chosen = self.options
-        command = [sys.executable, "-m", "peers.cli", "--home", str(home)]
+        command = [sys.executable, "-P", "-m", "peers.cli", "--home", str(home)]
         command += ["up", "--network", "demo"] if invite is None else ["join", f"@{invite}"]
         settings = {"network.peer": name, "exchange.every": chosen.every, "exchange.run_steps": chosen.steps}
         if chosen.algorithm != "auto":

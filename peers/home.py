@@ -5,7 +5,7 @@
       run.toml          the configuration, as the operator wrote it or as the invite brought it
       identity.key      this peer's key (0600)             incarnation    how often it was started
       network.secret    what lets hosts in (0600)          invite         both of those for others, one word (0600)
-      run, members.json, checkpoints/, control.sock
+      run, members.json, checkpoints/, control.sock, and compiled/ where numba has no other place
 
 Which home is meant: ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``, where NETWORK is the network's
 name if the command knows it (from RUN.toml, an invite or ``GOSSIPDP_NETWORK_NAME``), else the only home there is.

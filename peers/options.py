@@ -17,6 +17,7 @@ __all__ = [
     "home_option",
     "json_option",
     "log_format_option",
+    "set_option",
 ]
 
 _COMMAND = "gossipdp.command"
@@ -50,39 +51,38 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
 
 
+def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A flag that sets `key`, or with "*" any; `flags_of` collects them."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        found = ctx.meta.setdefault(_FLAGS, {})
+        if key == "*":
+            for item in value:
+                setting, equals, text = item.partition("=")
+                if not equals:
+                    raise click.BadParameter("write SECTION.KEY=VALUE", ctx, parameter)
+                found[setting.strip()] = text.strip()
+        elif value:
+            found[key] = ",".join(value) if isinstance(value, tuple) else value
+
+    multiple = key in ("*", "network.seeds")
+    return click.option(name, metavar=metavar, multiple=multiple, expose_value=False, callback=keep, help=text)
+
+
+set_option = _flag("--set", "*", "SECTION.KEY=VALUE", "Set any key of the configuration; repeatable.")
+
+
 def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Flags that set one key each; collected in `flags`."""
-
-    def collect(key: str) -> Callable[..., None]:
-        def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-            found = ctx.meta.setdefault(_FLAGS, {})
-            if key == "*":
-                for item in value:
-                    name, equals, text = item.partition("=")
-                    if not equals:
-                        raise click.BadParameter("write SECTION.KEY=VALUE", ctx, parameter)
-                    found[name.strip()] = text.strip()
-            elif value:
-                found[key] = ",".join(value) if isinstance(value, tuple) else value
-
-        return keep
-
+    """--set, and flags that set one key each."""
+    function = set_option(function)
     for name, key, metavar, text in (
-        ("--set", "*", "SECTION.KEY=VALUE", "Set any key of the configuration; repeatable."),
         ("--seed", "network.seeds", "HOST:PORT", "A member to ask first; repeatable."),
         ("--advertise", "network.advertise", "HOST[:PORT]", "The address that others dial."),
         ("--listen", "network.listen", "tcp://HOST:PORT", "Where to listen."),
         ("--peer", "network.peer", "NAME", "This peer's name among the members."),
         ("--preset", "preset", "NAME", "local, lan or wan (the default)."),
     ):
-        function = click.option(
-            name,
-            metavar=metavar,
-            multiple=key in ("*", "network.seeds"),
-            expose_value=False,
-            callback=collect(key),
-            help=text,
-        )(function)
+        function = _flag(name, key, metavar, text)(function)
     return function
 
 

@@ -1,12 +1,13 @@
 """Keeps a host's two processes alive: the peer daemon and the training command, so that neither takes the other along.
 
-    supervisor ─┬─ peer daemon          restarted unless its exit code says that no restart can help
+    supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure
                 ├─ training command     started when the daemon listens; exit code 0 ends the run
                 └─ guard                ends both if the supervisor itself is killed
 
 Nothing of the network or of training may be here. `run` is the whole process from the moment it is called: it takes
-over signals and logging, and must be on the main thread. Every child leads a process group, so that what a launcher
-such as torchrun or a shell started goes with it, and Ctrl-C in a terminal reaches the supervisor alone.
+over signals and logging, and must be on the main thread. Every child leads a process group, so that Ctrl-C in a
+terminal reaches the supervisor alone. What a launcher such as torchrun or a shell started may lead groups and sessions
+of its own: it goes with the training command all the same (`processes`), and nothing is started again before it has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -22,13 +24,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError, RefusedError
+import psutil
+
+import gossipdp
+from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError, RefusedError
 from gossipdp.runtime.link_socket import socket_path
 from peers import logs
+from peers.control import ask
+from peers.processes import LOOK, MARK, Ending, Guard, adopt, bury, family, orphans
 
 __all__ = ["Backoff", "Policy", "run"]
 
@@ -37,10 +45,12 @@ log = logging.getLogger("gossipdp.supervisor")
 FINAL = frozenset(
     {2} | {error.exit_code for error in (ConfigError, RefusedError, MismatchError, HardwareError, DataError)}
 )
-"""the daemon's exit codes (and 2, usage) that starting it again cannot cure"""
+"""the daemon's exit codes (and 2, usage) that starting it again cannot cure, if it has never listened"""
 FAULT = 70
-LOOK = 0.1
-"""seconds between looks at what no signal announces: the link's socket, processes a child has left behind"""
+COMPILED = "compiled"
+"""folder of the home in which kernels are kept if there is no other place"""
+ANSWER = 2.0
+"""seconds that a daemon that is to leave may take to say that it is saving"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +63,8 @@ class Policy:
     good: float = 60.0
     """after living so long a child starts from `first` again"""
     grace: float = 11.5
-    """from SIGTERM to SIGKILL: the 10 s in which a daemon leaves, and some slack"""
+    """from SIGTERM to SIGKILL: the 10 s in which a daemon leaves, and some slack; one that says that it is saving its
+    last checkpoint has as long as that takes"""
 
 
 class Backoff:
@@ -71,76 +82,6 @@ class Backoff:
         return delay
 
 
-class Guard:
-    """A process that does nothing until the supervisor is gone, and then ends the groups it was told of.
-
-    It waits for the end of a pipe that only the supervisor holds open. A child names its own group there before it
-    becomes its command, so there is no instant at which it runs unwatched. (A parent-death signal would reach the
-    leader of a group alone: the ranks of a killed launcher would live on.)
-    """
-
-    def __init__(self, grace: float) -> None:
-        # Kept open here too: writing must not fail, nor a child die of SIGPIPE, should the guard itself be killed.
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        self._process = os.fork()
-        if self._process == 0:
-            try:
-                os.close(self._write)
-                os.setsid()
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
-                _end_groups(_groups_left(self._read), grace)
-            finally:
-                os._exit(0)
-
-    def watch(self) -> None:
-        """To be called in a new child, before it becomes its command."""
-        self._tell(b"+%d\n" % os.getpid())
-
-    def forget(self, group: int) -> None:
-        self._tell(b"-%d\n" % group)
-
-    def _tell(self, line: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, line)
-
-    def close(self) -> None:
-        os.close(self._write)
-        os.close(self._read)
-        os.waitpid(self._process, 0)
-
-
-def _groups_left(pipe: int) -> set[int]:
-    groups: set[int] = set()
-    with open(pipe, "rb") as lines:
-        for line in lines:
-            number = int(line[1:])
-            groups.add(number) if line[:1] == b"+" else groups.discard(number)
-    return groups
-
-
-def _end_groups(groups: set[int], grace: float) -> None:
-    left = {group for group in groups if _signal_group(group, signal.SIGTERM)}
-    deadline = time.monotonic() + grace
-    while left and time.monotonic() < deadline:
-        time.sleep(LOOK)
-        left = {group for group in left if _signal_group(group, 0)}
-    for group in left:
-        _signal_group(group, signal.SIGKILL)
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Whether anybody of `group` is still there; `number` 0 only asks."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 @dataclass
 class Child:
     """One command and the process that runs it, if any. Times are those of time.monotonic()."""
@@ -150,13 +91,22 @@ class Child:
     environment: Mapping[str, str]
     guard: Guard
     backoff: Backoff
+    mark: str
+    adopted: Callable[[], set[int]] = set
+    """what this process has adopted and must be of the command"""
+    busy: Callable[[], bool] | None = None
+    """puts off the kill at a stop"""
     process: subprocess.Popen[bytes] | None = None
     attempts: int = 0
     due: float = 0.0
     """not to be started before"""
     _started: float = 0.0
-    _left: tuple[int, float] | None = field(default=None)
-    """a group whose leader is gone, and when it is killed"""
+    _ending: Ending | None = None
+
+    @property
+    def leader(self) -> set[int]:
+        """The command's own process, if it runs."""
+        return set() if self.process is None else {self.process.pid}
 
     @property
     def running(self) -> bool:
@@ -165,10 +115,17 @@ class Child:
     @property
     def quiet(self) -> bool:
         """Neither the command nor anything it started is there."""
-        return self.process is None and self._left is None
+        return self.process is None and self._ending is None
+
+    @property
+    def look_at(self) -> float:
+        """When there may be something to do that no signal announces."""
+        if self._ending is None:
+            return math.inf
+        return self._ending.due if self.running else -math.inf
 
     def start(self, now: float) -> None:
-        environment = {**self.environment, "GOSSIPDP_ATTEMPT": str(self.attempts)}
+        environment = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
         self._started = now
         self.attempts += 1
         try:
@@ -186,17 +143,14 @@ class Child:
             log.info("%s started, process %d", self.name, self.process.pid)
 
     def reap(self, now: float, grace: float) -> int | None:
-        """The exit code, once, when the command has ended; negative for a signal."""
-        if self._left is not None:
-            group, deadline = self._left
-            if not _signal_group(group, 0) or (now >= deadline and _signal_group(group, signal.SIGKILL)):
-                self.guard.forget(group)
-                self._left = None
-        if self.process is None or (code := self.process.poll()) is None:
-            return None
-        self._left = (self.process.pid, now + grace)
-        _signal_group(self.process.pid, signal.SIGTERM)
-        self.process = None
+        """The exit code, once, when the command has ended; negative for a signal. What it has left behind is ended."""
+        code = None if self.process is None else self.process.poll()
+        if self.process is not None and code is not None:
+            self.guard.forget(self.process.pid)
+            self.process = None
+            self._end(now, grace)
+        if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:
+            self._ending = None
         return code
 
     def postpone(self, now: float, code: int) -> None:
@@ -205,10 +159,22 @@ class Child:
         self.due = now + delay
         log.warning("%s %s; again in %.1f s", self.name, _ended(code), delay)
 
-    def signal(self, number: int) -> None:
-        for group in (self.process.pid if self.process else None, self._left[0] if self._left else None):
-            if group is not None:
-                _signal_group(group, number)
+    def stop(self, now: float, grace: float) -> None:
+        """Have it end in `grace` seconds."""
+        if self.running:
+            self._end(now, grace).look(now)
+
+    def kill(self) -> None:
+        if self._ending is not None:
+            self._ending.hurry()
+
+    def _end(self, now: float, grace: float) -> Ending:
+        if self._ending is None:
+            self._ending = Ending(self.name, self._family, now, grace, self.busy)
+        return self._ending
+
+    def _family(self) -> list[psutil.Process]:
+        return family(self.mark, self.leader | self.adopted())
 
 
 class Supervisor:
@@ -217,21 +183,22 @@ class Supervisor:
     def __init__(self, daemon: Child, training: Child | None, listening: Path, policy: Policy) -> None:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
+        self._has_listened = False
         self._code: int | None = None
-        self._deadline = math.inf
+
+    @property
+    def _children(self) -> list[Child]:
+        return [child for child in (self._daemon, self._training) if child is not None]
 
     def loop(self, wake: socket.socket) -> int:
         while True:
             now = time.monotonic()
+            bury([child.process for child in self._children if child.process])
             self._reap(now)
-            children = [child for child in (self._daemon, self._training) if child is not None]
-            if self._code is not None:
-                if all(child.quiet for child in children):
-                    return self._code
-                if now >= self._deadline:
-                    self._kill(children)
-            else:
+            if self._code is None:
                 self._start(now)
+            elif all(child.quiet for child in self._children):
+                return self._code
             readable, _, _ = select.select([wake], [], [], self._patience(now))
             if readable:
                 self._signals(wake.recv(64))
@@ -239,21 +206,28 @@ class Supervisor:
     def _reap(self, now: float) -> None:
         daemon, training = self._daemon, self._training
         code = daemon.reap(now, self._policy.grace)
-        if code is not None:
-            if self._code is not None:
-                if code != 0 and self._code == 0:
-                    log.error("%s %s while leaving", daemon.name, _ended(code))
-                    self._code = code if code > 0 else FAULT
-            elif code == 0 or code in FINAL:
-                self._stop(code, f"{daemon.name} {_ended(code)}")
-            else:
-                daemon.postpone(now, code)
+        if code is None:
+            if not self._has_listened and self._daemon_listens():
+                self._has_listened = True
+                log.info("%s listens", daemon.name)
+        elif self._code is not None:
+            self._left(code)
+        elif code == 0 or (code in FINAL and not self._has_listened):
+            self._stop(code, f"{daemon.name} {_ended(code)}")
+        else:
+            daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
             return
         if code == 0:
             self._stop(0, f"{training.name} has finished")
         else:
             training.postpone(now, code)
+
+    def _left(self, code: int) -> None:
+        """The daemon has ended as it was told to; by the signal itself if it was still starting."""
+        if self._code == 0 and code not in (0, -signal.SIGTERM, -signal.SIGINT):
+            log.error("%s %s while leaving", self._daemon.name, _ended(code))
+            self._code = code if code > 0 else FAULT
 
     def _start(self, now: float) -> None:
         if self._daemon.quiet and now >= self._daemon.due:
@@ -269,14 +243,11 @@ class Supervisor:
 
     def _patience(self, now: float) -> float | None:
         """Seconds until something is due that no signal announces; None: nothing is."""
-        children = [child for child in (self._daemon, self._training) if child is not None]
-        due = [now + LOOK] if any(child._left for child in children) else []
-        if self._code is not None:
-            due.append(self._deadline)
-        else:
-            due += [child.due for child in children if child.quiet and child.due > now]
+        due = [max(now + LOOK, child.look_at) for child in self._children]
+        if self._code is None:
+            due += [child.due for child in self._children if child.quiet and child.due > now]
             waiting = self._training is not None and self._training.quiet and self._training.due <= now
-            if waiting and self._daemon.running:
+            if self._daemon.running and (waiting or not self._has_listened):
                 due.append(now + LOOK)
         soonest = min(due, default=math.inf)
         return max(0.0, soonest - now) if soonest < math.inf else None
@@ -288,22 +259,14 @@ class Supervisor:
             if self._code is None:
                 self._stop(0, signal.Signals(number).name)
             elif number == signal.SIGINT:
-                self._deadline = time.monotonic()
+                for child in self._children:
+                    child.kill()
 
     def _stop(self, code: int, why: str) -> None:
         log.info("stopping: %s", why)
         self._code = code
-        self._deadline = time.monotonic() + self._policy.grace
-        if self._training is not None:
-            self._training.signal(signal.SIGTERM)
-        self._daemon.signal(signal.SIGTERM)
-
-    def _kill(self, children: Sequence[Child]) -> None:
-        for child in children:
-            if not child.quiet:
-                log.warning("%s has not ended in time and is killed", child.name)
-                child.signal(signal.SIGKILL)
-        self._deadline = math.inf
+        for child in reversed(self._children):
+            child.stop(time.monotonic(), self._policy.grace)
 
 
 def run(
@@ -340,7 +303,8 @@ def run(
         log.info("this host founds the network unless its home remembers one")
     if daemon is None:
         settings = [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
-        daemon = [sys.executable, "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
+        # -P: the folder in which somebody trains may hold a `peers`, or a `queue.py`, of its own.
+        daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
     # An invite holds the network's secret: who is already in has no use for it.
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
     environment["GOSSIPDP_HOME"] = str(home.absolute())
@@ -348,11 +312,19 @@ def run(
     # addresses (with NCCL, the unique id) of dead ones, and may wait for them until the group's own timeout.
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
-    guard = Guard(policy.grace)
+    of_daemon = dict(environment)
+    if not _keeps_compiled():
+        of_daemon.setdefault("NUMBA_CACHE_DIR", str(home.absolute() / COMPILED))
+
+    alone, mark = adopt(), secrets.token_hex(8)
+    saving = partial(_saving, home)
+    guard = Guard(mark, policy.grace, saving)
     try:
         with _wakeups() as wake:
-            peer = Child("peer daemon", list(daemon), environment, guard, Backoff(policy))
-            trainer = Child("training command", list(command), environment, guard, Backoff(policy))
+            peer = Child("peer daemon", list(daemon), of_daemon, guard, Backoff(policy), f"{mark}-peer", busy=saving)
+            trainer = Child("training command", list(command), environment, guard, Backoff(policy), f"{mark}-training")
+            if alone:
+                trainer.adopted = lambda: orphans({guard.pid} | peer.leader | trainer.leader)
             return Supervisor(peer, trainer if command else None, socket_path(home), policy).loop(wake)
     finally:
         # With the pipe closed the guard ends whatever an exception may have left running.
@@ -378,6 +350,27 @@ def _wakeups() -> Iterator[socket.socket]:
             signal.signal(number, action)
         read.close()
         write.close()
+
+
+def _saving(home: Path) -> bool:
+    """Does the daemon of `home` write its last checkpoint? Nothing else may take longer than the grace."""
+    try:
+        return bool(ask(home, "status", timeout=ANSWER).get("saving"))
+    except GossipdpError:
+        return False
+
+
+def _keeps_compiled() -> bool:
+    """Has numba a place for what it compiles: beside the source, or in this user's cache?"""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return _writable(Path(gossipdp.__file__).parent / "codecs") or _writable(Path(cache).absolute())
+
+
+def _writable(folder: Path) -> bool:
+    """It, or where it would be made."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

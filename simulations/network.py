@@ -241,7 +241,7 @@ class Network:
     def save(self, host: Host) -> None:
         """A checkpoint, as the daemon's storage would have written it."""
         model = host.running.model
-        if model is not None:
+        if model is not None and host.running.whole:
             ledger, peer = host.algorithm.ledger, host.running
             host.checkpoint = Checkpoint(
                 model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from gossipdp import config
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.config import Config, load
+from gossipdp.config_rules import MAX_ADDRESS
 from gossipdp.errors import ConfigError
+from gossipdp.protocol.messages import Address
 
 PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\n[membership]\ntiming = "local"\n'}
 
@@ -96,6 +98,41 @@ def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> Non
 def test_a_value_out_of_range_is_refused(key: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"GD-311 flag: {key} = .* is not allowed\n  do:   {key} must be "):
         load(flags={key: text})
+
+
+@pytest.mark.parametrize("host", ["gpu1..internal", ".internal", ".", "gpu1..", "g" * 64, f"gpu1.{'i' * 64}.net"])
+@pytest.mark.parametrize("form", ["advertise={}", "advertise={}:4710", "listen=tcp://{}:4710", "seeds=a:1,{}:4710"])
+def test_a_host_that_no_name_can_be_is_refused(form: str, host: str) -> None:
+    key, _, text = form.format(host).partition("=")
+    with pytest.raises(ConfigError, match=r"GD-311 .*\n  do:   .* 1 to 63 characters between dots"):
+        load(flags={f"network.{key}": text})
+
+
+@pytest.mark.parametrize("host", ["gpu1.internal.", "g" * 63, "g_1", "[fe80::1%eth0]", "127.0.0.1"])
+def test_a_host_that_may_be_a_name_is_taken(host: str) -> None:
+    assert load(flags={"network.advertise": f"{host}:4710"}).network.advertise == f"{host}:4710"
+
+
+LONG = "internal." * 8
+"""72 characters"""
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "most"),
+    [
+        ("network.advertise", f"{LONG}{{}}", 2),
+        ("network.advertise", f"{LONG}{{}}:4710", 3),
+        ("network.seeds", f"a:1,{LONG}{{}}:4710", 3),
+        ("network.listen", f"tcp://{LONG}{{}}:4710", 3),
+        ("network.listen", f"tcp://{LONG}{{}}:0", 2),
+    ],
+)
+def test_an_address_too_long_for_a_members_record_is_refused(key: str, text: str, most: int) -> None:
+    """Wherever the port is found only later, there is room for any."""
+    load(flags={key: text.format("x" * most)})
+    with pytest.raises(ConfigError, match=f"GD-311 .*\n  do:   .* of at most {MAX_ADDRESS} characters"):
+        load(flags={key: text.format("x" * (most + 1))})
+    assert Address.__metadata__[0].max_length == MAX_ADDRESS  # type: ignore[attr-defined]
 
 
 def test_a_number_in_quotes_is_refused_in_a_file_and_taken_from_a_flag() -> None:

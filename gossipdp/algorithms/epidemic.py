@@ -8,13 +8,14 @@ ledger's integers, and integers commute: replicas that applied the same set of m
 came first (see `fixed_point`). Who applies what, once, and when an epoch is closed, is the protocol's to know.
 
 Guards. What a *receiver* does must be the same at all of them, so it looks only at the message and at what the epoch
-agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement
-alpha p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ
-from peer to peer at any moment. `bound` follows from what settled epochs' increments said of their lengths, which all
-know alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it keeps its own movement under `bound`, and it listens
-for an overshoot. A parameter that waited T rounds in e moves by up to T rounds' worth of D at once, more than there was
-to go when training is fast; then the next D there points back. So what is offered to the compressor shrinks while
-cos(D, last c) on the support of c is under -0.3, and grows again when it is not; the rest stays in e.
+agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement alpha
+p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ from
+peer to peer at any moment. `bound` follows from what settled epochs' increments said of their lengths, which all know
+alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it keeps its own movement
+under `bound`, and it listens for an overshoot. A parameter that waited T rounds in e moves by up to T rounds' worth of
+D at once, more than there was to go when training is fast; then the next D there points back. So what is offered to the
+compressor shrinks while cos(D, last c) on the support of c is under -0.3, and grows again when it is not; the rest
+stays in e.
 
 Buffers (past `trainable`) are averages of the peers' own: alpha and beta 1, and sent whole, as bfloat16: c = e but for
 the rounding, so a_new = sum_i p_i x_i when the weights add up to 1. They are few, and top-k of a variance is none.

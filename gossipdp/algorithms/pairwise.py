@@ -99,6 +99,9 @@ class Pairwise(OnLedger):
                 for key in keys:
                     self._open.pop(key, None)
                 return None
+            case jobs.Renew():
+                self._brought[:] = 0.0
+                return None
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
                 self._taken(chunk, back)

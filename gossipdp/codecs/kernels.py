@@ -15,8 +15,7 @@ promise, kept by `capture`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -24,6 +23,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gossipdp.codecs.base import BLOCK, Vector
+from gossipdp.codecs.kernels_compiled import kernel
 
 __all__ = ["capture", "encode", "encode_rows", "mix", "recompute", "unpack_rows", "verdict", "verdict_rows", "warm_up"]
 
@@ -31,9 +31,6 @@ Bytes = NDArray[np.uint8]
 Checks = NDArray[np.uint16]
 Indices = NDArray[np.int64]
 Doubles = NDArray[np.float64]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 SHIFTER: Final = 1.5 * 2.0**52
 SHIFTER_BITS: Final = 0x4338_0000_0000_0000
@@ -66,11 +63,6 @@ _COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.
 _BLOCK_STRIDE: Final = np.uint32(BLOCK // 2 * _STRIDE & 0xFFFF_FFFF)
 
 
-def _kernel(function: Callable[P, R]) -> Callable[P, R]:
-    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
-    return compiled
-
-
 def _bitcast(typing_context: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], context.get_value_type(numba.types.uint64))
@@ -99,7 +91,7 @@ _shl: Any = intrinsic(_shift_left)
 """unsigned shifts within the type of the value; numba's operators widen to 64 bits, which costs vector lanes"""
 
 
-@_kernel
+@kernel
 def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
     """32 random bits, two xi: Wellons' lowbias32 of counter + low, keyed with `high` in the middle."""
     x = np.uint32(counter)
@@ -109,13 +101,13 @@ def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@_kernel
+@kernel
 def _fixed(a: np.float32, scale: np.float64, xi: np.uint32) -> np.uint64:
     """2^16 a/s + xi as a two's complement number over SHIFTER_BITS; bits 16.. are those of u."""
     return np.uint64(_bits(np.float64(a) * scale + SHIFTER) + np.uint64(xi))
 
 
-@_kernel
+@kernel
 def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
     """The low `width` bits of 256 fields into 32 * width bytes, by planes of 8, 4, 2 and 1 bits.
 
@@ -150,7 +142,7 @@ def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
             plane[k] = np.uint8(byte)
 
 
-@_kernel
+@kernel
 def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> None:
     """The inverse of `_pack`, for widths up to 16."""
     done = 0
@@ -186,7 +178,7 @@ def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> No
                 fields[k + 32 * part] |= _shl(field, shift)
 
 
-@_kernel
+@kernel
 def capture(a: Vector, predicted: Vector, ranges: Doubles, guard: float, copy: Vector, levels: Bytes) -> None:
     """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
 
@@ -222,7 +214,7 @@ def capture(a: Vector, predicted: Vector, ranges: Doubles, guard: float, copy: V
         levels[block] = level
 
 
-@_kernel
+@kernel
 def encode(
     copy: Vector, scale: Doubles, low: np.uint32, high: np.uint32, bits: int, codes: Bytes, checks: Checks
 ) -> None:
@@ -248,7 +240,7 @@ def encode(
         _pack(fields, bits, codes, block * 32 * bits)
 
 
-@_kernel
+@kernel
 def verdict(
     high: Bytes,
     high_checks: Checks,
@@ -297,7 +289,7 @@ def verdict(
     return failures
 
 
-@_kernel
+@kernel
 def mix(
     differences: NDArray[np.int16],
     scale: Vector,
@@ -337,7 +329,7 @@ def mix(
                 momentum[k] -= back * step[k]
 
 
-@_kernel
+@kernel
 def recompute(
     copy: Vector, scale: Doubles, blocks: Indices, low: np.uint32, high: np.uint32, u: NDArray[np.int64]
 ) -> None:
@@ -353,7 +345,7 @@ def recompute(
             u[row, k + 128] = np.int64(second - np.uint64(SHIFTER_BITS)) >> 16
 
 
-@_kernel
+@kernel
 def encode_rows(u: NDArray[np.int64], shift: int, width: int, codes: Bytes, checks: Checks) -> None:
     """Bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
     fields = np.empty(256, np.uint32)
@@ -366,7 +358,7 @@ def encode_rows(u: NDArray[np.int64], shift: int, width: int, codes: Bytes, chec
         _pack(fields, width, codes, row * 32 * width)
 
 
-@_kernel
+@kernel
 def unpack_rows(codes: Bytes, blocks: Indices, width: int, known: NDArray[np.int64]) -> None:
     """The codes of some blocks, one row a block."""
     fields = np.empty(256, np.uint16)
@@ -376,7 +368,7 @@ def unpack_rows(codes: Bytes, blocks: Indices, width: int, known: NDArray[np.int
             known[row, k] = fields[k]
 
 
-@_kernel
+@kernel
 def verdict_rows(
     high: NDArray[np.int64],
     high_checks: Checks,

@@ -13,23 +13,19 @@ of chosen values has exactly one encoding: the high level is used only beside th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs.base import Vector
+from gossipdp.codecs.kernels_compiled import kernel
 
 __all__ = ["CHUNK", "FIELD", "LARGEST", "choose_chunks", "place_chunks", "rotate", "sealed", "split_blocks", "warm_up"]
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
 Indices = NDArray[np.int64]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 CHUNK: Final = 4096
 """parameters that share two levels; a 12-bit index finds each"""
@@ -42,12 +38,7 @@ _ROUNDS: Final = 16
 """of Lloyd's algorithm; it nearly always ends by itself after three to six"""
 
 
-def _kernel(function: Callable[P, R]) -> Callable[P, R]:
-    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
-    return compiled
-
-
-@_kernel
+@kernel
 def _smallest_chosen(keys: Words, k: int, counts: Indices) -> tuple[np.int64, np.int64]:
     """The k-th largest key, and how many of the keys equal to it are among the k: a radix select, 11 + 10 + 10 bits."""
     known, wanted, shift, width = np.int64(0), np.int64(k), 20, 11
@@ -69,7 +60,7 @@ def _smallest_chosen(keys: Words, k: int, counts: Indices) -> tuple[np.int64, np
         shift, width = shift - 10, 10
 
 
-@_kernel
+@kernel
 def _lloyd(magnitudes: Vector, count: int, total: float, cut: float) -> tuple[float, float, float]:
     """(low, high, gain) of two-means begun with `cut` (Lloyd 1982); the error is sum m^2 - gain."""
     low, high, gain = 0.0, 0.0, -1.0
@@ -91,7 +82,7 @@ def _lloyd(magnitudes: Vector, count: int, total: float, cut: float) -> tuple[fl
     return max(low, 0.0), high, gain
 
 
-@_kernel
+@kernel
 def _two_levels(magnitudes: Vector, count: int) -> tuple[float, float]:
     """The better of two-means begun in the mean, which splits the bulk, and in the middle, which sets outliers apart.
 
@@ -113,7 +104,7 @@ def _two_levels(magnitudes: Vector, count: int) -> tuple[float, float]:
     return low, high
 
 
-@_kernel
+@kernel
 def _bf16(value: float, cell: Vector, word: Words) -> np.int64:
     """The 16 bits of the nearest bfloat16, ties to even; `word` views `cell`."""
     cell[0] = value
@@ -121,7 +112,7 @@ def _bf16(value: float, cell: Vector, word: Words) -> np.int64:
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
-@_kernel
+@kernel
 def _levels(magnitudes: Vector, count: int, cell: Vector, word: Words) -> tuple[np.int64, np.int64, float]:
     """(low, high, cut): both levels as bfloat16, and the magnitude above which one is high."""
     low, high = _two_levels(magnitudes, count)
@@ -135,7 +126,7 @@ def _levels(magnitudes: Vector, count: int, cell: Vector, word: Words) -> tuple[
     return low16, high16, cut
 
 
-@_kernel
+@kernel
 def choose_chunks(
     values: Vector, words: Words, counts: Indices, offsets: Indices, levels: NDArray[np.uint16], codes: Bytes
 ) -> None:
@@ -187,7 +178,7 @@ def choose_chunks(
             codes[at] = held
 
 
-@_kernel
+@kernel
 def place_chunks(codes: Bytes, counts: Indices, offsets: Indices, levels: Vector, values: Vector) -> int:
     """The inverse of `choose_chunks` into `values`, all zero; `levels` are numbers now.
 
@@ -216,7 +207,7 @@ def place_chunks(codes: Bytes, counts: Indices, offsets: Indices, levels: Vector
     return len(counts)
 
 
-@_kernel
+@kernel
 def split_blocks(values: Vector, block: int, levels: NDArray[np.uint16], codes: Bytes) -> None:
     """Two levels for each block of `values`, and negative << 1 | high of every parameter, one byte each.
 
@@ -239,7 +230,7 @@ def split_blocks(values: Vector, block: int, levels: NDArray[np.uint16], codes: 
             codes[base + i] = np.uint8(negative) << 1 | np.uint8(upper)
 
 
-@_kernel
+@kernel
 def _product(left: Vector, right: Vector, product: Vector) -> None:
     """product = left @ right, 64 x 64 each; zeros of `left`, of which what was top-k is full, cost little."""
     for i in range(64):
@@ -256,7 +247,7 @@ def _product(left: Vector, right: Vector, product: Vector) -> None:
                     row[j] = total + d * right[k + 3, j]
 
 
-@_kernel
+@kernel
 def rotate(chunks: Vector, left: Vector, right: Vector, rotated: Vector) -> None:
     """rotated[c] = left @ chunks[c] @ right, each sum from the first term to the last, on every machine.
 

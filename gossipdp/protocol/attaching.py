@@ -25,13 +25,20 @@ class Attaching:
 
     most_chunk: parameters a chunk, at the most.
     founds: is this peer to give the network its model?
+    held: is the model here half of another's now?
     """
 
     def __init__(
-        self, rounds: Rounds, moments: MomentsDesk, outputs: Outputs, most_chunk: int, founds: Callable[[], bool]
+        self,
+        rounds: Rounds,
+        moments: MomentsDesk,
+        outputs: Outputs,
+        most_chunk: int,
+        founds: Callable[[], bool],
+        held: Callable[[], bool],
     ) -> None:
         self._rounds, self._moments, self._outputs = rounds, moments, outputs
-        self._most_chunk, self._founds = most_chunk, founds
+        self._most_chunk, self._founds, self._held = most_chunk, founds, held
         self._waiting: bytes | None = None
         """schema of the process that waits"""
         self._wants_moments = False
@@ -55,8 +62,8 @@ class Attaching:
             if model.schema_bytes != self._waiting:
                 difference = model.schema.first_difference(Schema.from_bytes(self._waiting))
                 self._outputs.emit(SessionRefused("GD-301", difference))
-            elif self._wants_moments:
-                return  # `seek_moments` comes back
+            elif self._wants_moments or self._held():
+                return  # `seek_moments` comes back, or who holds it does
             else:
                 self._rounds.attach(found=False)
             self._waiting = None

@@ -43,11 +43,13 @@ from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["Averaging", "AveragingConfig"]
+__all__ = ["FORGOTTEN", "Averaging", "AveragingConfig"]
 
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
 MAX_LOGS = 256
+FORGOTTEN = 3600.0
+"""seconds since it began after which an exchange is given up if membership does not know the partner any more"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +150,10 @@ class Averaging:
 
     @property
     def satisfied(self) -> bool:
-        """This round's exchanges are over."""
-        return self._active is None and not self._matching.wanted and not self._settling
+        """This round's exchanges are over, as far as there is anybody to exchange with, or to settle with."""
+        alive = {member.id for member in self._membership.alive()}
+        unsettled = any(side.terms.partner in alive for side in self._settling.values())
+        return self._active is None and not (alive and self._matching.wanted) and not unsettled
 
     @property
     def at_rest(self) -> bool:
@@ -476,8 +480,11 @@ class Averaging:
     def handle_timer(self, now: float) -> None:
         sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
         sides += [self._active] if isinstance(self._active, Initiator) else []
+        known = self._membership.members
         for side in sides:
             side.handle_timer(now)
+            if side.ended and side.terms.partner not in known and now >= side.tally.started + FORGOTTEN:
+                side.give_up(now)
         offered = self._matching.offered
         if offered is not None:
             if now >= offered.expires:

@@ -40,6 +40,7 @@ from gossipdp.protocol.messages import (
     StateRefuse,
     StateRequest,
     StateSample,
+    StateWait,
     Void,
 )
 from gossipdp.protocol.rumour_messages import (
@@ -90,6 +91,7 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     35: Graft,
     36: Prune,
     37: EpochDigest,
+    38: StateWait,
 }
 """Append only."""
 

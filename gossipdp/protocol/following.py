@@ -17,7 +17,8 @@ from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
-from gossipdp.protocol.messages import StateChunk, StateManifest, StateRefuse, StateSample
+from gossipdp.protocol.freezing import Giving
+from gossipdp.protocol.messages import StateManifest
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.wire import Buffer
@@ -121,7 +122,7 @@ class Follower:
 
     def receive(
         self,
-        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        message: Giving,
         buffers: list[Buffer],
         source: bytes,
         now: float,

@@ -22,6 +22,7 @@ from gossipdp.protocol.messages import (
     StateRefuse,
     StateRequest,
     StateSample,
+    StateWait,
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.plausibility import Witness
@@ -31,7 +32,7 @@ from gossipdp.protocol.wire import Buffer
 __all__ = ["HASH", "Asking", "Giving", "Model", "Shared", "Source", "TransferConfig", "signed_part"]
 
 Asking: TypeAlias = StateRequest | StateAsk | StateProbe
-Giving: TypeAlias = StateManifest | StateChunk | StateRefuse | StateSample
+Giving: TypeAlias = StateManifest | StateChunk | StateRefuse | StateSample | StateWait
 
 HASH = 16
 FRESH_ROUNDS = 2
@@ -42,7 +43,8 @@ class TransferConfig:
     """Times in seconds."""
 
     manifest: float = 20.0
-    """for a source to freeze its state and send the manifest; then the next source is asked"""
+    """for a source to send the manifest, since it has last told of a chunk more that it has frozen; then the next
+    source is asked"""
     chunk: float = 5.0
     """without the manifest, or a chunk, ask for it again; on a slow link later (`flow`)"""
     silence: float = 20.0
@@ -162,7 +164,9 @@ class Source:
             else:
                 self._shared.freeze(partial(self._begin, snapshot))
         snapshot.used = now
-        if len(snapshot.waiting) < 256:
+        if snapshot.waiting.get(source) == transfer:
+            self._outputs.send(source, StateWait(transfer, len(snapshot.chunks)))
+        elif len(snapshot.waiting) < 256:
             snapshot.waiting[source] = transfer
         self._send_manifests(model)
 

@@ -66,6 +66,12 @@ class Unbind(Job):
 
 
 @dataclass(frozen=True, slots=True)
+class Renew(Job):
+    """The training process makes no rounds: what partners may move this peer by in a round, they may again. Result:
+    None."""
+
+
+@dataclass(frozen=True, slots=True)
 class Found(Job):
     """a_c := x_c: take the training process's model as the network's first. Result: Checked."""
 

@@ -323,6 +323,13 @@ class StateRefuse(Message, frozen=True):
     reason: Reason
 
 
+class StateWait(Message, frozen=True):
+    """The state is being frozen: so many chunks of it are. The answer to a request that comes again meanwhile."""
+
+    transfer: U63
+    chunks: U32
+
+
 class StateProbe(Message, frozen=True):
     """Send your anchor's values from these parameters on: I judge by them what I fetch from somebody else."""
 

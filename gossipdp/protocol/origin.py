@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, Notice
-from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.freezing import Giving, Model
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.messages import (
     Has,
@@ -26,10 +26,6 @@ from gossipdp.protocol.messages import (
     PushPull,
     Standing,
     State,
-    StateChunk,
-    StateManifest,
-    StateRefuse,
-    StateSample,
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
@@ -144,7 +140,7 @@ class Origin:
 
     def receive(
         self,
-        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        message: Giving,
         buffers: list[Buffer],
         source: bytes,
         now: float,
@@ -213,6 +209,8 @@ class Origin:
             # The newest was damaged: somebody else's may now be the latest.
             self.held = held
             if self._waits(now):
+                # What was fetched so far has given way to the checkpoint.
+                self._joiner = self._new_joiner()
                 return
         self._end()
         self._adopt(result.schema, "restored", result.clock, result.rounds)

@@ -1,7 +1,7 @@
 """How one peer averages: how long its rounds are, how strong its outer steps, and on what terms it exchanges.
 
 All of it follows from how far the network has come, what the last exchanges came to, how long they took, and, if that
-is wanted, how far they found peers apart (`controller`). No message, timer or vector is here; whom to meet is chosen in
+is wanted, how far they found peers apart (`controller`). No message or vector is here; whom to meet is chosen in
 `partners` and `schedule`.
 """
 
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from gossipdp.protocol import jobs
 from gossipdp.protocol.averaging import Averaging
 from gossipdp.protocol.controller import Controller, Terms
 from gossipdp.protocol.events import LevelChanged, Pace
@@ -32,6 +33,10 @@ ALONE_AFTER: Final = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 FORGET_AFTER: Final = 10
 """rounds without an exchange after which how far peers were apart says nothing any more"""
+STANDS_STILL: Final = 3.0
+"""usual rounds without one after which a training process is not waited for: others may move this peer on"""
+USUAL_ROUND: Final = 30.0
+"""seconds, while it is not known"""
 AGAINST_EXCHANGE: Final = 4.0
 """times as long as an exchange that a transfer may take: 2 bytes a parameter, not half a byte"""
 
@@ -63,6 +68,7 @@ class Pacing:
         self._fine_round = 0
         self._step_time = self._exchange_time = self._transfer_time = 0.0
         self._submitted_at: float | None = None
+        self._still_at = math.inf
         exchanges = config.averaging
         self._load = Load(exchanges.window, config.bits, exchanges.deadlines.ask)
         self._controller = Controller()
@@ -104,6 +110,24 @@ class Pacing:
         steps = transfer / self._step_time if self._step_time > 0 else 0.0
         return Own(clock, self._rounds.rounds, self._alone, steps)
 
+    @property
+    def _usual_round(self) -> float:
+        """Seconds."""
+        return max(1.0, self.every * self._step_time) if self._step_time > 0.0 else USUAL_ROUND
+
+    def timer(self) -> float:
+        return self._still_at
+
+    def watch(self, now: float) -> None:
+        """Whatever has happened, or when `timer` says so: is there a training process, and does it make rounds?"""
+        if not self._rounds.open or self._config.algorithm != "pairwise":
+            self._still_at = math.inf
+        elif self._still_at == math.inf:
+            self._still_at = now + STANDS_STILL * self._usual_round
+        elif now >= self._still_at:
+            self._still_at = now + self._usual_round
+            self._outputs.ask(jobs.Renew())
+
     # -- what happens -----------------------------------------------------------------------------------------
 
     def submitted(self, steps: int, now: float) -> None:
@@ -131,7 +155,8 @@ class Pacing:
         self._control()
         self._choose_terms()
 
-    def round_done(self) -> None:
+    def round_done(self, now: float) -> None:
+        self._still_at = now + STANDS_STILL * self._usual_round
         self._alone += 1
         self._control()
         self.set()

@@ -70,7 +70,7 @@ class Peer:
         self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin)
         self._outputs.listener = self.conduct.heard
         self._random = random
-        self.progress = ProgressBoard(me.id)
+        self.progress = ProgressBoard(me.id, lives=self._lives)
         self.membership = Membership(
             config.membership, me, random=random, outputs=self._news, now=now, progress=self.progress
         )
@@ -133,7 +133,12 @@ class Peer:
         )
         self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
         self._attaching = Attaching(
-            self.rounds, self.moments, self._outputs, config.most_chunk, lambda: self._origin.founder
+            self.rounds,
+            self.moments,
+            self._outputs,
+            config.most_chunk,
+            founds=lambda: self._origin.founder,
+            held=lambda: not self.whole,
         )
         self._remembered: list[Member] = []
         self._took = ""
@@ -188,13 +193,17 @@ class Peer:
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return
         self._unsettled = snapshot if self.config.sync else 0
-        self._clock = clock
+        self.rounds.accepted = partial(self._accepted, clock, steps, samples)
+        self._step(now)
+
+    def _accepted(self, clock: int, steps: int, samples: int) -> None:
+        """A snapshot is good: what was done since the one before counts."""
+        self._clock = max(self._clock, clock)
         self._steps += steps
         self._samples += samples
         if self.spreading is not None:
             self.spreading.submitted(samples)
         self._report()
-        self._step(now)
 
     def slot_applied(self, session: int, slot: int, now: float) -> None:
         """The training process has added a sealed slot to x."""
@@ -301,7 +310,7 @@ class Peer:
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
         times = [self.membership.timer(), self._strategy.timer(), self._source.timer(), self._origin.timer()]
-        times += [self._reunion.timer(), self.moments.timer()]
+        times += [self._reunion.timer(), self.moments.timer(), self.pacing.timer()]
         if not self._left:
             times += [self._leaving_at, self.sharding.timer()]
         return min([time for time in times if time is not None], default=None)
@@ -338,6 +347,11 @@ class Peer:
     def ready(self) -> bool:
         """This peer holds the network's model."""
         return self.model is not None
+
+    @property
+    def whole(self) -> bool:
+        """And it is one: not half of what this peer gives up, and half of what it follows."""
+        return self.ready and not self._reunion.reason
 
     @property
     def founds(self) -> bool:
@@ -404,6 +418,7 @@ class Peer:
                     self.moments.gone(event.member.id, now)
                 self.sharding.member_changed(now)
         self._origin.step(now)
+        self.pacing.watch(now)
         if self.spreading is not None:
             self.spreading.step(self.clock, now)
             self._reunion.astray = self.spreading.astray
@@ -415,6 +430,7 @@ class Peer:
                 self._source.forget()
             else:
                 self.rounds.mixed()
+                self._attaching.let_in(self.model)
         if self._unsettled and self.rounds.handed_out and self._strategy.satisfied:
             self._outputs.emit(RoundSettled(self._unsettled))
             self._unsettled = 0
@@ -432,9 +448,15 @@ class Peer:
         other, me = self.membership.members.get(peer), self.membership.me
         return other is not None and (other.version, other.software) == (me.version, me.software)
 
+    def _lives(self, peer: bytes) -> bool:
+        """Is that member there?"""
+        member = self.membership.members.get(peer)
+        return member is not None and member.state in (State.ALIVE, State.SUSPECT)
+
     def _trusted(self, now: float) -> list[bytes]:
-        """Who is alive and not set aside."""
-        return [member.id for member in self.membership.alive() if not self.conduct.shuns(member.id, now)]
+        """Who is alive, within reach and not set aside."""
+        live = [member.id for member in self.membership.alive() if self.membership.reaches(member.id)]
+        return [peer for peer in live if not self.conduct.shuns(peer, now)]
 
     # -- the model --------------------------------------------------------------------------------------------
 
@@ -472,7 +494,7 @@ class Peer:
 
     def _round_done(self, now: float) -> None:
         assert self.model is not None
-        self.pacing.round_done()
+        self.pacing.round_done(now)
         if self.spreading is None:
             self._timetable.begin_round(self._clock, self.model.schema.digest, now)
 

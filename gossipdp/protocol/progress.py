@@ -9,20 +9,20 @@ early, and epochs are closed before their increments have come. At LARGEST no ep
 published. A second report would prove nothing, as a liar can name two peers; nor is there a most that a clock may gain
 in some time, for a peer just started, or cut off for long, knows none of it.
 
-Nothing here knows what a step is, or who is alive.
+Nothing here knows what a step is.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gossipdp.protocol.messages import Progress
 
 __all__ = ["LARGEST", "MAX_REPORTS", "ProgressBoard"]
 
 MAX_REPORTS = 16_384
-"""peers reported on; past it new ones are refused, and counted"""
+"""peers reported on; past it those who are not there make room for those who are"""
 LARGEST = (1 << 32) - (1 << 16)
 """steps on a clock: epochs are numbered in 32 bits, and may be as short as a step; what claims more is no report"""
 MOST_COUNTED = 1 << 56
@@ -36,10 +36,13 @@ class ProgressBoard:
 
     A restarted peer counts from zero again, but the others remember its earlier lives. A merged report on oneself that
     exceeds one's own can only come from an earlier life: it becomes the base that the present one is counted on.
+
+    Args:
+        lives: is that member there? Only asked when there is no more room.
     """
 
-    def __init__(self, me: bytes) -> None:
-        self._me = me
+    def __init__(self, me: bytes, lives: Callable[[bytes], bool] = lambda peer: True) -> None:
+        self._me, self._lives = me, lives
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._base = self._life = (0, 0, 0)
         self._clock = self._furthest = 0
@@ -93,7 +96,8 @@ class ProgressBoard:
                 continue
             if known is None:
                 # One place is kept for the own entry.
-                if len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1:
+                full = len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1
+                if full and not (self._lives(report.id) and self._make_room()):
                     self.refused += 1
                     continue
                 self._write(report)
@@ -107,6 +111,14 @@ class ProgressBoard:
                 )
                 if merged != known:
                     self._write(merged)
+
+    def _make_room(self) -> bool:
+        """Forget whom of those who are not there nothing new was heard of for longest, and what they did."""
+        for peer in reversed(self._reports):
+            if peer != self._me and not self._lives(peer):
+                del self._reports[peer]
+                return True
+        return False
 
     def _merge_mine(self, report: Progress) -> None:
         mine = self.mine

@@ -87,6 +87,8 @@ class Rounds:
         """corrections are kept back, for they are half of something; the owner says so"""
         self.finished_round = False
         self.founded = False
+        self.accepted: Callable[[], None] = lambda: None
+        """called when a snapshot has been found good, before anything is made of it; the owner's"""
 
     @property
     def founding(self) -> bool:
@@ -172,8 +174,9 @@ class Rounds:
             case jobs.Found(chunk):
                 if not result.finite:
                     self._phase = _Phase.IDLE
-                    text = "the model to found the network with has NaN or Inf"
-                    self._outputs.emit(SessionRefused("GD-402", text))
+                    if self._attached:  # and not another, that came after it
+                        text = "the model to found the network with has NaN or Inf"
+                        self._outputs.emit(SessionRefused("GD-402", text))
                 elif chunk + 1 < self._chunks:
                     self._outputs.ask(jobs.Found(chunk + 1))
                 else:
@@ -210,6 +213,7 @@ class Rounds:
             self._outputs.ask(jobs.Check(chunk + 1))
         else:
             self._phase = _Phase.STEPPING
+            self.accepted()
             if self._steps is None:
                 self._step(0)
             else:

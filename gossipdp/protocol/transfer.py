@@ -20,8 +20,16 @@ from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import TransferProgress, UpdateRefused
 from gossipdp.protocol.flow import Flow
-from gossipdp.protocol.freezing import HASH, TransferConfig, signed_part
-from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest, StateSample
+from gossipdp.protocol.freezing import HASH, Giving, TransferConfig, signed_part
+from gossipdp.protocol.messages import (
+    StateAsk,
+    StateChunk,
+    StateManifest,
+    StateRefuse,
+    StateRequest,
+    StateSample,
+    StateWait,
+)
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.plausibility import Judge
 from gossipdp.protocol.progress import LARGEST
@@ -32,6 +40,8 @@ __all__ = ["Joiner"]
 
 MOST_ROUNDS: Final = 1 << 31
 """of a state"""
+MOST_PATIENCE: Final = 30
+"""times as long as with one that says nothing a source is waited for that goes on freezing"""
 
 
 def _hash_of(hashes: bytes, chunk: int) -> bytes:
@@ -85,6 +95,10 @@ class Joiner:
         self._sought_at = self._requested_at = 0.0
         self._retry_at: float | None = None
         self._failures = self._denials = 0
+        self._frozen = 0
+        """chunks that the source has frozen, as it says"""
+        self._leave_at = 0.0
+        """the source, if it is still freezing then"""
         self._fetching = False
         self.done = False
 
@@ -99,7 +113,8 @@ class Joiner:
             fresh = candidates
         self.source = self._random.choice(fresh)
         self._transfer += 1
-        self._fetching, self._sought_at = False, now
+        self._fetching, self._sought_at, self._frozen = False, now, 0
+        self._leave_at = now + MOST_PATIENCE * self._config.manifest
         self._request(now)
 
     def beckoned(self, peer: bytes, now: float) -> None:
@@ -116,7 +131,7 @@ class Joiner:
 
     def receive(
         self,
-        message: StateManifest | StateChunk | StateRefuse | StateSample,
+        message: Giving,
         buffers: list[Buffer],
         source: bytes,
         now: float,
@@ -134,6 +149,9 @@ class Joiner:
         match message:
             case StateRefuse(_, reason):
                 self._abandon(reason, now)
+            case StateWait(_, chunks):
+                if chunks > self._frozen and now < self._leave_at:
+                    self._frozen, self._sought_at = chunks, now
             case StateManifest():
                 self._begin(message, buffers, now)
             case StateChunk(_, snapshot, chunk, asking):

@@ -107,7 +107,7 @@ def _source_towards(host: str, port: int) -> str:
                     return str(probe.getsockname()[0])
             except OSError:
                 continue
-    except OSError:
+    except (OSError, UnicodeError):
         pass
     return ""
 

@@ -88,13 +88,23 @@ class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """whatever else the caller wants back"""
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """What a manifest of any version has."""
+
+    format: Annotated[int, Meta(ge=1)]
+
+
+class _LaterFormat(ValueError):
+    """This version cannot tell what such a checkpoint holds, or whether it is whole."""
+
+
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bytes: Count
     blake2b: Hex
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: Annotated[int, Meta(ge=1)]
+    format: Annotated[int, Meta(ge=1, le=FORMAT)]
     saved_at: float
     """Unix time"""
     meta: CheckpointMeta
@@ -168,7 +178,8 @@ class Checkpoint:
 
 
 def verify(path: Path) -> Checkpoint:
-    """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601."""
+    """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601, also for one that a later version
+    wrote."""
     try:
         manifest = read_manifest(path)
         for name, record in manifest.files.items():
@@ -179,6 +190,9 @@ def verify(path: Path) -> Checkpoint:
                 raise ValueError(f"{STATE}: header past {MAX_HEADER} bytes")
         checkpoint = Checkpoint(path, manifest, schema)
         checkpoint.shapes()
+    except _LaterFormat as error:
+        cause = f"checkpoint {path} was written by a later version of gossipdp"
+        raise DataError("GD-601", cause, seen=str(error), do="upgrade gossipdp on this host") from None
     except (FileNotFoundError, ValueError, SafetensorError) as error:
         raise _damaged(path, str(error)) from None
     except OSError as error:
@@ -223,9 +237,14 @@ def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
 
 def read_manifest(path: Path) -> Manifest:
     """Raises OSError or ValueError."""
-    manifest = msgspec.json.decode(read_bounded(path / MANIFEST, MAX_MANIFEST), type=Manifest)
-    if manifest.format != FORMAT:
-        raise ValueError(f"format {manifest.format}, this version reads {FORMAT}")
+    text = read_bounded(path / MANIFEST, MAX_MANIFEST)
+    try:
+        found = msgspec.json.decode(text, type=_Versioned).format
+    except RecursionError:  # of what it need not know
+        raise ValueError(f"{MANIFEST} is nested too deep") from None
+    if found > FORMAT:
+        raise _LaterFormat(f"format {found}, this version reads {FORMAT}")
+    manifest = msgspec.json.decode(text, type=Manifest)
     if set(manifest.files) != {STATE, SCHEMA}:
         raise ValueError(f"the manifest names {sorted(manifest.files)}")
     return manifest

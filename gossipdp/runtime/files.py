@@ -6,6 +6,7 @@ back through a type and a size limit. Nothing here may unpickle or know what a c
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -59,6 +60,11 @@ class Files:
             self.make_directory(path.parent)
         self.sync_directory(path.parent.parent)
         path.mkdir(mode=0o700)
+
+    def free(self, directory: Path) -> float:
+        """Bytes that may still be written there; infinity if the file system does not say."""
+        room = os.statvfs(directory)
+        return room.f_bavail * room.f_frsize if room.f_blocks else math.inf
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)

@@ -15,7 +15,7 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -28,6 +28,7 @@ from nacl.signing import SigningKey, VerifyKey
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.messages import short
+from gossipdp.runtime.files import unwritable
 
 KEY_BYTES: Final = 32
 IDENTITY_FILE: Final = "identity.key"
@@ -274,34 +275,38 @@ def next_incarnation(home: Path) -> int:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Create `path` whole, 0600 and on the disk, or not at all; FileExistsError if it is there."""
-    temporary = _write_beside(path, data)
-    try:
-        os.link(temporary, path)  # link, unlike rename, refuses to replace
-    finally:
-        temporary.unlink()
-    _sync_directory(path.parent)
+    """Create `path` whole, 0600 and on the disk, or not at all.
+
+    Raises:
+        FileExistsError: it is there.
+        DataError: GD-602.
+    """
+    _write(path, data, os.link)  # link, unlike rename, refuses to replace
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace `path` by a whole new file, 0600 and on the disk before this returns."""
-    _write_beside(path, data).rename(path)
-    _sync_directory(path.parent)
+    """Replace `path` by a whole new file, 0600 and on the disk before this returns. Raises DataError GD-602."""
+    _write(path, data, Path.rename)
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _write(path: Path, data: bytes, name: Callable[[Path, Path], object]) -> None:
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            name(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and path.exists():
+            raise
+        raise unwritable(path, error) from error
 
 
 def _sync_directory(path: Path) -> None:

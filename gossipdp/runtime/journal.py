@@ -6,6 +6,7 @@ Nothing is decided here, and nobody but the reader is told: what an event makes 
 from __future__ import annotations
 
 import logging
+import math
 
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import short
@@ -29,19 +30,20 @@ class Journal:
         self._told: dict[tuple[str, str], float] = {}
 
     def trouble(self, code: str, text: str, now: float) -> None:
-        """Say it, but not again and again."""
-        last = self._told.get((code, text))
-        if last is None or now - last >= AGAIN:
-            if len(self._told) > REMEMBERED:
-                self._told.clear()
-            self._told[(code, text)] = now
-            log.warning("%s %s", code, text, extra={"code": code})
-            self._status.notices.append(f"{code} {text}")
-
-    def counted(self, code: str, text: str, now: float) -> None:
-        """Trouble of the daemon's own, which the metrics do not hear of otherwise."""
+        """Trouble of the daemon's own: it is counted each time, and said, but not again and again."""
         self._metrics.observe(events.Notice(code, text))
-        self.trouble(code, text, now)
+        self._say(code, text, now)
+
+    def _say(self, code: str, text: str, now: float, **about: str) -> None:
+        last = self._told.get((code, text), -math.inf)
+        if now - last < AGAIN:
+            return
+        self._told.pop((code, text), None)  # the newest stands last
+        self._told[(code, text)] = now
+        if len(self._told) > REMEMBERED:
+            del self._told[next(iter(self._told))]
+        log.warning("%s %s", code, text, extra={"code": code, **about})
+        self._status.notices.append(f"{code} {text}")
 
     def observe(self, event: events.Event, now: float) -> None:
         """Whatever the peer emits."""
@@ -79,12 +81,12 @@ class Journal:
                 outcome = f"model fetched from {short(source)}" if complete else alone
                 log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
             case events.Notice(code, text):
-                self.trouble(code, text, now)
+                self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
-                self.trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
+                self._say("GD-402", f"update of {short(peer)} refused: {reason}", now)
             case events.Struck(peer, reason, strikes, pause) if pause:
-                told = "GD-402 %s is set aside for %.0f s after %d strikes, the last: %s"
-                log.warning(told, short(peer), pause, strikes, reason, extra={"code": "GD-402", "partner": peer.hex()})
+                told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
+                self._say("GD-402", told, now, partner=peer.hex())
             case events.Struck(peer, reason, strikes):
                 log.warning("strike %d of %s: %s", strikes, short(peer), reason, extra={"partner": peer.hex()})
             case events.ChunksInDoubt(partner, count):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from gossipdp.algorithms.base import Ledger
 from gossipdp.codecs.base import Vector
@@ -16,6 +17,11 @@ from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.store import CheckpointMeta, Store, Writer
 
 __all__ = ["Keeper", "layout"]
+
+PIECE: Final = 10.0
+"""seconds that one piece may take to be copied and written"""
+SLOWEST: Final = 10e6
+"""bytes a second at which a disk must at least take what the system has kept for it"""
 
 
 def layout(ledger: Ledger) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -41,7 +47,12 @@ class Keeper:
         self._disk = Compute(_call, limit=2, name="storage")
         self._writer: Writer | None = None
         self._pieces: Iterator[Callable[[], Vector]] = iter(())
+        self._bytes = 0.0
         self.busy = False
+        self.steps = 0
+        """taken so far, of all checkpoints: while they become more, the disk moves"""
+        self.patience = PIECE
+        """seconds within which the step that is next must come, or the disk hangs"""
 
     def fileno(self) -> int:
         return self._disk.fileno()
@@ -55,6 +66,7 @@ class Keeper:
         def piece(vector: str, chunk: int) -> Callable[[], Vector]:
             return (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
 
+        self._bytes = 8.0 * ledger.size
         self._pieces = iter([piece(vector, chunk) for vector in layout(ledger) for chunk in range(ledger.chunks)])
         self._disk.submit(lambda: self._begin(meta, schema, ledger))
 
@@ -76,6 +88,7 @@ class Keeper:
             self._advance(finished)
 
     def _advance(self, finished: Finished) -> None:
+        self.steps += 1
         if finished.error is not None:
             if not isinstance(finished.error, DataError):
                 raise finished.error
@@ -87,6 +100,7 @@ class Keeper:
             if following is not None:
                 self._copy(following)
             else:
+                self.patience = PIECE + self._bytes / SLOWEST
                 self._disk.submit(self._commit)
 
     def _commit(self) -> Path:
@@ -98,7 +112,7 @@ class Keeper:
             self._writer.abandon()
 
     def _finish(self, outcome: Path | DataError) -> None:
-        self.busy, self._writer, self._pieces = False, None, iter(())
+        self.busy, self._writer, self._pieces, self.patience = False, None, iter(()), PIECE
         self._saved(outcome)
 
     def close(self) -> None:

@@ -47,7 +47,8 @@ class Link:
         """Reach the daemon of `home`; returns at once.
 
         Raises:
-            UnreachableError: GD-105, no daemon serves this home.
+            UnreachableError: GD-105, no daemon serves this home. Its cause is a BlockingIOError if one does, and has
+                no place in its queue now.
         """
         path = socket_path(home)
         try:
@@ -63,7 +64,7 @@ class Link:
                 raise OSError(errno.EPERM, f"served by user {user_of(connection)}")
         except OSError as error:
             connection.close()
-            raise _no_daemon(path, error) from None
+            raise _no_daemon(path, error) from error
         return cls(connection)
 
     def hello(self, schema: Schema, world: int = 1) -> None:

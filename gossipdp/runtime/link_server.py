@@ -55,7 +55,10 @@ __all__ = ["LinkServer"]
 
 log = logging.getLogger("gossipdp.link")
 
-MAX_ARRIVING: Final = 8
+BACKLOG: Final = 1024
+"""connections that wait to be accepted: the ranks of a group come in one instant, and whom the kernel turns away has
+no daemon"""
+MAX_ARRIVING: Final = 64
 """connections that have not said hello; past it the oldest is closed"""
 MAX_QUEUED: Final = 64
 """messages kept for a training process that does not read; past it, it counts as dead"""
@@ -134,7 +137,7 @@ class LinkServer:
     def handle(self, fd: int) -> list[LinkEvent]:
         """What came of `fd`; a descriptor closed meanwhile gives []."""
         if fd == self._listener.fileno():
-            self._accept()
+            return self._accept()
         elif fd in self._arriving:
             return self._greet(fd)
         elif self._trainer is not None and fd == self._trainer.connection.fileno():
@@ -184,18 +187,26 @@ class LinkServer:
 
     # -- arriving ---------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
-        connection.setblocking(False)
-        if user_of(connection) != os.geteuid():
-            log.warning("a process of user %d tried to attach", user_of(connection))
-            return connection.close()
-        if len(self._arriving) >= MAX_ARRIVING:
-            self._arriving.pop(next(iter(self._arriving))).close()
-        self._arriving[connection.fileno()] = connection
+    def _accept(self) -> list[LinkEvent]:
+        """All who wait, but no more than may be arriving at once: others want their turn."""
+        events: list[LinkEvent] = []
+        for _ in range(MAX_ARRIVING):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                break
+            connection.setblocking(False)
+            if user_of(connection) != os.geteuid():
+                log.warning("a process of user %d tried to attach", user_of(connection))
+                connection.close()
+                continue
+            if len(self._arriving) >= MAX_ARRIVING:
+                oldest = next(iter(self._arriving))
+                events += self._greet(oldest)  # its hello may be there, unread
+                if oldest in self._arriving:
+                    self._arriving.pop(oldest).close()
+            self._arriving[connection.fileno()] = connection
+        return events
 
     def _greet(self, fd: int) -> list[LinkEvent]:
         connection = self._arriving[fd]
@@ -410,7 +421,7 @@ def _listen(path: Path) -> socket.socket:
         # A socket file takes the mode of its descriptor: so it is never open to others, whatever the umask.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
-        listener.listen(MAX_ARRIVING)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -15,6 +15,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +77,8 @@ class Metrics:
         self._rtt = gauge("peer_rtt_seconds", "Smoothed round-trip time of pings.", "peer")
         # training
         self._clock_steps = gauge("clock_steps", "The network's clock, in steps.")
-        self._round = gauge("round", "Outer steps of this peer.")
+        self._round = gauge("round", "Outer steps behind this peer's model, whoever made them.")
+        self._rounds = counter("rounds_total", "Outer steps that this process has made.")
         self._steps = counter("steps_total", "Optimizer steps submitted by the training process.")
         self._samples = counter("samples_total", "Samples submitted by the training process.")
         self._loss = gauge("loss", "Training loss last reported.")
@@ -239,6 +241,7 @@ class Metrics:
         now = self._clock()
         self._round_time, self._round_at = max(now - self._round_at, 1e-9), now
         self._last_round = event.round
+        self._rounds.inc()
         if self._mixed_round is None:
             self._mixed_round = event.round - 1
         self._staleness.set(event.round - self._mixed_round)
@@ -324,7 +327,7 @@ class Metrics:
         self._lost_steps.inc(steps)
 
     def checkpoint_saved(self, timestamp: float | None = None) -> None:
-        """A checkpoint was written and verified, now or at `timestamp` (Unix time, seconds)."""
+        """A checkpoint was written and verified; or found at the start, of `timestamp` (Unix time, seconds)."""
         self._checkpoint.set(time.time() if timestamp is None else timestamp)
 
     def _raise(self, child: Counter, key: Hashable, total: float) -> None:
@@ -372,7 +375,7 @@ class _PeerLabels:
         if gone and peer in self._own:
             self._gone[peer] = None
             for family in self._states:
-                family.remove(self._own[peer])
+                _remove(family, self._own[peer])
         else:
             self._gone.pop(peer, None)
 
@@ -380,10 +383,16 @@ class _PeerLabels:
         del self._gone[peer]
         label = self._own.pop(peer)
         for state in self._states:
-            state.remove(label)
+            _remove(state, label)
         for total in self._totals:
             for lane in Lane:
-                total.remove(label, lane.name.lower())
+                _remove(total, label, lane.name.lower())
+
+
+def _remove(family: Counter | Gauge, *labels: str) -> None:
+    """Drop a child, if it is there: only later versions of the library than 0.21.1 take it if it is not."""
+    with suppress(KeyError):
+        family.remove(*labels)
 
 
 class _GraphicsProcessors(Collector):

@@ -45,6 +45,8 @@ log = logging.getLogger("gossipdp.node")
 T = TypeVar("T")
 TICK = 0.5
 """seconds between looks at what no event tells: queues, round-trip times, checkpoints due"""
+REMEMBER_EVERY = 5.0
+"""seconds between two writes of who could be dialled, at the least: each waits for the disk"""
 RETRY = 0.1
 """share of `checkpoint_every` after which a checkpoint that could not be written is tried again"""
 LINK_CODES = {"GD-301": ("this model is not the network's", "train the model the network trains, or found another")}
@@ -99,6 +101,7 @@ class Node:
         self._incarnation = incarnation
         self._learned_run, self._found_run, self._remember = learned_run, found_run, remember
         self._remembered: dict[bytes, str] = {}
+        self._remember_at = -math.inf
         self._compute = Compute(self._execute)
         self._keeper = Keeper(store, lambda piece: self._compute.submit((self._keeper, piece)), self._checkpoint_saved)
         self._moments = MomentsKeeper(lambda piece: self._compute.submit((self._moments, piece)))
@@ -110,6 +113,7 @@ class Node:
         self._pins = Pins(store, self._journal)
         self._attached_schema = b""
         self._region: links.Region | None = None
+        self._attached = False
         self._lost_steps = 0
         self._keeping: jobs.Keep | None = None
         self._keeping_now = False
@@ -117,6 +121,8 @@ class Node:
         self._next_checkpoint = math.inf
         self._stopping_at = math.inf
         self._final_checkpoint = False
+        self._kept_steps, self._kept_at = 0, -math.inf
+        """of the keeper, and when they became so many"""
         self._finished = False
 
     # -- what the daemon calls --------------------------------------------------------------------------------
@@ -143,14 +149,20 @@ class Node:
         """Finish the chunks in flight, write a checkpoint, say goodbye; `run` then returns."""
         if self._stopping_at == math.inf:
             now = self._clock()
-            self._stopping_at = now + within
+            self._stopping_at, self._next_checkpoint = now + within, math.inf
             self.peer.leave(now)
             self._drain(now)
 
+    def holds(self, checkpoint: Path, saved_at: float) -> None:
+        """The newest one that earlier starts have left here, of this Unix time."""
+        self.status.checkpoint = str(checkpoint)
+        self._metrics.checkpoint_saved(saved_at)
+
     def checkpoint(self) -> bool:
-        """Begin a checkpoint now; False if there is no model yet or one is being written."""
-        if not self.peer.ready or self._keeper.busy:
-            return False
+        """Begin a checkpoint now; False if there is no model yet, or but half of one, or one is being written."""
+        return self.peer.whole and not self._keeper.busy and self._save()
+
+    def _save(self) -> bool:
         model = self.peer.model
         assert model is not None
         meta = CheckpointMeta(
@@ -169,7 +181,16 @@ class Node:
             self._data.snapshot()
         return True
 
+    @property
+    def saving(self) -> bool:
+        """It leaves, and its last checkpoint is not written yet."""
+        return self._stopping_at < math.inf and (self._keeper.busy or not self._final_checkpoint)
+
     def close(self) -> None:
+        if self._keeper.busy:
+            newest = f"{self.status.checkpoint} is the newest" if self.status.checkpoint else "none is of this start"
+            text = f"the checkpoint under way, of step {self.peer.clock} of the network's clock, is given up; {newest}"
+            self._journal.trouble("GD-602", text, self._clock())
         if self._data is not None:
             self._data.close()
         self._link.close()
@@ -184,7 +205,7 @@ class Node:
         now = self._clock()
         services = {fd: service for service in self._services for fd in service.filenos()}
         trainers = set(self._link.filenos())
-        waits = [self.peer.timer(), self._next_tick, self._stopping_at]
+        waits = [self.peer.timer(), self._next_tick, self._stopping_at if now < self._stopping_at else None]
         timeout = max(0.0, min(wait for wait in waits if wait is not None) - now)
         watched = [*services, *trainers, self._compute.fileno(), self._keeper.fileno()]
         arrived, readable = self._transport.poll(timeout, watched)
@@ -209,6 +230,8 @@ class Node:
             self._drain(now)
         if now >= self._next_tick:
             self._tick(now)
+        if self._stopping_at < math.inf:
+            self._last_words(now)
 
     def _drain(self, now: float) -> None:
         for envelope in self.peer.messages_to_send():
@@ -247,6 +270,8 @@ class Node:
                 assert region is not None
                 return (job, partial(self._bind, region.x, (region.slots[0], region.slots[1])))
             case jobs.Unbind():
+                if not self._attached:
+                    self._region = None  # or two would be held when the next process comes
                 return (job, self._algorithm.ledger.unbind)
             case jobs.Restore():
                 return (job, self._restore)
@@ -333,7 +358,7 @@ class Node:
         match event:
             case links.Attached():
                 # Kept here, for the process may die, and a job that was asked for meets its vectors all the same.
-                self._attached_schema, self._region = event.schema, self._link.region
+                self._attached_schema, self._region, self._attached = event.schema, self._link.region, True
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():
@@ -355,6 +380,7 @@ class Node:
                 self.status.training = False
                 if self._faults is not None:
                     self._faults.training = 0
+                self._attached = False
                 self.peer.detach(now)
 
     def _pass_moments(self, event: links.MomentsWritten | links.MomentsWanted) -> None:
@@ -424,7 +450,7 @@ class Node:
     def _keep_own(self) -> None:
         """The peer is about to follow others: save what it has, once the checkpoint under way is done."""
         if self._keeping is not None and not self._keeper.busy:
-            self._keeping_now = self.checkpoint()
+            self._keeping_now = self._save()
 
     def _kept(self, outcome: Path | DataError, now: float) -> None:
         """A checkpoint is over: if it was of what the peer gives up, the peer may go on."""
@@ -463,26 +489,32 @@ class Node:
             self._data.tick(now)
         members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
         addresses = {member.id: member.address for member in members if member.state != State.LEFT}
-        if addresses and addresses != self._remembered:
-            self._remembered = addresses
+        if addresses and addresses != self._remembered and now >= self._remember_at:
+            self._remember_at = now + REMEMBER_EVERY
             try:
                 self._remember([member for member in members if member.id in addresses])
+                self._remembered = addresses
             except GossipdpError as error:
                 self._journal.trouble(error.code, str(error), now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
             if not self.checkpoint() and self._keeper.busy:
-                self._journal.counted("GD-602", "a checkpoint is due, and the one before is still being written", now)
-        if self.status.leaving and not self._final_checkpoint:
-            self._final_checkpoint = self.checkpoint() or not self.peer.ready
-        if now >= self._stopping_at and not (self._keeper.busy and now < self._stopping_at + 5.0):
-            self._finished = True
+                self._journal.trouble("GD-602", "a checkpoint is due, and the one before is still being written", now)
+
+    def _last_words(self, now: float) -> None:
+        """The peer is told to leave: once it has, a last checkpoint, and the end when that is written or stuck."""
+        if (self.status.leaving or now >= self._stopping_at) and not self._final_checkpoint:
+            self._final_checkpoint = self.checkpoint() or not self.peer.whole
+        if self._keeper.steps != self._kept_steps:
+            self._kept_steps, self._kept_at = self._keeper.steps, now
+        stuck_at = max(self._stopping_at, self._kept_at) + self._keeper.patience
+        self._finished = now >= (stuck_at if self.saving else self._stopping_at)
 
     def _save_data(self, data: DataServer) -> None:
         try:
             data.save()
         except DataError as error:
-            self._journal.counted(error.code, f"{error.cause}: {error.seen}", self._clock())
+            self._journal.trouble(error.code, f"{error.cause}: {error.seen}", self._clock())
 
     def _checkpoint_saved(self, outcome: Path | DataError) -> None:
         if isinstance(outcome, GossipdpError):

@@ -40,10 +40,10 @@ class Pins:
         except DataError as error:
             self._failed(told, error, now)
             return
-        self._journal.counted(code, f"{told}: this peer follows the network, and keeps {path}", now)
+        self._journal.trouble(code, f"{told}: this peer follows the network, and keeps {path}", now)
         for each in let_go:
             text = f"{PINS} later checkpoints are pinned: {each} goes with the next ones saved"
-            self._journal.counted("GD-606", text, now)
+            self._journal.trouble("GD-606", text, now)
 
     def _failed(self, told: str, error: DataError, now: float) -> None:
-        self._journal.counted(error.code, f"{told}, and its checkpoint cannot be marked to be kept: {error.seen}", now)
+        self._journal.trouble(error.code, f"{told}, and its checkpoint cannot be marked to be kept: {error.seen}", now)

@@ -2,16 +2,19 @@
 
 `x` carries the snapshot down to the daemon and the model up to the training process; the two slots carry
 corrections up. Every page is allocated before the file is handed out, and its size is sealed, so that neither side
-can be killed by touching it. A mapping lives as long as the last array that looks into it. Nothing here may know a
-socket or a message.
+can be killed by touching it. A mapping lives as long as the last array that looks into it, in this process alone: a
+forked child has none of it. Nothing here may know a socket or a message.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import stat
+import weakref
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -45,11 +48,36 @@ class Region:
         if os.fstat(fd).st_size != length:
             raise ValueError(f"the shared memory has {os.fstat(fd).st_size} bytes, not {length}")
         memory = mmap.mmap(fd, length)
-        x, even, odd = (_vector(memory, size, place) for place in range(3))
+        _mapped.add(memory)
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_DONTFORK)
         self.size = size
+        self._look_into(memory)
+        _regions.add(self)
+
+    def _look_into(self, memory: mmap.mmap) -> None:
+        x, even, odd = (_vector(memory, self.size, place) for place in range(3))
         self.x: Vector = x
         self.slots: tuple[Vector, Vector] = (even, odd)
         """slot n stands in ``slots[n % 2]``"""
+
+
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_regions: weakref.WeakSet[Region] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data loader's: it would keep the memory for as long as it lives.
+
+    What it maps later may stand at the same addresses, so it never unmaps them; regions get memory of its own.
+    """
+    for memory in list(_mapped):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    for region in list(_regions):
+        region._look_into(mmap.mmap(-1, 3 * _stride(region.size), mmap.MAP_PRIVATE))
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Allocation:

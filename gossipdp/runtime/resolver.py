@@ -32,7 +32,9 @@ class Resolver:
         """Targets for `host:port`, the reason there are none, or None: `collect` will return it later, under `key`."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
-        except socket.gaierror:
+        except UnicodeError:  # of the idna codec, which refuses labels that are empty or too long
+            return "is not a name"
+        except OSError:
             pass
         if self.pending >= MAX_LOOKUPS:
             return "too many names are being looked up"
@@ -51,9 +53,8 @@ class Resolver:
     def _run(self, key: str, host: str, port: int) -> None:
         try:
             self._done.put((key, _resolve(host, port, 0)))
-        except (OSError, UnicodeError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name"
-            self._done.put((key, f"name not resolved: {why}"))
+        except OSError as error:
+            self._done.put((key, f"name not resolved: {error.strerror}"))
 
 
 def _resolve(host: str, port: int, flags: int) -> list[Target]:

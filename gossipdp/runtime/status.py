@@ -74,6 +74,7 @@ class Status:
     checkpoint: str = ""
     leaving: bool = False
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
+    """what `journal` has said last"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
     _rates: dict[bytes, _Rate] = field(default_factory=dict)
     _transfer: str = ""
@@ -92,12 +93,6 @@ class Status:
                     del self.fingerprints[min(self.fingerprints)]
             case events.ChunksInDoubt(_, count):
                 self.in_doubt += count
-            case events.UpdateRefused(peer, reason):
-                self.notices.append(f"GD-402 update of {short(peer)} refused: {reason}")
-            case events.Struck(peer, _, strikes, pause) if pause:
-                self.notices.append(f"GD-402 {short(peer)} set aside for {pause:.0f} s after {strikes} strikes")
-            case events.Notice(code, text):
-                self.notices.append(f"{code} {text}")
             case events.TransferProgress(source, chunks, of):
                 self._transfer = f"{chunks} of {of} chunks from {short(source)}"
             case events.StateReady() | events.ResyncEnded():

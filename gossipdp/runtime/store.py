@@ -9,7 +9,10 @@ peer's protocol state, or decide when to save.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import math
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +56,8 @@ __all__ = ["PINS", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
 PINS: Final = 4
 """how many checkpoints stay pinned, the newest of them: each is as large as the model and more"""
 MAX_REASON: Final = 4 << 10
+UNSYNCED: Final = 1 << 30
+"""bytes written before the disk is waited for: else they pile up in memory, and whoever syncs next waits for them"""
 
 _PINNED: Final = "pinned"
 _NAME: Final = re.compile(rf"(?:{re.escape(TEMPORARY)}checkpoint-(\d{{8,}}).*|checkpoint-(\d{{8,}}))")
@@ -68,11 +73,12 @@ class Writer:
         self._store, self._meta, self._files = store, meta, store.files
         self._final = store.prepare()
         self._directory = store.dir / f"{TEMPORARY}{self._final.name}"
-        self._hash, self._written = hashlib.blake2b(digest_size=32), 0
+        self._hash, self._written, self._unsynced = hashlib.blake2b(digest_size=32), 0, 0
         self._file: IO[bytes] | None = None
         start, self._left = header(layout, {})
         self._left += len(start)
         with self._guarded():
+            self._check_room(self._left + len(schema))
             self._files.make_directory(self._directory)
             write_file(self._files, self._directory / SCHEMA, [schema])
             self._schema = FileRecord(bytes=len(schema), blake2b=hashlib.blake2b(schema, digest_size=32).hexdigest())
@@ -118,6 +124,13 @@ class Writer:
         with suppress(OSError):
             self._files.remove(self._directory)
 
+    def _check_room(self, needed: int) -> None:
+        """A checkpoint that cannot fit would take what is left from all others who write there, and be removed."""
+        free = self._files.free(self._store.dir)
+        if free < needed:
+            why = f"{os.strerror(errno.ENOSPC)}: {needed} bytes are needed, {free} are free"
+            raise OSError(errno.ENOSPC, why)
+
     def _put(self, piece: memoryview) -> None:
         if len(piece) > self._left or self._file is None:
             raise ValueError("more bytes than the announced layout")
@@ -125,6 +138,10 @@ class Writer:
         self._hash.update(piece)
         self._written += len(piece)
         self._left -= len(piece)
+        self._unsynced += len(piece)
+        if self._unsynced >= UNSYNCED:
+            self._files.sync(self._file)
+            self._unsynced = 0
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -200,6 +217,14 @@ class Store:
             with suppress(OSError, ValueError):
                 return path, read_manifest(path).meta
         return None
+
+    @staticmethod
+    def saved_at(path: Path) -> float:
+        """Unix time at which the checkpoint at `path` was saved; NaN if its manifest cannot be read."""
+        try:
+            return read_manifest(path).saved_at
+        except (OSError, ValueError):
+            return math.nan
 
     def pin(self, path: Path, why: str) -> Sequence[Path]:
         """Keep the checkpoint at `path` until somebody deletes it, or the file `pinned` in it, or `PINS` later ones are

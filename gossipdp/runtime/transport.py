@@ -393,7 +393,7 @@ class Transport:
     def _on_listener_monitor(self, monitor: _Socket) -> None:
         for event, value in _monitor_events(monitor):
             if event == zmq.EVENT_ACCEPTED:
-                self._origins[value] = _peer_name(value)
+                self._origins[value] = _peer_ip(value)
             elif event != zmq.EVENT_DISCONNECTED:
                 self._broken = (event, value)  # its descriptor follows: the one I/O thread says both in a row
             else:
@@ -475,16 +475,17 @@ def _plain_ip(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def _peer_name(descriptor: int) -> str:
-    """Who is at the other end of a connection of libzmq's, "" if it is gone already."""
+def _peer_ip(descriptor: int) -> str:
+    """Who is at the other end of a connection of libzmq's, "" if it is gone already. Not its port, which is another
+    each time."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
         return ""
     try:
-        host, port, *_ = borrowed.getpeername()
+        host, *_ = borrowed.getpeername()
     except (OSError, ValueError):
         return ""
     finally:
         borrowed.detach()
-    return f"{_plain_ip(host)}:{port}"
+    return _plain_ip(host)

@@ -104,7 +104,7 @@ class AdamMoments:
             agree: flags := their maximum over all ranks; a rank may hold nothing of a sharded parameter.
         """
         indices = [*self._held]
-        trained = torch.zeros(len(indices), dtype=torch.int64)
+        trained = torch.zeros(len(indices), dtype=torch.int64, device="cpu")
         for place, index in enumerate(indices):
             part = self._arriving.get((index, "exp_avg_sq"))
             trained[place] = part is not None and bool(local(part).any())

@@ -3,7 +3,7 @@
 A hook on the optimizer, of several on the last, runs at every step boundary: it counts the step, adds corrections that
 have come to the parameters, and hands a snapshot over every so often (algorithms section 1). The optimizer, its state
 and the loop stay the user's own. Nothing here waits for the network but `attach` itself, and nothing raises once
-training runs.
+training runs, but for an optimizer that turns out to undo the first corrections.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.link import default_home
 from gossipdp.training.adam import AdamMoments
-from gossipdp.training.layout import Layout
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
-from gossipdp.training.optimizers import followed, refuse_strangers
+from gossipdp.training.optimizers import followed, refuse_strangers, within_step
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replica_group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
+from gossipdp.training.watched import Watched
 
 __all__ = ["Attachment", "Progress", "attach"]
 
@@ -67,7 +68,7 @@ class Attachment:
         self,
         model: nn.Module,
         optimizers: tuple[torch.optim.Optimizer, ...],
-        layout: Layout | None,
+        layout: Watched | None,
         session: Session | None,
         group: ReplicaGroup | None,
         samples_per_step: int,
@@ -118,8 +119,9 @@ class Attachment:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the network does not keep of this training: the optimizers' state, by name, whole, on the CPU.
 
-        For the training process's own checkpoint: `safetensors.torch.save_file(peer.state_dict(), path)`. Collective;
-        only the first rank's is not empty, and that is where nothing is kept: before the first step, of plain SGD.
+        For the training process's own checkpoint: every rank calls it, and the first one saves what it is given
+        (`safetensors.torch.save_file(state, path)`). That of the others is empty, and so is the first one's where
+        nothing is kept: before the first step, of plain SGD.
 
         Raises:
             DataError: GD-610, an optimizer keeps its state otherwise than by parameters.
@@ -132,11 +134,28 @@ class Attachment:
         A parameter of which nothing is there begins as new.
 
         Raises:
-            DataError: GD-608, they are of another model or optimizer; GD-610, as `state_dict`.
+            DataError: GD-608, they are of another model or optimizer, or those of another rank than the first: none;
+                GD-610, as `state_dict`.
         """
+        self._refuse_nothing(tensors)
         restore_optimizer(self._model, self._optimizers, tensors)
         if self._moments is not None:
             self._moments.recount()
+
+    def _refuse_nothing(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Of several ranks only the first has a state to save: one that is empty was another's, or there was none."""
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return
+        nothing = [not tensors and any(map(_keeps, self._optimizers))]
+        # NCCL would bring it to the current device, which may be another rank's.
+        dist.broadcast_object_list(nothing, 0, device=next(self._model.parameters()).device)
+        if nothing[0]:
+            raise DataError(
+                "GD-608",
+                "there is no optimizer's state in this",
+                seen="nothing, as every rank but the first is given by state_dict()",
+                do="save on the first rank only; load nothing where nothing was saved",
+            )
 
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
@@ -231,14 +250,19 @@ class Attachment:
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         if self._layout is not None:
             self._layout.before_step()
+            self._layout.stepping()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        if within_step(optimizer):
+            return
         self.step += 1
         samples = self.samples_per_step * self._world
         self._samples += samples
         if self._layout is None:
             return
         began = time.perf_counter()
+        if self._layout.undone():
+            self._unfit()
         session = self._session
         if session is not None:
             session.stall_seconds = self.stall_seconds
@@ -261,6 +285,22 @@ class Attachment:
                     while (drain := session.await_order()) is not None:
                         self._carry_out(drain)
         self.stall_seconds += time.perf_counter() - began
+
+    def _unfit(self) -> NoReturn:
+        """Leave, before anybody hears of this step."""
+        atexit.unregister(self._at_exit)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._leave()
+        names = ", ".join(type(each).__name__ for each in self._optimizers)
+        raise ConfigError(
+            "GD-317",
+            "this optimizer keeps the weights itself, and has put them back over those of the network",
+            seen=f"{names}: after its step the parameters were again what they were before they were corrected",
+            do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
+            " master weights off",
+        )
 
     def _carry_out(self, order: Order | None) -> None:
         assert self._layout is not None and self._session is not None
@@ -309,7 +349,8 @@ def attach(
         UnreachableError: GD-105, no daemon on this host; GD-106, no model in time.
         MismatchError: GD-301, the network trains another model; GD-304, GD-305, this one cannot be exchanged.
         ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts; GD-317, an
-            optimizer does not step on this model's own parameters.
+            optimizer does not step on this model's own parameters. Of one that keeps a copy of them this turns out
+            after the first corrections, and its `step` raises it.
         HardwareError: GD-502, no memory to share; GD-503, another training process is attached.
 
     Example:
@@ -320,7 +361,7 @@ def attach(
         attachment = Attachment(model, optimizers, None, None, None, samples)
         attachment._begin(timeout)
         return attachment
-    layout = Layout(model)
+    layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
     place = default_home() if home is None else Path(home).expanduser()
     several = together()
@@ -331,6 +372,11 @@ def attach(
     attachment = Attachment(model, optimizers, layout, session, group, samples)
     attachment._begin(timeout)
     return attachment
+
+
+def _keeps(optimizer: torch.optim.Optimizer) -> bool:
+    """Has it a state after its first step? Plain SGD has none."""
+    return not isinstance(optimizer, torch.optim.SGD) or any(group["momentum"] for group in optimizer.param_groups)
 
 
 def _eager(hook: _Hook) -> _Hook:

@@ -31,6 +31,7 @@ from torch import Tensor
 from gossipdp.errors import DataError
 from gossipdp.protocol.blocks import Lease
 from gossipdp.runtime import link as links
+from gossipdp.training.adapters import accelerated, taken_apart
 from gossipdp.training.reading import Plan, Reader
 from gossipdp.training.replica_group import together
 
@@ -82,6 +83,8 @@ class _Passes:
         self._reader: Reader | None = None
         self._next_epoch = 0
         self._skip = 0
+        self._whole = False
+        """whoever made this copy has seen that its loader leaves every rank a part"""
 
     @property
     def epoch(self) -> int:
@@ -123,8 +126,12 @@ class _Passes:
     def _begin(self, slot: int, slots: int) -> Reader:
         if self._reader is None:
             self._reader = self._who.reader(self.plan, slot, slots, self._ahead)
+        self._reader.whole = self._is_taken_apart()
         self._reader.begin(self._next_epoch)
         return self._reader
+
+    def _is_taken_apart(self) -> bool:
+        return self._whole or (self._who.world > 1 and taken_apart(self))
 
     def _walk(self, reader: Reader, blocks: Iterable[tuple[Lease, Iterable[T]]]) -> Iterator[T]:
         """Of the samples of all ranks, block by block, those of this one."""
@@ -138,11 +145,13 @@ class _Passes:
         self._next_epoch = reader.epoch + 1
 
 
-class Sampler(_Passes, torch.utils.data.Sampler[int]):
+class Sampler(_Passes, torch.utils.data.DistributedSampler[int]):  # type: ignore[override]
     """Numbers of samples for a map-style data set, to be given to a DataLoader; batches and collation are its business.
 
     Under torch.distributed every rank makes one, after `init_process_group`; all take the same number of samples a
-    pass. `len` is what a pass is expected to hold, for how much others read is not known before.
+    pass. It has a length where there is no daemon, and else none (TypeError), for how much others read is not known
+    before: what wants one wants a number of steps instead. Frameworks leave it alone, as they do every
+    DistributedSampler (Lightning, Ray), or cut it once more (Accelerate), and then it is whole on every rank.
 
     Args:
         data: the data set, or its length.
@@ -171,6 +180,9 @@ class Sampler(_Passes, torch.utils.data.Sampler[int]):
     ) -> None:
         plan = Plan.of(name, "samples", _length(data), block, seed, shuffle)
         super().__init__(plan, _Who.here(home), ahead)
+        # As a DistributedSampler has them, for whoever asks one.
+        self.num_replicas, self.rank = self._who.world, self._who.rank
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, False
 
     def __iter__(self) -> Iterator[int]:
         reader = self._begin(0, 1)
@@ -178,8 +190,10 @@ class Sampler(_Passes, torch.utils.data.Sampler[int]):
         return self._walk(reader, blocks)
 
     def __len__(self) -> int:
-        readers = 1 if self._reader is None else self._reader.readers
-        return max(1, math.ceil(self.plan.size / (readers * self._who.world)))
+        home, world = self._who.home, self._who.world
+        if (home is not None and links.data_path(home).exists()) or (world > 1 and accelerated()):
+            raise TypeError("a pass over data that others read too has no length; say how many steps to train")
+        return math.ceil(self.plan.size / world)
 
 
 class Stream(_Passes, torch.utils.data.IterableDataset[Any]):
@@ -195,7 +209,7 @@ class Stream(_Passes, torch.utils.data.IterableDataset[Any]):
         others: as for `Sampler`; `ahead` is each worker's, batch * (1 + prefetch_factor).
 
     Raises:
-        DataError: GD-309, such data cannot be read.
+        DataError: GD-309, such data cannot be read; when it is read, Accelerate has the first rank do it for all.
         ConfigError: GD-306, torch.distributed is not initialized.
     """
 
@@ -243,7 +257,7 @@ class Stream(_Passes, torch.utils.data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader's process, to which this is sent, has a connection of its own."""
-        return {**self.__dict__, "_reader": None}
+        return {**self.__dict__, "_reader": None, "_whole": self._is_taken_apart()}
 
     def _shards(self, reader: Reader) -> Iterator[tuple[Lease, Iterable[Any]]]:
         for lease in reader.leases():

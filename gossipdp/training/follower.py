@@ -21,6 +21,8 @@ log = logging.getLogger("gossipdp.training")
 
 JOIN_WITHIN: Final = 5.0
 """seconds for the daemon to share its memory with another rank; it has it already"""
+AGAIN: Final = 0.02
+"""seconds until a daemon that has no place in its queue is tried again: no descriptor tells when it has"""
 
 
 class Follower:
@@ -42,13 +44,11 @@ class Follower:
     def join(self, leader: int) -> bool:
         """Connect as a rank of the group of process `leader`, and wait for the shared memory; False if it fails."""
         self.close()
-        try:
-            link = links.Link.connect(self._home)
-        except UnreachableError as error:
-            log.warning("rank %d: %s", self.rank, error)
+        until = time.monotonic() + JOIN_WITHIN
+        link = self._connect(until)
+        if link is None:
             return False
         link.hello_as_rank(self.rank, leader)
-        until = time.monotonic() + JOIN_WITHIN
         while link.region is None and not link.lost and (left := until - time.monotonic()) > 0:
             link.wait(left)
             for message in link.receive():
@@ -61,6 +61,18 @@ class Follower:
         self._layout.pin(link.region, self.rank, self._ranks)
         self._link = link
         return True
+
+    def _connect(self, until: float) -> links.Link | None:
+        """All ranks of a group come in one instant: whoever is turned away for that tries again."""
+        while True:
+            try:
+                return links.Link.connect(self._home)
+            except UnreachableError as error:
+                crowded = isinstance(error.__cause__, BlockingIOError | ConnectionRefusedError)
+                if not crowded or time.monotonic() >= until:
+                    log.warning("rank %d: %s", self.rank, error)
+                    return None
+            time.sleep(AGAIN)
 
     def say(self, fence: Fence, message: links.FromTraining) -> None:
         """Say `message` once `fence` is passed."""

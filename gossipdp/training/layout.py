@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gossipdp.runtime.link import Region
-from gossipdp.training.schema import candidates, exchanged, extent, local, unwrap
+from gossipdp.training.schema import candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.streams import STAGED, Fence, SideStreams, passed, pin, pinned
 
 __all__ = ["Fence", "Flat", "Layout", "Vector", "passed", "pinned"]
@@ -54,6 +54,7 @@ class Layout:
         self._model = unwrap(model)
         self._places = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
+        self._homes = self._find_homes()
         self._told = self._apart = False
         entries = self.schema.entries
         self.extents = [extent(tensor) for tensor in self.tensors]
@@ -122,13 +123,16 @@ class Layout:
             # A forward pass changes buffers: they are copied before it, parameters beside it.
             beside = tensor.is_cuda and self.schema.entries[index].kind == "parameter"
             with self.streams.beside(held) if beside else nullcontext():
-                values = held.reshape(-1)[start - first : stop - first]
-                if residual is not None:
-                    values = values.float() + residual[start - first : stop - first]
-                if self._apart and ranks == 1 and tensor.is_cuda:
-                    # What one rank has not pinned it may not copy together with what it has.
-                    values = values.cpu()
-                flat[start:stop].copy_(values, non_blocking=pinned(flat[start:stop], values))
+                elements = held.reshape(-1)
+                for begin in range(start, stop, STAGED):
+                    end = min(begin + STAGED, stop)
+                    values, target = elements[begin - first : end - first], flat[begin:end]
+                    if residual is not None:
+                        values = values.float() + residual[begin - first : end - first]
+                    if self._apart and ranks == 1 and tensor.is_cuda:
+                        # What one rank has not pinned it may not copy together with what it has.
+                        values = values.cpu()
+                    target.copy_(values, non_blocking=pinned(target, values))
         return self.streams.end()
 
     def shares(self, rank: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
@@ -154,6 +158,7 @@ class Layout:
         """What ranks may differ in: buffers that each holds whole, and what rounding kept out of them."""
         found: list[Tensor] = []
         for index, entry in enumerate(self.schema.entries):
+            self._find(index)
             if entry.kind == "buffer" and not self.extents[index].sharded and self._fits(index):
                 residual = self.residual(index)
                 found += [local(self.tensors[index])] + ([] if residual is None else [residual])
@@ -213,7 +218,7 @@ class Layout:
 
     def pin(self, region: Region, rank: int = 0, ranks: int = 1) -> None:
         """If this model is on CUDA: let it copy without a detour what one of `ranks` moves to and from `region`."""
-        if not self._devices():
+        if not (devices := self._devices()):
             return
         self._apart = ranks > 1
         spans = [
@@ -223,27 +228,40 @@ class Layout:
             for span in ([whole] if held.sharded else self.own(*whole, rank, ranks))
         ]
         for vector in (region.x, *region.slots):
-            if not pin(vector, spans):
+            if not pin(vector, spans, devices[0]):
                 return
 
     def _devices(self) -> list[torch.device]:
         return sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
 
     def _follow(self) -> str:
-        """Buffers may be other tensors by now. Returns the name of a tensor that ought to be exchanged and is not."""
+        """Modules may be others by now. Returns the name of a tensor that ought to be exchanged and is not."""
         changed = ""
+        self._homes = self._find_homes()
         for name, tensor, kind in candidates(self._model):
             index = self._places.get(name)
             if index is None:
                 changed = changed or ("" if name in self._known or kind == "buffer" else name)
                 continue
-            if kind == "buffer" and tensor.shape == self.schema.entries[index].shape:
-                self.tensors[index] = tensor
+            self._find(index)
             # FSDP2 puts what it has gathered in the place of a shard, and the shard back.
             replaced = tensor is not self.tensors[index] and not self.extents[index].sharded
             if replaced or not self._fits(index):
                 changed = changed or name
         return changed
+
+    def _find_homes(self) -> dict[int, tuple[nn.Module, str]]:
+        """Where each buffer is, for it may be another tensor after any forward pass."""
+        found = ((self._places.get(name), module, key) for name, module, key in places(self._model))
+        return {index: (module, key) for index, module, key in found if index is not None}
+
+    def _find(self, index: int) -> None:
+        """If tensor `index` is a buffer: take the one that is there now."""
+        if index in self._homes:
+            module, key = self._homes[index]
+            tensor = module._buffers.get(key)
+            if tensor is not None and tensor.is_floating_point() and tensor.shape == self.schema.entries[index].shape:
+                self.tensors[index] = tensor
 
     def _fits(self, index: int) -> bool:
         return self.tensors[index].shape == self.schema.entries[index].shape
@@ -263,6 +281,7 @@ class Layout:
     def pieces(self, start: int, length: int, *, shards: bool, rest: bool) -> Iterator[Piece]:
         """What this rank holds of [start, start + length), in pieces that `SideStreams` can fetch."""
         for index in self._overlapping(start, start + length):
+            self._find(index)
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
             if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):

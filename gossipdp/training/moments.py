@@ -44,7 +44,7 @@ class _Kind(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> _Kind:
         if not isinstance(value, Tensor):
-            return cls((), torch.tensor(value).dtype, torch.device("cpu"), number=True)
+            return cls((), torch.tensor(value, device="cpu").dtype, torch.device("cpu"), number=True)
         mesh, placements = getattr(value, "device_mesh", None), getattr(value, "placements", None)
         return cls(tuple(value.shape), value.dtype, value.device, False, mesh, placements)
 
@@ -67,7 +67,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimiz
             kept[f"{each.name}{SEPARATOR}{kind}"] = value
     tensors: dict[str, Tensor] = {}
     for name, value in kept.items():
-        whole = _whole(value) if isinstance(value, Tensor) else torch.tensor(value)
+        whole = _whole(value) if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
         if _first():
             tensors[name] = whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return tensors
@@ -103,7 +103,9 @@ def restore_optimizer(
     plan = [(name, kind, value.shape, value.dtype) for name, kept in found.items() for kind, value in kept.items()]
     if _several():
         said: list[Any] = [problem, plan]
-        dist.broadcast_object_list(said, 0)
+        # NCCL would bring it to the current device, which may be another rank's.
+        device = next((each.parameter.device for each in parameters.values()), None)
+        dist.broadcast_object_list(said, 0, device=device)
         problem, plan = said
     if problem:
         raise DataError(
@@ -118,7 +120,7 @@ def restore_optimizer(
         each.optimizer.state.pop(each.parameter, None)
     for name, kind, shape, dtype in plan:
         each = parameters[name]
-        value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype)
+        value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
         like = (tried[name] or living[name]).get(kind) or _unknown(value, each.parameter)
         each.optimizer.state[each.parameter][kind] = _placed(value, like, each.parameter)
 

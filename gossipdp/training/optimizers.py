@@ -5,7 +5,9 @@ Nothing here may touch a tensor, or know the daemon.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "refuse_strangers"]
+__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "within_step"]
 
 
 class Held(NamedTuple):
@@ -99,3 +101,15 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
                 do="make it from the parameters of the model that is attached, once that is sharded and copied;"
                 " leave out an optimizer of something else",
             )
+
+
+def within_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Is the hook that asks called by a step within another? torch calls the hooks once for every class of whose `step`
+    it has heard, and that of a subclass may call its base's. The stack tells, which a step that raises leaves too."""
+    hooked = getattr(type(optimizer).step, "__code__", None)
+    frame: FrameType | None = sys._getframe()
+    steps = 0
+    while frame is not None:
+        steps += frame.f_code is hooked and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return steps > 1

@@ -36,7 +36,9 @@ log = logging.getLogger("gossipdp.training")
 BLOCK: Final = 256
 """samples, unless an epoch would have more than `MAX_BLOCKS` blocks"""
 RECONNECT_WITHIN: Final = 10.0
-"""seconds in which a daemon that died may be started again before this process reads on alone"""
+"""seconds in which a daemon that died may be started again before this process reads on alone, or says that it waits"""
+PAUSE: Final = 0.1
+"""seconds between attempts to reach it"""
 _ROUNDS: Final = 4
 T = TypeVar("T")
 
@@ -133,9 +135,11 @@ class Reader:
         self.plan, self.group, self.slots, self.home, self.ahead = plan, group, slots, home, ahead
         self.epoch = 0
         """of the pass"""
-        self.readers = 1
-        """peers that read the same"""
         self.alone = True
+        self.whole = False
+        """all samples are handed to every rank, whose loader leaves it its part of them"""
+        self._stays = False
+        """one of several ranks whose passes are the daemon's: to read on alone is not this one's to decide"""
         self._kept: list[links.DataLink] = []
         """the connection, if there is one"""
         self._number = self._key = 0
@@ -162,17 +166,22 @@ class Reader:
         """Begin the next pass; alone, over `epoch`."""
         self._key = self._offset = self.handed = 0
         self._open.clear()
-        if self._link is None and self.home is not None:
-            self._link = self._connect(self.home, patient=links.data_path(self.home).exists())
-        self.epoch, self.readers, self.alone = epoch, 1, True
-        if self._link is not None:
+        self.epoch, self.alone = epoch, True
+        number = self._number and self._number + 1
+        while self.home is not None:
+            there = links.data_path(self.home).exists()
+            self._stays = self.group.world > 1 and (there or number > 0)
+            again = self._link is None
             try:
-                began = self._link.begin(self.group)
+                if self._link is None:
+                    self._link = self._connect(self.home, patient=there)
+                if self._link is not None:
+                    began = self._link.begin(self.group, number)
+                    self.epoch, self.alone, self._number = began.epoch, False, began.number
+                return
             except links.DataLost as error:
-                self._lose(error)
-            else:
-                self.epoch, self.readers, self.alone = began.epoch, began.readers, False
-                self._number = began.number
+                if not self._lose(error, for_good=again):
+                    return
 
     def leases(self) -> Iterator[Lease]:
         """The blocks of the pass."""
@@ -183,18 +192,16 @@ class Reader:
         """The next block of the pass; None: it is over. first: take what comes next in order, from this block on."""
         key = self._key
         self._key += 1
-        again = self._link is None and not self.alone
         while not self.alone:
+            again = self._link is None
             try:
-                if again:
+                if self._link is None:
                     self._come_back()
                 if self._link is not None:
                     found = self._link.next(key, first)
                     return None if found is None else Lease(*found)
             except links.DataLost as error:
-                if again:
-                    self._lose(error)
-                again = True
+                self._lose(error, for_good=again)
         block = self.group.slot + key * self.slots
         if block >= self.plan.blocks:
             return None
@@ -204,7 +211,7 @@ class Reader:
         """Of the next samples of the pass, those of this rank; told as handed out when the next one is asked for."""
         world, rank = self.group.world, self.group.rank
         for sample in samples:
-            mine = self._offset % world == rank
+            mine = self.whole or self._offset % world == rank
             self._offset += 1
             self._last = sample
             if mine:
@@ -213,7 +220,7 @@ class Reader:
 
     def fill(self) -> Iterator[Any]:
         """What is missing for all ranks to take the same number: the last sample of all again, or nothing."""
-        over = self._offset % self.group.world
+        over = 0 if self.whole else self._offset % self.group.world
         if over and self.group.rank >= over:
             yield self._last
 
@@ -225,18 +232,22 @@ class Reader:
     @property
     def used(self) -> int:
         """Samples of the pass that have been used, at least."""
-        return max(0, self.handed - self.ahead)
+        return max(0, self.handed - self._held)
 
     def bye(self) -> None:
         """This process ends, and has used what it was given."""
         _bye(self._kept)
+
+    @property
+    def _held(self) -> int:
+        return self.ahead * self.group.world if self.whole else self.ahead
 
     def _hand_out(self) -> None:
         self.handed += 1
         self._settle()
 
     def _settle(self) -> None:
-        while self._open and self._open[0][1] + self.ahead <= self.handed:
+        while self._open and self._open[0][1] + self._held <= self.handed:
             lease, _ = self._open.popleft()
             if self._link is not None:
                 try:
@@ -253,9 +264,11 @@ class Reader:
                 return links.DataLink(home)
             except links.DataLost as error:
                 if time.monotonic() >= until:
-                    log.warning("data is read as if this host were alone: no daemon at %s", error)
-                    return None
-                time.sleep(0.1)
+                    self._warn(f"no daemon at {error}")
+                    if not self._stays:
+                        return None
+                    until = time.monotonic() + RECONNECT_WITHIN
+                time.sleep(PAUSE)
 
     def _come_back(self) -> None:
         """The daemon died in the middle of a pass: go on with the one that was started in its place."""
@@ -266,9 +279,26 @@ class Reader:
         else:
             self._link.begin(self.group, self._number)
 
-    def _lose(self, error: links.DataLost) -> None:
-        log.warning("data is read as if this host were alone: %s", error)
-        self._link, self.alone = None, True
+    def _lose(self, error: links.DataLost, *, for_good: bool) -> bool:
+        """Is the daemon to be looked for again? It is, the first time, and always if the other ranks may have found it:
+        one that went on without them would read another number of samples."""
+        self._link = None
+        if for_good:
+            self._warn(str(error))
+            if not self._stays:
+                self.alone = True
+                return False
+            time.sleep(PAUSE)
+        return True
+
+    def _warn(self, reason: str) -> None:
+        if self._stays:
+            log.warning(
+                "data waits for the daemon, which other ranks may have found: %s; GOSSIPDP_OFF=1 reads without one",
+                reason,
+            )
+        else:
+            log.warning("data is read as if this host were alone: %s", reason)
 
 
 def _bye(kept: list[links.DataLink]) -> None:

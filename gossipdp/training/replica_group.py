@@ -5,15 +5,17 @@ and read by all ranks at the next: gradients have been reduced in between, so th
 it, and all ranks act at the same step. Each rank has the daemon's memory mapped. Of what all ranks hold (DDP, and the
 buffers under FSDP2) each brings its share from there, and an all-gather gives every rank the rest; of what is sharded
 each brings its own. The arithmetic is the same on all, so that replicas stay equal bit for bit; buffers, in which ranks
-differ between two steps, are made the first rank's. Nothing here may know the network.
+differ between two steps, are made the first rank's. A group whose ranks turn out to train apart, or of which one makes
+no more steps, is no peer any more, and trains on alone. Nothing here may know the network.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,57 +29,47 @@ from torch import Tensor
 from gossipdp import errors
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime import link as links
+from gossipdp.training import words
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.follower import Follower
 from gossipdp.training.layout import Layout
 from gossipdp.training.orders import MOMENTS, moment_of
-from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
+from gossipdp.training.replicas import Comparison, checksums, meet, replicas_differ
+from gossipdp.training.session import Drain, Load, Order, Session, Tell, Write
 from gossipdp.training.streams import pinned
+from gossipdp.training.words import MODES, Announcement, Word, whole_numbers
 
-__all__ = ["Announcement", "ReplicaGroup", "together"]
+__all__ = ["ReplicaGroup", "together"]
+
+log = logging.getLogger("gossipdp.training")
 
 PIECE: Final = 4 << 20
 """parameters of one all-gather"""
 PATIENCE: Final = timedelta(days=30)
-"""ranks wait for the leader, which waits for the network's model: there is no limit that fits all"""
+"""at the beginning ranks wait for the leader, which waits for the network's model: there is no limit that fits all"""
+ANSWER: Final = timedelta(minutes=5)
+"""ranks wait for one that does not come to its step: less than NCCL's ten minutes, after which it ends the process"""
+WORD_EVERY: Final = 60.0
+"""seconds between two words while all wait for the end of a round; less than ANSWER"""
+COMPARED: Final = 3
+"""snapshots before which replicas are compared: such as nobody keeps equal have parted by the first"""
 MOST_SILENT: Final = 8
 """steps between two words, at most"""
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """from torch 2.13 on the one, before it the other"""
-MODES: Final = ("async", "overlap", "sync")
-_NOTHING, _WRITE, _LOAD, _DRAIN, _TELL = range(5)
 
 
-class Announcement(msgspec.Struct, frozen=True):
-    """What every rank knows of the network, as of the last word."""
-
-    clock: int = 0
-    samples: int = 0
-    alone: bool = True
-    lost_steps: int = 0
-    period: int = 1
-    """steps from this word to the next: a post costs 0.1 to 0.3 ms, and a drain may be late by a tenth of a round"""
+class _Silent(RuntimeError):
+    """Another rank is gone, or does not come to this step."""
 
 
-class _Word(msgspec.Struct, frozen=True):
-    """As it travels: all of it whole numbers."""
-
-    kind: int = _NOTHING
-    slot: int = 0
-    """or, of a moment that is told, its number"""
-    spans: int = 0
-    session: int = 0
-    snapshot: int = 0
-    """number of the snapshot to take"""
-    snapshot_in: int = 0
-    """steps after this word's at which to take it; 0: none"""
-    clock: int = 0
-    samples: int = 0
-    alone: int = 1
-    lost_steps: int = 0
-    period: int = 1
-    mode: int = 0
-    """its place in MODES"""
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Around what all ranks do together."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise _Silent(str(error).partition("\n")[0]) from error
 
 
 class ReplicaGroup:
@@ -88,18 +80,20 @@ class ReplicaGroup:
 
     Raises:
         ConfigError: GD-308, the ranks are on several hosts.
+        MismatchError: GD-301, they hold different models.
     """
 
     def __init__(self, layout: Layout, home: Path, session: Session | None) -> None:
         self._layout, self._session = layout, session
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._patient: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._group: Any = dist.new_group(backend="gloo", timeout=ANSWER)
         # The values travel where the tensors are: NCCL for CUDA, Gloo for the CPU.
         self._values_group: Any = dist.group.WORLD if layout.device.type == "cuda" else self._group
-        self._leader = self._meet()
+        self._leader = meet(layout.schema, self._group)
         self._follower = None if session is not None else Follower(home, layout, self.rank, self.world)
         self._work: Any = None
-        self._posted = torch.zeros(len(_Word.__struct_fields__), dtype=torch.int64)
+        self._posted = torch.zeros(len(Word.__struct_fields__), dtype=torch.int64, device="cpu")
         self._order: Order | None = None
         self._boundary = 0
         self._next_word = 0
@@ -107,28 +101,15 @@ class ReplicaGroup:
         """boundary at which the last word was posted"""
         self._snapshot: tuple[int, int, int] | None = None
         """boundary, session and number of the snapshot that is planned"""
-        self._drain: tuple[Order | None, _Word, list[tuple[int, int]]] | None = None
+        self._drain: tuple[Order | None, Word, list[tuple[int, int]]] | None = None
         """with mode overlap: what is added at that boundary, before it"""
         self._mode = MODES[0]
         self._moments: AdamMoments | None = None
+        self._compared = 0
+        self._comparison: Comparison | None = None
+        """the leader's last"""
+        self._over = False
         self.announced = Announcement()
-
-    def _meet(self) -> int:
-        """Are all ranks on this host? Returns the leader's process number."""
-        place = f"{socket.gethostname()} {_boot()}"
-        said: list[Any] = [None] * self.world
-        dist.all_gather_object(said, (place, os.getpid()), group=self._group)
-        places = sorted({other for other, _ in said})
-        if len(places) > 1:
-            names = ", ".join(name.split()[0] for name in places)
-            raise errors.ConfigError(
-                "GD-308",
-                "the ranks of one group are on several hosts",
-                seen=f"{self.world} ranks on {names}",
-                do="start torchrun on each host by itself (--standalone): gossip joins the hosts",
-            )
-        leader: int = said[0][1]
-        return leader
 
     # -- the beginning ----------------------------------------------------------------------------------------
 
@@ -139,16 +120,20 @@ class ReplicaGroup:
             moments: of the optimizer, if it has such.
 
         Raises:
-            GossipdpError: what the leader met, on every rank.
+            GossipdpError: what the leader met, on every rank; GD-320, their parameters differ.
         """
-        able = torch.tensor([moments is not None, moments is not None and moments.empty], dtype=torch.int64)
+        comparison = self._compare()
+        self._layout.finish()
+        if comparison is not None and (seen := comparison.difference):
+            raise replicas_differ(seen)
+        able = whole_numbers([moments is not None, moments is not None and moments.empty])
         dist.all_reduce(able, dist.ReduceOp.MIN, group=self._group)
         tells, empty = (bool(each) for each in able)
         self._moments = moments if tells else None
         if self._session is not None:
             self._session.tells, self._session.empty = tells, empty
-        kind = _NOTHING
-        while kind != _LOAD:
+        kind = words.NOTHING
+        while kind != words.LOAD:
             self._agree_on_start(_start(self._session, timeout))
             self._announce(self._session.next_order() if self._session is not None else None)
             kind = self._read().kind
@@ -162,7 +147,9 @@ class ReplicaGroup:
 
     def _recall(self, moments: AdamMoments) -> None:
         """Give a new optimizer, on every rank, the moments that the daemon has for it."""
-        steps = torch.zeros(1, dtype=torch.int64)
+        # They come where the model was, and each rank has finished with that.
+        dist.barrier(group=self._group)
+        steps = whole_numbers([0])
         for which in MOMENTS:
             order = None if self._session is None else self._session.recall(which)
             steps.fill_(0 if order is None else order.steps)
@@ -179,12 +166,12 @@ class ReplicaGroup:
     def _agree_on_start(self, error: GossipdpError | None) -> None:
         known = [] if error is None else [type(error).__name__, error.code, error.cause, error.seen, error.do]
         text = msgspec.json.encode(known)
-        length = torch.tensor([len(text)])
-        dist.broadcast(length, 0, group=self._group)
-        payload = torch.zeros(int(length), dtype=torch.uint8)
+        length = whole_numbers([len(text)])
+        dist.broadcast(length, 0, group=self._patient)
+        payload = torch.zeros(int(length), dtype=torch.uint8, device="cpu")
         if self._session is not None:
             payload.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        dist.broadcast(payload, 0, group=self._group)
+        dist.broadcast(payload, 0, group=self._patient)
         said = msgspec.json.decode(bytes(payload.tolist()), type=list[str])
         if error is not None:
             raise error
@@ -196,6 +183,19 @@ class ReplicaGroup:
 
     def step_boundary(self) -> None:
         """Do what was announced for this step, and announce what comes next."""
+        if self._over:
+            return
+        try:
+            self._make_step()
+        except _Silent as silent:
+            log.error(
+                "GD-501 a rank of this group has died or makes no more steps (%s): rank %d trains on alone",
+                silent,
+                self.rank,
+            )
+            self._leave()
+
+    def _make_step(self) -> None:
         self._boundary += 1
         self._poll()
         if self._work is not None:
@@ -207,7 +207,7 @@ class ReplicaGroup:
             self._take_snapshot(*self._snapshot[1:])
             if self._mode == "sync":
                 self._synchronise()
-        if self._boundary >= self._next_word and self._work is None:
+        if self._boundary >= self._next_word and self._work is None and not self._over:
             period = 1 if self._session is None else self._period()
             self._announce(None if self._session is None else self._session.next_order(period))
 
@@ -215,12 +215,13 @@ class ReplicaGroup:
         """With mode sync: wait until what the round brings has been added, on every rank."""
         if self._work is not None:
             self._read()
-        kind = _DRAIN
-        while kind != _NOTHING:
+        session, kind = self._session, words.DRAIN
+        while kind not in (words.NOTHING, words.PART):
             # The daemon goes on once every rank has said what it has done, and nobody trains meanwhile.
             self._layout.finish()
             self._poll()
-            self._announce(None if self._session is None else self._session.await_order(), plan=False)
+            order = None if session is None or self._apart else session.await_order(WORD_EVERY)
+            self._announce(order, plan=False)
             kind = self._read().kind
 
     def _period(self) -> int:
@@ -230,14 +231,19 @@ class ReplicaGroup:
     def _announce(self, order: Order | None, *, plan: bool = True) -> None:
         """Post the word that is read at the next boundary; `order` is the leader's. `plan`: a snapshot too, if due."""
         session = self._session
+        kind = words.kind_of(order)
+        if self._apart:
+            order, kind = None, words.PART
+        elif session is not None and order is None and not plan and session.patience:
+            kind = words.WAIT
         self._order, self._word_at = order, self._boundary
         if session is not None:
             period = self._period()
             due = session.due_in
             planned = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
-            word = _Word(
-                kind=_kind(order),
-                slot=_slot(order),
+            word = Word(
+                kind=kind,
+                slot=words.slot_of(order),
                 spans=len(order.spans) if isinstance(order, Drain) else 0,
                 session=session.number,
                 snapshot=session.next_snapshot,
@@ -249,14 +255,21 @@ class ReplicaGroup:
                 period=period,
                 mode=MODES.index(session.mode),
             )
-            self._posted.copy_(torch.tensor(msgspec.structs.astuple(word)))
-        self._work = dist.broadcast(self._posted, 0, group=self._group, async_op=True)
+            self._posted.copy_(whole_numbers(msgspec.structs.astuple(word)))
+        with _heard():
+            self._work = dist.broadcast(self._posted, 0, group=self._group, async_op=True)
 
-    def _read(self) -> _Word:
+    @property
+    def _apart(self) -> str:
+        """How the ranks' parameters differ, as far as the leader knows by now."""
+        return "" if self._comparison is None else self._comparison.difference or ""
+
+    def _read(self) -> Word:
         """Take in the last word, and carry out what it says."""
-        self._work.wait()
+        with _heard():
+            self._work.wait()
         self._work = None
-        word = _Word(*self._posted.tolist())
+        word = Word(*self._posted.tolist())
         self.announced = Announcement(word.clock, word.samples, bool(word.alone), word.lost_steps, word.period)
         self._next_word = self._word_at + word.period
         self._mode = MODES[word.mode]
@@ -264,34 +277,40 @@ class ReplicaGroup:
             self._snapshot = self._word_at + word.snapshot_in, word.session, word.snapshot
         order, self._order = self._order, None
         match word.kind:
-            case kind if kind == _WRITE:
+            case words.WRITE:
                 self._write(order)
-            case kind if kind == _LOAD:
+            case words.LOAD:
                 self._snapshot = self._drain = None
                 self._change(order, word, [(0, self._layout.schema.size)])
-            case kind if kind == _DRAIN:
-                spans = torch.zeros(word.spans, 2, dtype=torch.int64)
+            case words.DRAIN:
+                spans = torch.zeros(word.spans, 2, dtype=torch.int64, device="cpu")
                 if isinstance(order, Drain) and order.spans:
-                    spans.copy_(torch.tensor(order.spans, dtype=torch.int64))
+                    spans.copy_(whole_numbers(order.spans))
                 if word.spans:
-                    dist.broadcast(spans, 0, group=self._group)
+                    with _heard():
+                        dist.broadcast(spans, 0, group=self._group)
                 if self._mode == "overlap" and word.snapshot_in:
                     self._drain = order, word, spans.tolist()
                 else:
                     self._change(order, word, spans.tolist())
-            case kind if kind == _TELL:
+            case words.TELL:
                 self._tell(order, word)
+            case words.PART:
+                if self._apart:
+                    log.error("%s\ntraining goes on alone", replicas_differ(self._apart))
+                self._leave()
         return word
 
     def _write(self, order: Order | None) -> None:
         """Every rank connects to the daemon, and writes its part of the model."""
-        reached = torch.ones(1, dtype=torch.int64)
+        reached = whole_numbers([1])
         if self._follower is not None:
             reached.fill_(int(self._follower.join(self._leader)))
-        dist.all_reduce(reached, dist.ReduceOp.MIN, group=self._group)
+        with _heard():
+            dist.all_reduce(reached, dist.ReduceOp.MIN, group=self._group)
         if not int(reached):
             if self._session is not None:
-                self._session.fail("a rank of this group cannot reach it")
+                self._session.fail("a rank of this group cannot reach the daemon")
         elif self._session is not None and isinstance(order, Write):
             self._session.done(order, self._layout.read(order.into, self.rank, self.world))
         elif self._follower is not None and self._follower.region is not None:
@@ -300,22 +319,35 @@ class ReplicaGroup:
 
     def _take_snapshot(self, session: int, number: int) -> None:
         self._snapshot = None
+        comparison = self._compare() if self._compared < COMPARED else None
+        self._compared += 1
         if self._session is not None:
-            order = self._session.snapshot()
+            order, self._comparison = self._session.snapshot(), comparison
             if order is not None:
-                self._session.done(order, self._layout.read(order.into, self.rank, self.world))
+                fence = self._layout.read(order.into, self.rank, self.world)
+                self._session.done(order, fence if comparison is None else lambda: fence() and comparison.equal)
         elif self._follower is not None and self._follower.region is not None:
             fence = self._layout.read(self._follower.region.x, self.rank, self.world)
             self._follower.say(fence, links.Copied(session, number))
 
-    def _change(self, order: Order | None, word: _Word, spans: list[tuple[int, int]]) -> None:
+    def _compare(self) -> Comparison | None:
+        """Bring all ranks' checksums together; None if each holds another part of the model."""
+        mine = checksums(self._layout)
+        if not len(mine):
+            return None
+        rows = torch.empty(self.world * len(mine), dtype=mine.dtype, device=mine.device)
+        with _heard():
+            _all_gather(rows, mine, group=self._values_group)
+        return Comparison(self._layout, rows.view(self.world, -1))
+
+    def _change(self, order: Order | None, word: Word, spans: list[tuple[int, int]]) -> None:
         """Load or add what stands in shared memory on `spans`, on every rank."""
         values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(word)
-        self._spread(self._layout.load if word.kind == _LOAD else self._layout.add, values, spans)
+        self._spread(self._layout.load if word.kind == words.LOAD else self._layout.add, values, spans)
         self._same_buffers()
         if self._session is not None and order is not None:
             self._session.done(order, self._layout.fence())
-        elif self._follower is not None and word.kind == _DRAIN:
+        elif self._follower is not None and word.kind == words.DRAIN:
             self._follower.say(self._layout.fence(), links.Applied(word.session, word.slot))
 
     def _spread(self, change: Callable[..., None], values: Tensor, spans: list[tuple[int, int]]) -> None:
@@ -347,13 +379,14 @@ class ReplicaGroup:
         device = self._layout.device
         # As bytes: every dtype goes, and arrives bit for bit.
         everything = torch.cat([each.reshape(-1).view(torch.uint8).to(device) for each in buffers])
-        dist.broadcast(everything, 0, group=self._values_group)
+        with _heard():
+            dist.broadcast(everything, 0, group=self._values_group)
         if self.rank:
             parts = torch.split(everything, [each.numel() * each.element_size() for each in buffers])
             for each, part in zip(buffers, parts, strict=True):
                 each.copy_(part.clone().view(each.dtype).view(each.shape))
 
-    def _tell(self, order: Order | None, word: _Word) -> None:
+    def _tell(self, order: Order | None, word: Word) -> None:
         """Every rank writes its part of one of the optimizer's moments."""
         assert self._moments is not None
         which = moment_of(word.slot)
@@ -367,9 +400,9 @@ class ReplicaGroup:
         assert self._follower is not None and self._follower.region is not None
         return self._follower.region
 
-    def _shared(self, word: _Word) -> Tensor:
+    def _shared(self, word: Word) -> Tensor:
         region = self._follower_region()
-        return torch.from_numpy(region.x if word.kind == _LOAD else region.slots[word.slot % 2])
+        return torch.from_numpy(region.x if word.kind == words.LOAD else region.slots[word.slot % 2])
 
     def _gather(self, values: Tensor, runs: list[tuple[int, int]]) -> Tensor:
         """What stands at `runs` in `values`, a row for each rank, which brings it to its device; padded at the end."""
@@ -380,7 +413,8 @@ class ReplicaGroup:
             # Memory that CUDA knows is copied without waiting for the device; the stream keeps the order.
             mine[: stop - start].copy_(values[start:stop], non_blocking=pinned(values[start:stop], mine))
         everything = torch.empty(width * self.world, dtype=torch.float32, device=self._layout.device)
-        _all_gather(everything, mine, group=self._values_group)
+        with _heard():
+            _all_gather(everything, mine, group=self._values_group)
         return everything.view(self.world, width)
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -388,10 +422,22 @@ class ReplicaGroup:
     def settle(self) -> None:
         """Training is over: what was announced last is not done by any rank."""
         if self._work is not None:
-            self._work.wait()
+            with suppress(_Silent), _heard():
+                self._work.wait()
             self._work = None
         if self._session is not None:
             self._session.withdraw(self._order)
+        self._let_go()
+
+    def _leave(self) -> None:
+        """This group is no peer any more: its ranks do not train one replica, or not in step."""
+        self._over, self._work, self._snapshot, self._drain = True, None, None, None
+        self._let_go()
+        if self._session is not None:
+            self._layout.finish()
+            self._session.close()
+
+    def _let_go(self) -> None:
         self.announced = msgspec.structs.replace(self.announced, alone=True)
         if self._follower is not None:
             self._layout.finish()
@@ -410,29 +456,6 @@ class ReplicaGroup:
             self._follower.poll()
 
 
-def _kind(order: Order | None) -> int:
-    match order:
-        case Write():
-            return _WRITE
-        case Load():
-            return _LOAD
-        case Drain():
-            return _DRAIN
-        case Tell():
-            return _TELL
-        case Snapshot() | None:
-            return _NOTHING  # a snapshot is planned ahead, for its step to be the one that is due
-
-
-def _slot(order: Order | None) -> int:
-    match order:
-        case Drain():
-            return order.slot
-        case Tell():
-            return order.number
-    return 0
-
-
 def _start(session: Session | None, timeout: float | None) -> GossipdpError | None:
     try:
         if session is not None:
@@ -440,14 +463,6 @@ def _start(session: Session | None, timeout: float | None) -> GossipdpError | No
     except GossipdpError as error:
         return error
     return None
-
-
-def _boot() -> str:
-    """What tells two hosts of one name apart."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def together() -> bool:

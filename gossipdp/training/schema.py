@@ -23,7 +23,18 @@ from gossipdp.protocol.schema import Dtype, Kind, Schema
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Extent", "candidates", "exchanged", "extent", "local", "plain_name", "resharded", "unwrap"]
+__all__ = [
+    "NOT_FINITE",
+    "Extent",
+    "candidates",
+    "exchanged",
+    "extent",
+    "local",
+    "places",
+    "plain_name",
+    "resharded",
+    "unwrap",
+]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -33,6 +44,8 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
     torch.float32: "float32",
     torch.float64: "float64",
 }
+
+NOT_FINITE: Final = "a buffer that holds Inf or NaN at attach is not exchanged: register it with persistent=False"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -149,11 +162,19 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (isinstance(parameter, nn.UninitializedParameter) or parameter.numel()):
             yield plain_name(name), parameter, "parameter"
+    for name, module, key in places(model):
+        buffer = module._buffers[key]
+        if buffer is not None and buffer.is_floating_point() and buffer.numel():
+            yield name, buffer, "buffer"
+
+
+def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """The persistent buffers of `model`, unwrapped: plain name, module, and name there. A forward pass may put another
+    tensor in such a place."""
     for prefix, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            passing = name in module._non_persistent_buffers_set
-            if buffer is not None and not passing and buffer.is_floating_point() and buffer.numel():
-                yield plain_name(f"{prefix}.{name}" if prefix else name), buffer, "buffer"
+        for key in module._buffers:
+            if key not in module._non_persistent_buffers_set:
+                yield plain_name(f"{prefix}.{key}" if prefix else key), module, key
 
 
 def _refuse_shards(model: nn.Module) -> None:

@@ -29,6 +29,7 @@ from gossipdp.runtime import link as links
 from gossipdp.training.handover import Handover
 from gossipdp.training.layout import Fence, Layout, passed
 from gossipdp.training.orders import Drain, Load, Order, Recall, Snapshot, Tell, Write, moment_of
+from gossipdp.training.schema import NOT_FINITE
 
 __all__ = ["Drain", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
 
@@ -99,6 +100,8 @@ class Session:
     ) -> None:
         self._home, self._layout, self._world, self._time, self._own_every = home, layout, world, clock, every
         self._mode: Mode = "async"
+        self._began: float | None = None
+        """when `start` was called first"""
         self._deadline = 0.0
         self._settled = 0
         """the last snapshot whose round is settled"""
@@ -162,17 +165,18 @@ class Session:
         """Wait until there is something to do: `next_order` is a Write at first, then the Load of the model.
 
         Raises:
-            UnreachableError: GD-105, no daemon; GD-106, no model after `timeout` seconds.
+            UnreachableError: GD-105, no daemon; GD-106, no model `timeout` seconds after the first call.
             GossipdpError: what the daemon refused this process for.
         """
-        began = self._time()
+        began = self._began = self._time() if self._began is None else self._began
         limit = math.inf if timeout is None else timeout
-        say_at, reached = SAY_EVERY, 0.0
+        reached = self._time() - began
+        say_at = reached + SAY_EVERY
         while True:
             self.poll()
-            if self._phase in (_Phase.WRITING, _Phase.ARRIVED):
-                return
             waited = self._time() - began
+            if self._phase is _Phase.ARRIVED or (self._phase is _Phase.WRITING and waited < limit):
+                return
             if waited >= say_at:
                 say_at += SAY_EVERY
                 log.warning("training waits for its model since %.0f s: %s", waited, self._waiting or self._phase.value)
@@ -238,18 +242,25 @@ class Session:
             return False
         return self._mode != "overlap" or (self.due_in is not None and self.due_in <= ahead)
 
-    def await_order(self) -> Order | None:
-        """With mode sync, after a snapshot: wait for what its round brings; None after that, or after the deadline.
+    @property
+    def patience(self) -> float:
+        """With mode sync: seconds that training waits yet for what the round of the last snapshot brings, at most.
 
         Only the round's own exchanges are waited for, and never a daemon that is gone.
         """
-        until = self._submitted_at + self._deadline
+        if self._phase is not _Phase.OPEN or self._settled >= self._number or self._link is None:
+            return 0.0
+        return max(0.0, self._submitted_at + self._deadline - self._time())
+
+    def await_order(self, within: float = math.inf) -> Order | None:
+        """With mode sync, after a snapshot: wait for what its round brings; None after that, or so many seconds."""
+        until = self._time() + within
         while True:
             self.poll()
             if (order := self.next_order()) is not None:
                 return order
-            left = until - self._time()
-            if self._phase is not _Phase.OPEN or self._settled >= self._number or self._link is None or left <= 0:
+            left = min(self.patience, until - self._time())
+            if self._link is None or left <= 0:
                 return None
             # A fence that is not passed yet is looked at again soon.
             self._link.wait(min(left, 0.001 if self._outbox else 1.0))
@@ -280,6 +291,7 @@ class Session:
         """After the Load: wait for one of the moments that the daemon has; None if it does not come."""
         if self.alone or not self.kept_steps:
             return None
+        self._layout.finish()  # a device may still copy from where the daemon is about to write
         self._given.clear()
         self._outbox.append((passed, links.WantMoments(self._session, which)))
         until = self._time() + GIVE_WITHIN
@@ -381,6 +393,7 @@ class Session:
 
     def fail(self, reason: str) -> None:
         """Another rank could not follow: this group is alone, and tries again later."""
+        self._waiting = reason
         self._lose(reason, self._time())
 
     # -- the dialogue -----------------------------------------------------------------------------------------
@@ -429,6 +442,8 @@ class Session:
             case links.Taken(snapshot, refused):
                 self._taken(snapshot, refused)
             case links.Refused(code, cause, seen, do):
+                if code == "GD-301" and "buffer" in seen:
+                    do = f"{do}; {NOT_FINITE}"
                 self._error = _FAMILIES.get(code[:4], RefusedError)(code, cause, seen=seen, do=do)
                 self._lose(str(self._error), now)
                 self._retry_at = now + RETRY_REFUSED

@@ -30,7 +30,7 @@ class SkippedSteps:
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, Tensor):
             if found.is_cuda:
-                flag = torch.empty(1, dtype=torch.float32, pin_memory=True)
+                flag = torch.empty(1, dtype=torch.float32, device="cpu", pin_memory=True)
                 flag.copy_(found.detach().reshape(-1)[:1], non_blocking=True)
                 self._flags.append((flag, torch.cuda.current_stream(found.device).record_event(), samples))
             else:

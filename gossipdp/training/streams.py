@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import weakref
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, TypeAlias
@@ -124,30 +126,53 @@ def _behind(events: list[torch.cuda.Event]) -> Fence:
     return (lambda: all(event.query() for event in events)) if events else passed
 
 
+_pinned: list[tuple[int, int]] = []
+"""first byte and end of what `pin` has registered, in order; torch would ask CUDA of a storage's first byte"""
+
+
 def pinned(memory: Tensor, tensor: Tensor) -> bool:
     """Can what goes from one to the other be copied without waiting?"""
-    return tensor.is_cuda and memory.is_pinned()
+    if not tensor.is_cuda:
+        return False
+    first = memory.data_ptr()
+    place = bisect_right(_pinned, first, key=lambda known: known[0])
+    return any(first + memory.nbytes <= end for _, end in _pinned[max(0, place - 1) : place])
 
 
-def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]]) -> bool:
-    """Let CUDA copy to and from these elements of `vector` without a detour, as long as it lives."""
+def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]], device: torch.device) -> bool:
+    """Let CUDA copy to and from these elements of `vector` without a detour, as long as it lives.
+
+    device: whose context is used; the current one may be another rank's, and would be begun there.
+    """
     runtime = torch.cuda.cudart()
-    for address, length in page_ranges(vector.ctypes.data, spans):
-        result = runtime.cudaHostRegister(address, length, 0)
-        if int(result) != 0:
-            log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
-            with suppress(RuntimeError):
-                # CUDA remembers it, and torch would raise it at the next kernel, whoever's that is.
-                torch.zeros(1, device="cuda")
-            return False
-        weakref.finalize(vector, runtime.cudaHostUnregister, address)
+    with torch.cuda.device(device):
+        for address, length in page_ranges(vector.ctypes.data, spans):
+            result = runtime.cudaHostRegister(address, length, 0)
+            if int(result) != 0:
+                log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
+                with suppress(RuntimeError):
+                    # CUDA remembers it, and torch would raise it at the next kernel, whoever's that is.
+                    torch.zeros(1, device=device)
+                return False
+            insort(_pinned, known := (address, address + length))
+            weakref.finalize(vector, _unpin, known, device, os.getpid())
     return True
 
 
+def _unpin(known: tuple[int, int], device: torch.device, process: int) -> None:
+    _pinned.remove(known)
+    # A forked child has neither the memory nor CUDA.
+    if os.getpid() == process:
+        with torch.cuda.device(device):
+            torch.cuda.cudart().cudaHostUnregister(known[0])
+
+
 def page_ranges(address: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """First byte and length of the pages that hold these elements of a vector at `address`; none twice."""
+    """First byte and length of the pages that hold these elements of a vector at `address`; none twice, none empty."""
     page, found = mmap.PAGESIZE, list[tuple[int, int]]()
     for start, stop in sorted(spans):
+        if start == stop:
+            continue
         first = (address + 4 * start) // page * page
         last = -(-(address + 4 * stop) // page) * page
         if found and first <= found[-1][1] + NEAR:

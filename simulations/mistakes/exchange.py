@@ -28,6 +28,44 @@ from simulations.mistakes.base import (
 __all__ = ["MUTATIONS"]
 
 MUTATIONS = (
+    Mutation(
+        "waits-for-the-dead",
+        "in mode sync a round waits for partners though nobody is there",
+        AVERAGING,
+        "not (alive and self._matching.wanted)",
+        "not self._matching.wanted",
+        "tests/simulations/test_sync_peers.py",
+    ),
+    Mutation(
+        "settles-with-the-dead",
+        "in mode sync a round waits until a dead partner has said what it mixed",
+        AVERAGING,
+        "unsettled = any(side.terms.partner in alive for side in self._settling.values())",
+        "unsettled = bool(self._settling)",
+        "tests/simulations/test_sync_peers.py",
+    ),
+    Mutation(
+        "doubt-without-end",
+        "chunks in doubt of a partner that membership has forgotten are asked about for ever",
+        AVERAGING,
+        "side.ended and side.terms.partner not in known",
+        "False and side.ended and side.terms.partner not in known",
+    ),
+    Mutation(
+        "left-standing",
+        "whose training stands still is moved by nobody, once it was moved some bounds",
+        PACING,
+        "            self._outputs.ask(jobs.Renew())\n",
+        "            pass\n",
+        "tests/simulations/test_still_peers.py",
+    ),
+    Mutation(
+        "refused-steps-count",
+        "steps of a snapshot that is refused count as made",
+        ROUNDS,
+        "            self._phase = _Phase.STEPPING\n            self.accepted()\n",
+        "            self._phase = _Phase.STEPPING\n",
+    ),
     # -- exactly once in effect
     Mutation(
         "mixed-again",
@@ -300,8 +338,8 @@ MUTATIONS = (
         "residual-forgotten",
         "the residual of bf16 parameters is forgotten",
         LAYOUT,
-        "                if residual is not None:\n                    values = values.float()",
-        "                if False:\n                    values = values.float()",
+        "                    if residual is not None:\n                        values = values.float()",
+        "                    if False:\n                        values = values.float()",
     ),
     # -- rounds and progress
     Mutation(

@@ -6,6 +6,7 @@ A table and nothing else; what an entry is stands in `base`.
 from __future__ import annotations
 
 from simulations.mistakes.base import (
+    ATTACHING,
     BLOCKS,
     FLOW,
     FREEZING,
@@ -16,6 +17,7 @@ from simulations.mistakes.base import (
     PAIRWISE,
     PEER,
     PLAUSIBILITY,
+    REUNION,
     SHARDING,
     TRANSFER,
     Mutation,
@@ -25,6 +27,45 @@ __all__ = ["MUTATIONS"]
 
 MUTATIONS = (
     # -- state transfer
+    Mutation(
+        "let-into-half-a-model",
+        "a training process that comes during a re-sync is given half of each model",
+        ATTACHING,
+        "elif self._wants_moments or self._held():",
+        "elif self._wants_moments:",
+        "tests/simulations/test_halves.py::"
+        "test_training_process_that_comes_while_the_model_is_half_another_s_waits_until_it_is_whole",
+    ),
+    Mutation(
+        "half-is-whole",
+        "a model that is half another's may be kept as a checkpoint",
+        PEER,
+        "return self.ready and not self._reunion.reason",
+        "return self.ready",
+        "tests/simulations/test_halves.py::test_of_a_model_that_is_half_another_s_no_checkpoint_is_made",
+    ),
+    Mutation(
+        "back-before-it-is-back",
+        "the line of a member that membership still holds dead is taken for this side's",
+        REUNION,
+        "        if peer in self._lost or maker in self._lost:\n            return True\n",
+        "",
+        "tests/simulations/test_halves.py::test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger",
+    ),
+    Mutation(
+        "freezing-is-silence",
+        "a source that says how far it has frozen its state is left as if it had said nothing",
+        TRANSFER,
+        "self._frozen, self._sought_at = chunks, now",
+        "self._frozen = chunks",
+    ),
+    Mutation(
+        "waited-for-for-ever",
+        "a source that says it goes on freezing is waited for without end",
+        TRANSFER,
+        "if chunks > self._frozen and now < self._leave_at:",
+        "if chunks > self._frozen:",
+    ),
     Mutation(
         "hash-not-checked",
         "a joiner takes a chunk whose hash is wrong",

@@ -541,6 +541,11 @@ def test_all_exchanges_of_a_round_together_bring_no_more_than_some_bounds():
         liar.ledger.a[:] = victim.ledger.a + np.float32(1e3) * victim.progress
         exchange(liar, victim)
     assert np.linalg.norm(victim.a - before) == pytest.approx(0.5 * MOST_A_ROUND * bound, rel=1e-3)
+    # Who makes no steps is let in by them again when a round should have been over.
+    victim.algorithm.run(jobs.Renew())
+    liar.ledger.a[:] = victim.ledger.a + np.float32(1e3) * victim.progress
+    [turn] = exchange(liar, victim)
+    assert turn.share > 0.0
     # What is near it brings little, and is let in whole again from the next step on.
     victim.round()
     liar.ledger.a[:] = victim.ledger.a + np.float32(0.1) * victim.progress

@@ -359,7 +359,7 @@ def test_an_invite_in_the_environment_does_not_outlive_its_reading(
         gossipdp("join", "--home", home, "--set", "exchange.every=9", "--", "python", "train.py")
     arguments, environment = replaced[0]
     assert "GOSSIPDP_INVITE" not in environment
-    assert arguments[3:6] == ["up", "--home", str(home)]
+    assert arguments[:7] == [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home)]
     assert arguments[-5:] == ["--set", "exchange.every=9", "--", "python", "train.py"]
 
 
@@ -653,6 +653,18 @@ def test_checkpoints_are_listed_verified_and_exported(gossipdp: Run, saved: Path
     done = gossipdp("checkpoint", "export", "new.safetensors", "--home", saved)
     assert done.code == 0 and done.err.startswith("GD-601 checkpoint ") and "of round 1" in done.out
     assert (tmp_path / "new.safetensors").read_bytes() == header
+
+
+def test_checkpoints_are_looked_for_where_the_peer_was_told_to_keep_them(
+    gossipdp: Run, saved: Path, tmp_path: Path
+) -> None:
+    (saved / "checkpoints").rename(tmp_path / "elsewhere")
+    there = ("--home", saved, "--set", f"checkpoint.dir={tmp_path / 'elsewhere'}")
+    assert len(json.loads(gossipdp("checkpoint", "list", "--json", *there).out)) == 2
+    assert gossipdp("checkpoint", "verify", *there).code == 0
+    assert "of round 2" in gossipdp("checkpoint", "export", tmp_path / "out.safetensors", *there).out
+    assert gossipdp("checkpoint", "verify", "--home", saved).code == 8
+    assert gossipdp("checkpoint", "list", "--home", saved, "--set", "checkpoint.dirr=x").code == 3
 
 
 def test_list_shows_which_checkpoints_are_pinned_and_why(gossipdp: Run, saved: Path) -> None:

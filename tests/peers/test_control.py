@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -213,6 +214,27 @@ def test_silent_connections_are_dropped_for_newcomers(tmp_path: Path) -> None:
         assert len(server._connections) <= control.MAX_CONNECTIONS
         for peer in silent:
             peer.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_asker_that_cannot_be_let_in_now_is_let_in_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def accept(_: socket.socket) -> None:
+        raise OSError(code, os.strerror(code))
+
+    server = ControlServer(tmp_path)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(server.path))
+        peer.sendall(b'{"verb": "status"}\n')
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "accept", accept)
+            assert server.handle() == []
+        server.handle()
+        (request,) = server.handle()
+        request.reply({"late": True})
+        assert json.loads(peer.recv(4096)) == {"reply": {"late": True}}
+    server.close()
 
 
 def test_an_asker_that_leaves_before_the_answer_is_forgotten(tmp_path: Path) -> None:

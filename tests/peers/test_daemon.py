@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import select
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import numpy as np
+import psutil
 import pytest
 
 from gossipdp import config as configuration
-from gossipdp.errors import DataError
+from gossipdp.errors import ConfigError, DataError, HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
-from gossipdp.protocol.schema import MOST_EXACT
+from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.identity import NetworkSecret
+from gossipdp.runtime.link_socket import socket_path as link_path
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.store import CheckpointMeta, Store
-from peers import daemon, home
-from peers.control import ControlServer
+from peers import daemon, home, memory
+from peers.control import ControlServer, socket_path
+from peers.daemon import RETRY
 from peers.home import Belonging, Invite, NewNetwork
+from peers.supervisor import FINAL
 
 RUN = b"\x07" * 16
 Start = Callable[[], Node]
@@ -168,7 +180,7 @@ def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
     begun: list[bool] = []
     done: list[jobs.Job] = []
     asked = iter([jobs.Keep(reason)])
-    monkeypatch.setattr(node, "checkpoint", lambda: begun.append(True) or True)
+    monkeypatch.setattr(node, "_save", lambda: begun.append(True) or True)
     monkeypatch.setattr(node.peer, "next_job", lambda: next(asked, None))
     monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
     node._keeper.busy = True
@@ -192,7 +204,7 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     files.save_run(where / "run", RUN)
     node = start()
     done: list[jobs.Job] = []
-    monkeypatch.setattr(node, "checkpoint", lambda: True)
+    monkeypatch.setattr(node, "_save", lambda: True)
     monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
     node._keeping = jobs.Keep("apart")
     node._keep_own()
@@ -200,9 +212,43 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-602": 1.0}
 
 
+def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    saved: list[bool] = []
+    monkeypatch.setattr(node, "_save", lambda: saved.append(True) or True)
+    schema = Schema.of([("w", (300,), "float32", "parameter")])
+    node.peer.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+    node.peer._reunion.follower.reason = "lag"
+    assert not node.checkpoint() and not saved
+    node.peer._reunion.follower.reason = ""
+    assert node.checkpoint() and saved == [True]
+
+
 @pytest.mark.parametrize(("text", "rounds"), [("", 10), ("[exchange]\napart_rounds = 3\n", 3)])
 def test_rounds_after_which_a_side_is_apart_are_the_operators_to_set(text: str, rounds: int) -> None:
     assert daemon.peer_config(configuration.load(text)).apart_rounds == rounds
+
+
+def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1 << 40))
+    monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
+    peer = daemon.peer_config(configuration.load(""))
+    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.spreading.rumours.retain <= 1 << 30
+    assert start()._transport._limits.total_bytes <= 1 << 30
+
+
+def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(*_: object) -> str:
+        raise HardwareError("GD-104", "the port is taken")
+
+    monkeypatch.setattr(daemon, "metrics_address", taken)
+    with pytest.raises(HardwareError):
+        start()
+    assert not link_path(where).exists()
 
 
 @pytest.mark.parametrize(("text", "on"), [("", False), ('[exchange]\ncontroller = "on"\n', True)])
@@ -219,6 +265,146 @@ def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
     assert (shown["resyncs"], shown["resyncing"], shown["apart"]) == ({"lag": 1}, "", 0)
     assert (shown["consensus_ratio"], shown["controller_level"]) == (None, 0)
     assert node._metrics.registry.get_sample_value("gossipdp_resyncs_total", {"reason": "lag"}) == 1.0
+
+
+def unwritable(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+def asked(node: Node, where: Path, verb: str) -> dict[str, Any]:
+    """What the command line gets; the loop turns meanwhile."""
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.connect(str(socket_path(where)))
+        asker.sendall(b'{"verb": "%s"}\n' % verb.encode())
+        while not select.select([asker], [], [], 0.0)[0]:
+            assert not node._finished
+            node._turn()
+        return dict(json.loads(asker.recv(1 << 20)))
+
+
+@pytest.mark.parametrize(("call", "code"), [("os.fsync", "GD-602"), ("peers.home.NetworkSecret.load", "GD-505")])
+def test_invite_that_cannot_be_written_is_an_answer_and_the_peer_goes_on(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch, call: str, code: str
+) -> None:
+    node = start()
+    with monkeypatch.context() as patched:
+        patched.setattr(call, unwritable)
+        answer = asked(node, where, "invite")
+    assert answer["error"]["code"] == code and "Read-only" in answer["error"]["seen"]
+    assert "reply" in asked(node, where, "status")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), RETRY),
+        (DataError("GD-602", "incarnation could not be written"), RETRY),
+        (DataError("GD-603", "damaged"), 8),
+        (ConfigError("GD-314", "no network"), 3),
+    ],
+)
+def test_start_that_fails_is_told__and_a_full_disk_may_be_cleaned(
+    where: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: int
+) -> None:
+    def build(*_: object) -> Node:
+        raise error
+
+    monkeypatch.setattr(daemon, "build", build)
+    monkeypatch.setattr(daemon, "keep_memory", lambda: None)
+    monkeypatch.setattr(daemon.kernels, "warm_up", lambda: None)
+    monkeypatch.setattr(daemon.logs, "configure", lambda *_, **__: None)
+    assert daemon.main(["--home", str(where)]) == code
+    assert caplog.records[-1].getMessage().startswith("GD-") and RETRY not in FINAL
+
+
+class Slow(files.Files):
+    """A disk that takes a piece of the model when it is let, and not before."""
+
+    def __init__(self) -> None:
+        self.let = threading.Semaphore(0)
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        if piece.nbytes == 1024:
+            self.let.acquire()
+        super().write(file, piece)
+
+
+class Leaving:
+    """A peer with a model and a slow disk that has been told to leave, and whose time passes when the test says so."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.disk, self.now = node, Slow(), node._clock()
+        node._clock, node._store.files = lambda: self.now, self.disk
+        schema = Schema.of([("w", (1024,), "float32", "parameter")])
+        node._algorithm.allocate(schema.size, schema.trainable, 256)
+        node.peer.model = Model.of(schema.to_bytes(), b"", 256, 0, 0)
+        node.leave()
+        self.live(2.0)
+        assert node.status.leaving and node._keeper.busy
+
+    def live(self, seconds: float) -> None:
+        for _ in range(10):
+            self.now += seconds / 10
+            if not self.node._finished:
+                self.node._turn()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """No time passes, but for the disk."""
+        while not done():
+            threads = [self.node._keeper, self.node._compute]
+            assert select.select(threads, [], [], 10.0)[0], "the disk is stuck"
+            self.node._turn()
+
+    def let(self, pieces: int) -> None:
+        steps = self.node._keeper.steps
+        self.disk.let.release(pieces)
+        self.until(lambda: self.node._keeper.steps >= steps + pieces)
+
+
+def test_peer_that_leaves_waits_for_its_last_checkpoint_as_long_as_that_moves(where: Path, start: Start) -> None:
+    leaving = Leaving(start())
+    for _ in range(8):
+        leaving.live(7.0)
+        told = asked(leaving.node, where, "status")["reply"]
+        assert told["saving"] and told["state"] == "leaving" and not leaving.node._finished
+        leaving.let(1)
+    leaving.until(lambda: leaving.node._finished)
+    assert leaving.node.status.checkpoint == str(Store(where / "checkpoints").list()[-1])
+    assert not leaving.node.saving and not leaving.node.status.notices
+
+
+def test_checkpoint_under_way_when_the_peer_is_told_to_leave_is_not_its_last(where: Path, start: Start) -> None:
+    leaving = Leaving(start())
+    leaving.node._final_checkpoint = False
+    leaving.disk.let.release(16)
+    leaving.until(lambda: len(leaving.node._store.list()) == 1)
+    assert leaving.node.saving and not leaving.node._finished
+    leaving.live(0.1)
+    leaving.until(lambda: leaving.node._finished)
+    assert len(Store(where / "checkpoints").list()) == 2
+
+
+def test_last_checkpoint_on_a_disk_that_hangs_is_given_up_and_told(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving = Leaving(start())
+    node = leaving.node
+    leaving.let(2)
+    leaving.live(9.0)
+    assert node.saving and not node._finished
+    leaving.live(2.0)
+    assert node._finished
+    leaving.disk.let.release(16)
+    node.close()
+    monkeypatch.setattr(node, "close", lambda: None)
+    assert "given up" in node.status.notices[-1] and noticed(node) == {"GD-602": 1.0}
+    assert list((where / "checkpoints").iterdir()) == []
+
+
+def test_peer_that_is_not_leaving_is_not_saving__whatever_is_written(start: Start) -> None:
+    node = start()
+    node._keeper.busy = True
+    assert not node.saving
 
 
 def noticed(node: Node) -> dict[str, float]:

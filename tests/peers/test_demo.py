@@ -231,7 +231,7 @@ def gone(what: str, code: int) -> bytes:
     seen: list[logging.LogRecord] = []
     catcher = logging.Handler()
     catcher.emit = seen.append  # type: ignore[method-assign]
-    child = supervisor.Child(what, [], {}, None, supervisor.Backoff(supervisor.Policy()))  # type: ignore[arg-type]
+    child = supervisor.Child(what, [], {}, None, supervisor.Backoff(supervisor.Policy()), "mark")  # type: ignore[arg-type]
     supervisor.log.addHandler(catcher)
     try:
         child.postpone(1.0, code)

@@ -5,20 +5,26 @@ Children write lines to a pipe that the test reads with a deadline; the end of t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.link_socket import socket_path
+from peers import control
 from peers.supervisor import FINAL, Backoff, Policy, run
+from simulations.wan.processes import until
 
 pytestmark = pytest.mark.processes
 
@@ -36,6 +42,30 @@ LEAVE = "say('daemon leaves'), sys.exit(0)"
 DAEMON = f"on('SIGTERM', lambda: ({LEAVE})); say('daemon', os.getpid()); listen()\n"
 WAIT = "\nwhile True: signal.pause()"
 TRAINING = "on('SIGTERM', lambda: (say('training ends'), sys.exit(1))); say('training', os.getpid())\n"
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+LAUNCHER = """
+import subprocess
+def launch(code, environment=None):
+    command = [sys.executable, '-I', '-S', '-c', os.environ['PRELUDE'] + code]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+"""
+"""As torchrun does it: each rank leads a session of its own."""
+SAVING = """
+import socket
+def save(answers):
+    control = socket.socket(socket.AF_UNIX)
+    control.bind(os.environ['CONTROL'])
+    control.listen()
+    say('daemon saves')
+    for _ in range(answers):
+        asker, _ = control.accept()
+        asker.recv(4096)
+        asker.sendall(b'{"reply": {"saving": true}}\\n')
+        asker.close()
+    say('daemon has saved')
+    sys.exit(0)
+"""
+"""A daemon that says so many times that it is saving."""
 DRIVER = """
 import sys
 from pathlib import Path
@@ -51,14 +81,26 @@ DEADLINE = 20.0
 class Running:
     """A supervisor and what its children say."""
 
-    def __init__(self, home: Path, daemon: str, training: str | Sequence[str] | None, *, grace: float = 5.0) -> None:
+    def __init__(
+        self,
+        home: Path,
+        daemon: str,
+        training: str | Sequence[str] | None,
+        *,
+        grace: float = 5.0,
+        within: Sequence[str] = (),
+    ) -> None:
         command = [*PYTHON, PRELUDE + training] if isinstance(training, str) else list(training or ())
+        variables = {"LISTEN": str(socket_path(home)), "CONTROL": str(control.socket_path(home))}
+        variables |= {"GOSSIPDP_INVITE": "a secret", "PRELUDE": PRELUDE}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the fixture)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(home), str(grace), PRELUDE + daemon, *command],
+            [*within, sys.executable, "-c", DRIVER, str(home), str(grace), PRELUDE + daemon, *command],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "GOSSIPDP_INVITE": "a secret", "LISTEN": str(socket_path(home))},
+            stderr=self._log,
+            env={**os.environ, **variables},
         )
+        self.seen: list[psutil.Process] = []
         assert self.process.stdout is not None
         self._pipe = self.process.stdout.fileno()
         self._text = b""
@@ -78,11 +120,26 @@ class Running:
 
     def number(self, who: str) -> int:
         """Read a line "who NUMBER"."""
-        line = self.line()
-        assert line is not None
-        name, _, number = line.rpartition(" ")
-        assert name == who
-        return int(number)
+        return self.numbers(who)[who]
+
+    def numbers(self, *who: str) -> dict[str, int]:
+        """Read a line "who NUMBER" of each, in whatever order they come."""
+        found: dict[str, int] = {}
+        for _ in who:
+            name, _, number = (self.line() or "").rpartition(" ")
+            found[name] = int(number)
+            self.watch(int(number))
+        assert set(found) == set(who)
+        return found
+
+    def watch(self, number: int) -> None:
+        """It ends with the test, whatever happens."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.seen.append(psutil.Process(number))
+
+    def log(self) -> str:
+        """What the supervisor has said of itself."""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode()
 
     def rest(self) -> list[str]:
         return list(iter(self.line, None))
@@ -103,7 +160,7 @@ def hangup() -> Iterator[None]:
 def supervise(tmp_path: Path) -> Iterator[type[Running]]:
     started: list[Running] = []
 
-    def start(daemon: str, training: str | Sequence[str] | None, **options: float) -> Running:
+    def start(daemon: str, training: str | Sequence[str] | None, **options: Any) -> Running:
         started.append(Running(tmp_path, daemon, training, **options))
         return started[-1]
 
@@ -111,8 +168,12 @@ def supervise(tmp_path: Path) -> Iterator[type[Running]]:
     for running in started:
         running.process.kill()
         running.process.wait(DEADLINE)
+        for process in running.seen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         assert running.process.stdout is not None
         running.process.stdout.close()
+        running._log.close()
 
 
 @pytest.mark.parametrize(
@@ -175,6 +236,27 @@ os.read(r, 1); sys.exit(1)
     assert running.rest() == ["rank ends", "again", "daemon leaves"]
 
 
+@pytest.mark.parametrize("environment", ["None", "{}"], ids=["own", "no"])
+def test_launcher_killed__training_starts_again_when_its_ranks_of_other_sessions_are_gone(
+    supervise: type[Running], tmp_path: Path, environment: str
+) -> None:
+    slot = f"import fcntl; slot = open({str(tmp_path / 'slot')!r}, 'w')\n"
+    rank = STUBBORN + slot + "fcntl.flock(slot, fcntl.LOCK_EX); say('rank', os.getpid())\n" + WAIT
+    training = f"""
+if os.environ['GOSSIPDP_ATTEMPT'] == '1':
+    {slot.strip()}
+    fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB); say('again'); sys.exit(0)
+launch({rank!r}, {environment})
+say('launcher', os.getpid())
+"""
+    running = supervise(DAEMON + WAIT, LAUNCHER + training + WAIT, grace=0.3)
+    running.number("daemon")
+    numbers = running.numbers("launcher", "rank")
+    os.kill(numbers["launcher"], signal.SIGKILL)
+    assert running.rest() == ["again", "daemon leaves"]
+    assert running.code() == 0
+
+
 def test_daemon_killed_is_restarted_while_training_goes_on(supervise: type[Running]) -> None:
     running = supervise(DAEMON + WAIT, "on('SIGUSR1', lambda: (say('trained'), sys.exit(0)))\n" + TRAINING + WAIT)
     first = running.number("daemon")
@@ -194,14 +276,53 @@ def test_daemon_ended_with_a_code_that_may_pass_is_restarted(supervise: type[Run
     assert running.rest() == ["trained", "daemon leaves"]
 
 
-@pytest.mark.parametrize("code", [0, 3, 5, 6, 7, 8])
-def test_daemon_ended_for_good_ends_training_with_its_code(supervise: type[Running], code: int) -> None:
-    running = supervise(f"on('SIGUSR1', lambda: sys.exit({code}))\n" + DAEMON + WAIT, TRAINING + WAIT)
+@pytest.mark.parametrize("code", [0, 2, 3, 5, 6, 7, 8])
+def test_daemon_ended_for_good_before_it_ever_listened_ends_the_run_with_its_code(
+    supervise: type[Running], code: int
+) -> None:
+    running = supervise(f"say('daemon'); sys.exit({code})", TRAINING + WAIT)
+    assert running.rest() == ["daemon"]
+    assert running.code() == code
+
+
+def test_daemon_that_has_left_ends_training(supervise: type[Running]) -> None:
+    running = supervise("on('SIGUSR1', lambda: sys.exit(0))\n" + DAEMON + WAIT, TRAINING + WAIT)
     daemon = running.number("daemon")
     running.number("training")
     os.kill(daemon, signal.SIGUSR1)
     assert running.rest() == ["training ends"]
-    assert running.code() == code
+    assert running.code() == 0
+
+
+@pytest.mark.parametrize("training", [None, "on('SIGUSR1', lambda: (say('trained'), sys.exit(0)))\n" + TRAINING + WAIT])
+def test_daemon_that_has_listened_once_is_started_again_after_any_failure_while_training_goes_on(
+    supervise: type[Running], training: str | None
+) -> None:
+    daemon = """
+attempt = int(os.environ['GOSSIPDP_ATTEMPT'])
+if 0 < attempt < 7: say('code', [2, 3, 5, 6, 7, 8][attempt - 1]); sys.exit([2, 3, 5, 6, 7, 8][attempt - 1])
+on('SIGUSR1', lambda: sys.exit(7))
+"""
+    running = supervise(daemon + DAEMON + WAIT, training)
+    first = running.number("daemon")
+    trainer = running.number("training") if training is not None else 0
+    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    os.kill(first, signal.SIGUSR1)
+    assert [running.line() for _ in range(6)] == [f"code {code}" for code in (2, 3, 5, 6, 7, 8)]
+    assert running.number("daemon") != first
+    os.kill(trainer or running.process.pid, signal.SIGUSR1 if trainer else signal.SIGTERM)
+    assert running.rest() == (["trained"] if trainer else []) + ["daemon leaves"]
+    assert running.code() == 0
+    assert [f"exited with {code}; again" in running.log() for code in (2, 3, 5, 6, 7, 8)] == [True] * 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_while_the_daemon_starts_is_a_clean_end(supervise: type[Running], number: int) -> None:
+    running = supervise("say('daemon', os.getpid())\n" + WAIT, TRAINING + WAIT)
+    running.number("daemon")
+    running.process.send_signal(number)
+    assert running.rest() == []
+    assert running.code() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -223,13 +344,38 @@ def test_signal_with_no_training_command_ends_the_daemon(supervise: type[Running
 
 
 def test_signal_to_a_training_that_ignores_it_kills_it(supervise: type[Running]) -> None:
-    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('training', os.getpid())\n" + WAIT
+    stubborn = STUBBORN + "say('training', os.getpid())\n" + WAIT
     running = supervise(DAEMON + WAIT, stubborn, grace=0.3)
     running.number("daemon")
     running.number("training")
     running.process.send_signal(signal.SIGTERM)
     assert running.rest() == ["daemon leaves"]
     assert running.code() == 0
+
+
+def test_signal_to_a_launcher_that_ignores_it_kills_its_ranks_too(supervise: type[Running]) -> None:
+    rank = STUBBORN + "say('rank', os.getpid())\n" + WAIT
+    launcher = LAUNCHER + STUBBORN + f"launch({rank!r}); say('launcher', os.getpid())\n" + WAIT
+    running = supervise(DAEMON + WAIT, launcher, grace=0.3)
+    running.number("daemon")
+    running.numbers("launcher", "rank")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.rest() == ["daemon leaves"]
+    assert running.code() == 0
+
+
+def test_signal_reaches_a_launcher_alone__its_ranks_are_its_own_to_end(supervise: type[Running]) -> None:
+    rank = "on('SIGTERM', lambda: say('rank is told')); on('SIGUSR1', lambda: (say('rank ends'), sys.exit(0)))\n"
+    rank += "say('rank', os.getpid())\n" + WAIT
+    ends = "rank.send_signal(signal.SIGUSR1), rank.wait(), say('launcher ends'), sys.exit(1)"
+    launcher = LAUNCHER + f"rank = launch({rank!r}); on('SIGTERM', lambda: ({ends})); say('launcher', os.getpid())\n"
+    running = supervise(DAEMON + WAIT, launcher + WAIT)
+    running.number("daemon")
+    running.numbers("launcher", "rank")
+    running.process.send_signal(signal.SIGTERM)
+    said = running.rest()
+    said.remove("daemon leaves")
+    assert said == ["rank ends", "launcher ends"]
 
 
 def test_second_interrupt_kills_at_once(supervise: type[Running]) -> None:
@@ -244,6 +390,38 @@ def test_second_interrupt_kills_at_once(supervise: type[Running]) -> None:
     assert running.code() == 70
 
 
+SAVES = SAVING + DAEMON.replace(LEAVE, "save(3)") + WAIT
+
+
+def test_daemon_that_says_it_is_saving_has_the_time_it_takes__training_has_not(supervise: type[Running]) -> None:
+    stubborn = STUBBORN + "say('training', os.getpid())\n" + WAIT
+    running = supervise(SAVES, stubborn, grace=2.0)
+    running.number("daemon")
+    training = psutil.Process(running.number("training"))
+    running.process.send_signal(signal.SIGTERM)
+    assert running.line() == "daemon saves"
+    until("training is killed", lambda: not training.is_running(), DEADLINE)
+    assert running.rest() == ["daemon has saved"]
+    assert running.code() == 0
+
+
+def test_second_interrupt_kills_a_daemon_that_is_saving(supervise: type[Running]) -> None:
+    running = supervise(SAVES.replace("save(3)", "save(10**9)"), None, grace=2.0)
+    running.number("daemon")
+    running.process.send_signal(signal.SIGINT)
+    assert running.line() == "daemon saves"
+    running.process.send_signal(signal.SIGINT)
+    assert running.rest() == []
+    assert running.code() == 70
+
+
+def test_supervisor_killed__a_daemon_that_says_it_is_saving_has_the_time_it_takes(supervise: type[Running]) -> None:
+    running = supervise(SAVES, None, grace=2.0)
+    running.number("daemon")
+    running.process.kill()
+    assert running.rest() == ["daemon saves", "daemon has saved"]
+
+
 @pytest.mark.parametrize(("does", "code"), [("sys.exit(8)", 8), ("os.kill(os.getpid(), signal.SIGKILL)", 70)])
 def test_daemon_that_fails_to_leave_gives_the_run_its_code(supervise: type[Running], does: str, code: int) -> None:
     running = supervise(DAEMON.replace(LEAVE, does) + WAIT, None)
@@ -253,15 +431,49 @@ def test_daemon_that_fails_to_leave_gives_the_run_its_code(supervise: type[Runni
     assert running.code() == code
 
 
-def test_supervisor_killed_leaves_nobody_behind(supervise: type[Running]) -> None:
-    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('training', os.getpid())\n" + WAIT
-    shell = ["sh", "-c", '"$@" & wait', "sh", *PYTHON, PRELUDE + stubborn]
+@pytest.mark.parametrize("within", [["sh", "-c", '"$@" & wait', "sh"], ["env", "-i"]], ids=["shell", "no-environment"])
+def test_supervisor_killed_leaves_nobody_behind(supervise: type[Running], within: Sequence[str]) -> None:
+    stubborn = STUBBORN + "say('training', os.getpid())\n" + WAIT
+    shell = [*within, *PYTHON, PRELUDE + stubborn]
     running = supervise(DAEMON + WAIT, shell, grace=0.3)
     running.number("daemon")
     running.number("training")
     running.process.kill()
     assert running.rest() == ["daemon leaves"]
     assert running.code() == -signal.SIGKILL
+
+
+def test_supervisor_killed_leaves_no_rank_of_another_session_behind(supervise: type[Running]) -> None:
+    rank = STUBBORN + "say('rank', os.getpid())\n" + WAIT
+    launcher = LAUNCHER + f"launch({rank!r}); say('launcher', os.getpid())\n" + WAIT
+    running = supervise(DAEMON + WAIT, launcher, grace=0.3)
+    running.number("daemon")
+    running.numbers("launcher", "rank")
+    running.process.kill()
+    assert running.rest() == ["daemon leaves"]
+
+
+def test_orphan_of_the_training_command_leaves_no_zombie(supervise: type[Running]) -> None:
+    orphan = "on('SIGUSR1', lambda: (say('orphan ends'), sys.exit(0))); say('orphan', os.getpid())\n" + WAIT
+    training = LAUNCHER + f"if os.fork() == 0: launch({orphan!r}); os._exit(0)\nos.wait()\n" + TRAINING + WAIT
+    running = supervise(DAEMON + WAIT, training)
+    running.number("daemon")
+    orphan = running.numbers("training", "orphan")["orphan"]
+    until("it is adopted", lambda: psutil.Process(orphan).ppid() == running.process.pid, DEADLINE)
+    os.kill(orphan, signal.SIGUSR1)
+    assert running.line() == "orphan ends"
+    until("it is buried", lambda: not psutil.pid_exists(orphan), DEADLINE)
+
+
+def test_process_that_the_supervisor_did_not_start_is_left_alone(supervise: type[Running]) -> None:
+    """A container's entry point may start something of its own, and then become the supervisor."""
+    training = "attempt = os.environ['GOSSIPDP_ATTEMPT']; say('attempt', attempt); sys.exit(attempt == '0')"
+    shell = ["sh", "-c", 'sleep 1000 >/dev/null & echo other $!; exec "$@"', "sh"]
+    running = supervise(DAEMON + WAIT, training, within=shell)
+    other = psutil.Process(running.number("other"))
+    running.number("daemon")
+    assert running.rest() == ["attempt 0", "attempt 1", "daemon leaves"]
+    assert other.is_running() and other.status() != psutil.STATUS_ZOMBIE
 
 
 def test_children_inherit_the_home_and_no_invite(supervise: type[Running], tmp_path: Path) -> None:
@@ -285,23 +497,56 @@ def test_torchrun_keeps_no_store_of_dead_ranks_over_a_restart__unless_the_user_s
     assert running.rest() == [f"store {found}", "daemon leaves"]
 
 
-def test_daemon_command_line_carries_home_format_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+class Found(Exception):
+    """What would have been started."""
 
-    class Found(Exception):
-        pass
 
-    def start(argv: list[str], **_: object) -> None:
-        started.append(argv)
-        raise Found
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], dict[str, str]]]:
+    """Command line and environment of the daemon that `run` would start."""
 
-    monkeypatch.setattr("peers.supervisor.subprocess.Popen", start)
+    def popen(argv: list[str], *, env: dict[str, str], **_: object) -> None:
+        raise Found(argv, env)
+
+    def start(home: Path, **options: Any) -> tuple[list[str], dict[str, str]]:
+        with pytest.raises(Found) as found:
+            run(home, [], founder=True, **{"overrides": {}, **options})
+        argv, env = found.value.args
+        return argv, env
+
+    monkeypatch.setattr("peers.supervisor.subprocess.Popen", popen)
     monkeypatch.setattr("peers.supervisor.logs.configure", lambda *_: None)
-    with pytest.raises(Found):
-        run(tmp_path, [], founder=True, overrides={"exchange.every": "7"}, log_format="auto")
-    assert started == [
+    return start
+
+
+@pytest.mark.parametrize(
+    ("before", "kept", "after"),
+    [("", True, None), ("", False, "HOME/compiled"), ("/fast", True, "/fast"), ("/fast", False, "/fast")],
+)
+def test_daemon_keeps_what_it_compiles_in_its_home_if_there_is_no_other_place(
+    started: Callable[..., tuple[list[str], dict[str, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    kept: bool,
+    after: str | None,
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    if before:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", before)
+    monkeypatch.setattr(os, "access", lambda path, mode: kept)
+    _, environment = started(tmp_path)
+    assert environment.get("NUMBA_CACHE_DIR") == (after and after.replace("HOME", str(tmp_path)))
+
+
+def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_module_in_the_users_folder(
+    started: Callable[..., tuple[list[str], dict[str, str]]], tmp_path: Path
+) -> None:
+    argv, _ = started(tmp_path, overrides={"exchange.every": "7"}, log_format="auto")
+    assert [argv] == [
         [
             sys.executable,
+            "-P",
             "-m",
             "peers.daemon",
             "--home",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import acquaintances, averaging, jobs, wire
-from gossipdp.protocol.averaging import Averaging, AveragingConfig
+from gossipdp.protocol.averaging import FORGOTTEN, Averaging, AveragingConfig
 from gossipdp.protocol.events import (
     ChunksInDoubt,
     ExchangeEnded,
@@ -447,6 +447,23 @@ def test_partner_failed_and_back_settles_exactly():
     assert nodes[A.id].averaging.in_doubt == 0
     np.testing.assert_allclose(total_of(nodes), total, atol=1e-6)
     assert not nodes[A.id].of(ChunksInDoubt) and not nodes[B.id].of(ChunksInDoubt)
+
+
+def test_doubts_about_a_partner_that_nobody_knows_any_more_are_counted():
+    nodes = half_applied()
+    for node, other in ((nodes[A.id], B), (nodes[B.id], A)):
+        node.news(replace(other, state=State.FAILED), 1.0)
+        node.averaging.handle_timer(FORGOTTEN + 1.0)
+        node.work(FORGOTTEN + 1.0)
+        assert not node.of(ChunksInDoubt), "it may come back"
+        del node.averaging._membership.members[other.id]
+        node.averaging.handle_timer(FORGOTTEN - 1.0)
+        node.work(FORGOTTEN - 1.0)
+        assert not node.of(ChunksInDoubt), "membership may not know it yet"
+        node.averaging.handle_timer(FORGOTTEN + 1.0)
+        node.work(FORGOTTEN + 1.0)
+        assert [event.count for event in node.of(ChunksInDoubt)] == [2]
+        assert not node.averaging._settling and not node.averaging._logs
 
 
 def total_of(nodes):

@@ -246,7 +246,7 @@ class Paced:
             if exchanges:
                 self.pacing.mixed(4, lasting, SQRT2 * ratio * 0.3)
             self.rounds.rounds += 1
-            self.pacing.round_done()
+            self.pacing.round_done(0.0)
 
     def heard(self, kind: type) -> list:
         return [event for event in self.outputs.events if isinstance(event, kind)]
@@ -288,7 +288,7 @@ def test_rounds_get_no_shorter_than_their_exchanges_last() -> None:
         peer.pacing.submitted(10, float(number))  # 0.1 s a step
         peer.pacing.mixed(4, 1.9, SQRT2 * 2.0 * 0.3)
         peer.rounds.rounds += 1
-        peer.pacing.round_done()
+        peer.pacing.round_done(0.0)
     assert peer.pacing.level == 5 and peer.pacing.every == 38, "two exchanges of 19 steps each"
 
 

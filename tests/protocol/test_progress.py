@@ -127,6 +127,21 @@ def test_absurd_report_on_me_leaves_my_own_report_sendable() -> None:
     assert message == Ping(1, (), (board.mine,))
 
 
+def test_when_all_places_are_taken_the_dead_make_room_for_the_living(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MAX_REPORTS", 5)
+    live = {peer(2), peer(7)}
+    board = ProgressBoard(peer(0), live.__contains__)
+    board.merge([told(number, number, 10, 80, 1) for number in (1, 2, 3, 4)])
+    board.merge([told(8, 9, 10, 80, 1)])
+    assert board.of(peer(8)) is None and board.refused == 1, "it is not there"
+    board.merge([told(7, 9, 10, 80, 1), told(1, 5, 11, 88, 1)])
+    assert board.of(peer(7)) and board.of(peer(2)) and board.clock() == 9
+    assert len(board.reports()) == 4 and board.refused == 2
+    live |= {peer(number) for number in range(10)}
+    board.merge([told(9, 9, 10, 80, 1)])
+    assert board.of(peer(9)) is None and board.refused == 3, "all who are reported on are there"
+
+
 def test_claims_beyond_all_reason_are_no_reports() -> None:
     board = ProgressBoard(b"m" * 32)
     board.report(clock=5, steps=5, samples=5, rounds=1)

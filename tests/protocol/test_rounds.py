@@ -102,11 +102,15 @@ def test_submit_checks_every_chunk_before_it_steps_any_then_seals():
 def test_submit_with_nan_is_refused_and_nothing_is_stepped():
     thread = training()
     thread.finite = False
+    counted = []
+    thread.rounds.accepted = lambda: counted.append(1)
     assert submit(thread)
     assert thread.run() == ["Check"] and thread.events == [SnapshotTaken(1, "nan")]
-    assert thread.rounds.rounds == 0 and not thread.rounds.finished_round
+    assert thread.rounds.rounds == 0 and not thread.rounds.finished_round and not counted
     thread.finite = True
     assert submit(thread, 2)
+    thread.run()
+    assert counted == [1], "what was done since counts once its snapshot is good"
 
 
 @pytest.mark.parametrize("session", [99, -1])

@@ -14,15 +14,16 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import TransferProgress, UpdateRefused
 from gossipdp.protocol.freezing import Model, Source, TransferConfig
-from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest
+from gossipdp.protocol.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest, StateWait
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import LARGEST
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer import MOST_ROUNDS, Joiner
+from gossipdp.protocol.transfer import MOST_PATIENCE, MOST_ROUNDS, Joiner
 
 SIZE = 4 * 8192 + 300
 CHUNKS = 5
 SCHEMA = Schema.of([("w", (SIZE - 300,), "float32", "parameter"), ("m", (300,), "float32", "buffer")])
+LARGER = Schema.of([("w", (100 * 8192,), "float32", "parameter")])
 OTHER = Schema.of([("w", (SIZE - 1,), "float32", "parameter")])
 SETTINGS = b"the settings...."
 CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
@@ -192,6 +193,37 @@ def test_silent_source_is_left_for_another():
     taker.joiner.handle_timer(taker.joiner.timer())
     taker.joiner.seek([A, B], 11.0)
     assert taker.joiner.source == B
+
+
+def test_source_that_goes_on_freezing_is_waited_for_and_one_that_does_not_is_left():
+    taker, giver = Taker(), Giver(A, schema=LARGER)
+    taker.joiner.seek([A], 0.0)
+    told, now = [], 0.0
+    while taker.joiner.source is not None:
+        taker.outputs.messages.clear()
+        giver.source.receive(StateRequest(taker.joiner._transfer), b"j" * 32, giver.model, now)
+        if now < 20.0:  # a chunk every two seconds, and then no more
+            job = giver.outputs.jobs.popleft()
+            giver.source.frozen(job, giver.algorithm.run(job), giver.model)
+        for envelope in giver.outputs.messages:
+            told.append(envelope.message)
+            taker.joiner.receive(envelope.message, [], A, now)
+        giver.outputs.messages.clear()
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+    assert [message.chunks for message in told] == [*range(1, 10), *[10] * 5] and now == 30.0
+
+
+def test_nobody_is_waited_for_for_ever():
+    taker = Taker()
+    taker.joiner.seek([A], 0.0)
+    now, chunks = 0.0, 0
+    while taker.joiner.source is not None and now < 1000.0:
+        chunks += 1
+        taker.joiner.receive(StateWait(taker.joiner._transfer, chunks), [], A, now)
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+    assert now == pytest.approx((MOST_PATIENCE + 1) * CONFIG.manifest, rel=0.05)
 
 
 def test_source_that_falls_silent_between_chunks_is_left_for_another():

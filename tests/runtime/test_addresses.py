@@ -28,6 +28,10 @@ def test_a_seed_that_has_no_address_is_passed_over(monkeypatch: pytest.MonkeyPat
     assert advertised("*", 1, ["bad:2", "good:3"])[0] == "10.9.8.7:1"
 
 
+def test_a_seed_that_no_name_can_be_is_passed_over() -> None:
+    assert advertised("*", 1, ["gpu1..internal:2", f"{'g' * 64}:2", "127.0.0.1:3"])[0] == "127.0.0.1:1"
+
+
 def test_without_a_seed_a_public_address_comes_before_a_private_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
     from types import SimpleNamespace

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from gossipdp.runtime.identity import (
     NetworkSecret,
     curve_public_key,
     next_incarnation,
+    replace_file,
     split_address,
     write_new,
 )
@@ -206,11 +209,36 @@ def test_damaged_incarnation_is_an_error_not_a_new_start(tmp_path: Path, content
         next_incarnation(tmp_path)
 
 
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+NEW = [Identity.create, NetworkSecret.generate().save]
+REPLACED = [next_incarnation, lambda home: replace_file(home / "other", b"new")]
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        Identity.create(tmp_path)
-    assert os.listdir(tmp_path) == []
+
+@pytest.mark.parametrize(
+    ("write", "call"),
+    [(write, call) for write in NEW for call in ("os.open", "os.fsync", "os.link")]
+    + [(write, call) for write in REPLACED for call in ("os.open", "os.fsync", "pathlib.Path.rename")],
+)
+def test_write_that_fails_is_gd_602_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], call: str
+) -> None:
+    (tmp_path / "other").write_bytes(b"old")
+    (tmp_path / INCARNATION_FILE).write_bytes(b"7\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(DataError, match=r"GD-602 .* could not be written\n.*No space"),
+    ):
+        patched.setattr(call, full)
+        write(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [INCARNATION_FILE, "other"]
+    assert (tmp_path / "other").read_bytes() + (tmp_path / INCARNATION_FILE).read_bytes() == b"old7\n"
+
+
+@pytest.mark.parametrize("write", [*NEW, REPLACED[1]])
+def test_folder_that_cannot_be_made_is_gd_602(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    (tmp_path / "home").touch()
+    with pytest.raises(DataError, match=r"GD-602 .*home"):
+        write(tmp_path / "home")

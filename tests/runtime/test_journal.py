@@ -10,7 +10,9 @@ import pytest
 
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import short
-from gossipdp.runtime.journal import AGAIN, Journal
+from gossipdp.runtime.journal import AGAIN, REMEMBERED, Journal
+from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.status import Status
 
 SOURCE = b"s" * 32
 
@@ -37,22 +39,71 @@ Listeners = tuple[Journal, Listener, Listener]
 
 
 def test_same_trouble_is_said_once_a_minute(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
-    journal, status, metrics = listeners
+    journal, status, _ = listeners
     for now in (0.0, 1.0, AGAIN - 0.1, AGAIN, AGAIN + 1.0):
         journal.trouble("GD-102", "nobody can dial this peer", now)
     journal.trouble("GD-102", "another address", 2.0)
     told = [record.getMessage() for record in caplog.records]
     assert told == ["GD-102 nobody can dial this peer"] * 2 + ["GD-102 another address"]
-    assert list(status.notices) == told and not metrics.heard
+    assert list(status.notices) == told
     assert {vars(record)["code"] for record in caplog.records} == {"GD-102"}
 
 
-def test_trouble_of_the_daemons_own_is_counted_each_time(listeners: Listeners) -> None:
-    journal, status, metrics = listeners
+def test_texts_past_those_remembered__the_oldest_is_forgotten_and_no_other(listeners: Listeners) -> None:
+    journal, status, _ = listeners
+    texts = [f"from fd00::{number:x}" for number in range(REMEMBERED + 2)]
+    for text in texts:
+        journal.trouble("GD-201", text, 0.0)
+    status.notices.clear()
+    for text in reversed(texts):
+        journal.trouble("GD-201", text, 1.0)
+    assert list(status.notices) == ["GD-201 from fd00::1", "GD-201 from fd00::0"]
+
+
+def test_text_that_was_told_again_is_the_newest_of_those_remembered(listeners: Listeners) -> None:
+    journal, status, _ = listeners
+    for number in range(REMEMBERED):
+        journal.trouble("GD-201", f"from fd00::{number:x}", 0.0)
+    for text in ("from fd00::0", "from a new one"):
+        journal.trouble("GD-201", text, AGAIN)
+    told = list(status.notices)
+    journal.trouble("GD-201", "from fd00::0", AGAIN + 1.0)
+    assert list(status.notices) == told
+
+
+@pytest.mark.parametrize(
+    ("event", "notice"),
+    [
+        (events.Notice("GD-401", "no partner in 60 s"), "GD-401 no partner in 60 s"),
+        (events.UpdateRefused(SOURCE, "nan"), f"GD-402 update of {short(SOURCE)} refused: nan"),
+        (
+            events.Struck(SOURCE, "nan", 3, 60.0),
+            f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_event_says_is_a_notice_once_and_not_again_within_a_minute(
+    caplog: pytest.LogCaptureFixture, event: events.Event, notice: str
+) -> None:
+    peer: Any = None
+    status, metrics = Status(peer, peer, "network"), Listener()
+    journal = Journal(peer, status, cast(Any, metrics))
+    for now in (0.0, 1.0, AGAIN):
+        journal.observe(event, now)
+    assert list(status.notices) == caplog.messages == [notice] * 2
+    assert metrics.heard == [event] * 3
+
+
+@pytest.mark.parametrize("code", ["GD-102", "GD-501"])
+def test_trouble_of_the_daemons_own_is_counted_each_time(code: str) -> None:
+    peer: Any = None
+    status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
+    journal = Journal(peer, status, metrics)
     for now in (0.0, 1.0):
-        journal.counted("GD-602", "still being written", now)
-    assert metrics.heard == [events.Notice("GD-602", "still being written")] * 2
-    assert list(status.notices) == ["GD-602 still being written"]
+        journal.trouble(code, "what happened", now)
+    assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": code}) == 2.0
+    assert list(status.notices) == [f"{code} what happened"]
 
 
 def test_change_of_the_controllers_level_is_told_with_what_it_means(
@@ -84,10 +135,12 @@ def test_end_of_a_resync_says_whose_model_this_peer_holds(
 def test_strike_is_told_and_who_is_set_aside_with_for_how_long(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal, _, _ = listeners
+    journal, status, _ = listeners
     journal.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
     journal.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
     assert caplog.messages == [
         f"strike 2 of {short(SOURCE)}: payload",
         f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
     ]
+    assert list(status.notices) == caplog.messages[1:]
+    assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}

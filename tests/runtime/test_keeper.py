@@ -15,7 +15,7 @@ from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.files import Files
-from gossipdp.runtime.keeper import Keeper
+from gossipdp.runtime.keeper import PIECE, SLOWEST, Keeper
 from gossipdp.runtime.store import CheckpointMeta, Store
 
 SCHEMA = Schema.of([("w", (700,), "float32", "parameter")])
@@ -123,3 +123,25 @@ def test_closing_in_the_middle_of_a_save_leaves_nothing_and_removes_it_in_the_th
     keeper.copied(copies.pop()())
     keeper.close()
     assert list((tmp_path / "checkpoints").iterdir()) == [] and files.removed_by == ["storage"]
+
+
+def test_each_step_counts__and_the_last_has_time_for_what_the_system_kept_for_the_disk(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    copies: list[Callable[[], Vector]] = []
+    outcomes: list[object] = []
+    keeper = Keeper(Store(tmp_path / "checkpoints"), copies.append, outcomes.append)
+    keeper.save(ledger, META, SCHEMA.to_bytes())
+    poll = select.poll()
+    poll.register(keeper, select.POLLIN)
+    patience = {}
+    while not outcomes:
+        patience[keeper.steps] = keeper.patience
+        assert poll.poll(5000)
+        keeper.collect()
+        while copies:
+            keeper.copied(copies.pop(0)())
+    last = 1 + 2 * ledger.chunks
+    assert patience == dict.fromkeys(range(last), PIECE) | {last: PIECE + 8 * 700 / SLOWEST}
+    assert keeper.steps == last + 1 and keeper.patience == PIECE
+    keeper.close()

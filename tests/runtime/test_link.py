@@ -361,9 +361,35 @@ def test_a_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: 
     assert len(server.filenos()) == 1
 
 
+def test_ranks_of_a_group_that_come_in_one_instant_are_all_let_in(server: links.LinkServer, tmp_path: Path) -> None:
+    leader = links.Link.connect(tmp_path)
+    leader.hello(SCHEMA, world=40)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 40, os.getpid())]
+    others = [links.Link.connect(tmp_path) for _ in range(39)]
+    assert server.handle(server.filenos()[0]) == []
+    for rank, link in enumerate(others, 1):
+        link.hello_as_rank(rank, os.getpid())
+    assert pump(server) == []
+    assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
+
+
+def test_more_connections_than_may_arrive_are_let_in_as_others_have_said_hello(
+    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_server, "MAX_ARRIVING", 3)
+    leader = links.Link.connect(tmp_path)
+    leader.hello(SCHEMA, world=11)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 11, os.getpid())]
+    others = [links.Link.connect(tmp_path) for _ in range(10)]
+    for rank, link in enumerate(others, 1):
+        link.hello_as_rank(rank, os.getpid())
+    assert pump(server) == []
+    assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
+
+
 def test_connections_that_say_nothing_are_bounded(server: links.LinkServer, tmp_path: Path) -> None:
     silent = []
-    for _ in range(20):
+    for _ in range(link_server.MAX_ARRIVING + 12):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(str(links.socket_path(tmp_path)))
         silent.append(connection)
@@ -406,11 +432,23 @@ def test_a_killed_daemons_socket_is_gd_105_and_serves_again(tmp_path: Path) -> N
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     stale.bind(str(links.socket_path(tmp_path)))
     stale.close()
-    with pytest.raises(UnreachableError, match=r"GD-105.*\n.*Connection refused"):
+    with pytest.raises(UnreachableError, match=r"GD-105.*\n.*Connection refused") as caught:
         links.Link.connect(tmp_path)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
     server = links.LinkServer(tmp_path)
     attached(server, tmp_path)
     server.close()
+
+
+def test_a_daemon_with_no_place_in_its_queue_is_told_from_none(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+        busy.bind(str(links.socket_path(tmp_path)))
+        busy.listen(0)
+        waiting = links.Link.connect(tmp_path)
+        with pytest.raises(UnreachableError, match=r"GD-105.*\n.*temporarily unavailable") as caught:
+            links.Link.connect(tmp_path)
+        assert isinstance(caught.value.__cause__, BlockingIOError)
+        waiting.close()
 
 
 def test_a_second_daemon_on_one_home_is_refused(server: links.LinkServer, tmp_path: Path) -> None:

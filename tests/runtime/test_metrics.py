@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import prometheus_client
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -237,6 +238,12 @@ def test_coverage_counts_epochs_and_their_share_and_duplicates_only_grow(metrics
     assert value(metrics, "data_duplicate_blocks_total", data="data") == 6.0
 
 
+def test_rounds_are_counted_as_they_are_made_whatever_the_networks_round_is(metrics: Metrics) -> None:
+    for round in (40, 41, 7, 90):  # a re-sync, and another
+        metrics.observe(outer_step(round))
+    assert value(metrics, "rounds_total") == 4 and value(metrics, "round") == 90
+
+
 def test_update_takes_over_what_the_peer_says_of_itself(metrics: Metrics) -> None:
     metrics.update(status(), queued=3)  # type: ignore[arg-type]
     metrics.update(status(), queued=3)  # type: ignore[arg-type]
@@ -266,6 +273,14 @@ def test_total_that_fell_was_started_anew_and_goes_on_from_there(metrics: Metric
 def test_gauge_not_fed_yet_is_not_a_number(metrics: Metrics) -> None:
     for name in ("loss", "consensus_distance", "queue_bytes", "checkpoint_last_success_timestamp_seconds"):
         assert math.isnan(value(metrics, name) or 0.0)
+
+
+def test_time_of_a_checkpoint_found_at_the_start_is_shown_until_another_is_saved(metrics: Metrics) -> None:
+    shown = []
+    for found in (math.nan, 1.7e9, None):
+        metrics.checkpoint_saved(found)
+        shown.append(value(metrics, "checkpoint_last_success_timestamp_seconds") or 0.0)
+    assert math.isnan(shown[0]) and shown[1] == 1.7e9 < shown[2]
 
 
 # -- labels ----------------------------------------------------------------------------------------------------
@@ -298,6 +313,25 @@ def test_peer_gone_makes_room_when_another_needs_it(metrics: Metrics) -> None:
     assert value(metrics, "sent_bytes_total", peer=short(number(5)), lane="data") is None
     assert value(metrics, "sent_bytes_total", peer=short(number(99)), lane="data") == 7
     assert value(metrics, "sent_bytes_total", peer=OTHER, lane="data") == 9
+
+
+def test_peer_gone_before_it_was_measured_costs_nothing(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.21.1 prometheus-client raises for a child that is not there."""
+    taken = prometheus_client.Gauge.remove
+
+    def remove(family: Any, *labels: str) -> None:
+        if labels not in family._metrics:
+            raise KeyError(labels)
+        taken(family, *labels)
+
+    for kind in (prometheus_client.Counter, prometheus_client.Gauge):
+        monkeypatch.setattr(kind, "remove", remove)
+    for n in range(MAX_PEERS):
+        metrics.set_traffic({(number(n), Lane.DATA): 10}, {})
+    metrics.observe(events.MemberChanged(member(number(5), State.FAILED), State.SUSPECT))
+    metrics.set_traffic({(number(99), Lane.DATA): 7}, {})
+    assert value(metrics, "sent_bytes_total", peer=short(number(5)), lane="data") is None
+    assert value(metrics, "sent_bytes_total", peer=short(number(99)), lane="data") == 7
 
 
 def test_peer_that_came_back_keeps_its_label(metrics: Metrics) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gossipdp.codecs import CODECS, COMPRESSORS
-from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied, Struck
+from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied
 from gossipdp.runtime.status import Status
 
 PARTNER = bytes([2]) * 32
@@ -48,12 +48,6 @@ def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_
 def test_exchange_cut_short_counts_the_share_of_the_parameters_that_it_mixed(status: Status) -> None:
     status.observe(ended("cut", 4, 2500))
     assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
-
-
-def test_who_is_set_aside_is_among_the_notices_and_a_strike_alone_is_not(status: Status) -> None:
-    status.observe(Struck(PARTNER, "payload", 2, 0.0))
-    status.observe(Struck(PARTNER, "nan", 3, 60.0))
-    assert list(status.notices) == ["GD-402 02020202 set aside for 60 s after 3 strikes"]
 
 
 def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(status: Status) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -148,8 +150,9 @@ DAMAGE = {
     "no vectors": lambda path: (path / "state.safetensors").unlink(),
     "manifest of zeros": lambda path: (path / "manifest.json").write_bytes(bytes(500)),
     "manifest without end": lambda path: (path / "manifest.json").write_bytes(b"[" * (1 << 20)),
-    "manifest of another version": lambda path: (path / "manifest.json").write_text(
-        (path / "manifest.json").read_text().replace('"format": 1', '"format": 2')
+    "manifest without bottom": lambda path: (path / "manifest.json").write_bytes(b'{"x":' + b"[" * 60_000),
+    "manifest of no version": lambda path: (path / "manifest.json").write_text(
+        (path / "manifest.json").read_text().replace('"format": 1', '"format": 0')
     ),
 }
 
@@ -164,6 +167,24 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, damage: Any)
     assert len(notices) == 1
     assert notices[0].startswith(f"GD-601 checkpoint {newer} is damaged\n  seen: ")
     assert notices[0].endswith(f"\n  used: {older}")
+
+
+@pytest.mark.parametrize("added", [{}, {"parts": 16}], ids=["as now", "with more in it"])
+def test_checkpoint_of_a_later_version_is_passed_over_and_nobody_is_told_to_delete_it(
+    tmp_path: Path, added: dict[str, int]
+) -> None:
+    store = Store(tmp_path)
+    older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
+    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 2} | added
+    (newer / "manifest.json").write_text(json.dumps(manifest))
+    checkpoint, [notice] = store.latest()
+    assert checkpoint is not None and checkpoint.path == older and store.newest() == (older, meta(1))
+    assert notice == (
+        f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
+        "  seen: format 2, this version reads 1\n"
+        "  do:   upgrade gossipdp on this host\n"
+        f"  used: {older}"
+    )
 
 
 def test_every_checkpoint_damaged_gives_none_and_a_notice_each(tmp_path: Path) -> None:
@@ -221,6 +242,72 @@ def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
         "  do:   make room, or let the peer write there"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001"]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_checkpoint_that_does_not_fit_is_refused_before_a_byte_of_it_is_written(tmp_path: Path, missing: int) -> None:
+    class Small(Files):
+        room, written = 1 << 40, 0
+
+        def free(self, directory: Path) -> int:
+            return self.room
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            self.written += len(piece)
+            super().write(file, piece)
+
+    files = Small()
+    store = Store(tmp_path, files=files)
+    first = store.save(vectors(1), meta(1), b"schema")
+    (tmp_path / ".unfinished-checkpoint-00000007").mkdir()
+    needed = sum((first / name).stat().st_size for name in ("state.safetensors", "schema.bin"))
+    files.room, files.written = needed - missing, 0
+    if not missing:
+        store.save(vectors(2), meta(2), b"schema")
+        return
+    with pytest.raises(DataError) as caught:
+        store.save(vectors(2), meta(2), b"schema")
+    assert str(caught.value) == (
+        f"GD-602 {tmp_path}/checkpoint-00000008 could not be written\n"
+        f"  seen: [Errno 28] No space left on device: {needed} bytes are needed, {needed - 1} are free\n"
+        "  do:   make room, or let the peer write there"
+    )
+    assert files.written == 0 and list(tmp_path.iterdir()) == [first]
+
+
+def test_room_is_that_of_the_file_system_and_one_that_knows_none_has_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.statvfs(tmp_path)
+    fields = {name: getattr(known, name) for name in ("f_blocks", "f_bavail", "f_frsize")}
+    for changed, free in (({"f_bavail": 3, "f_frsize": 4096}, 12_288), ({"f_blocks": 0, "f_bavail": 0}, math.inf)):
+        monkeypatch.setattr(os, "statvfs", lambda path, has=fields | changed: SimpleNamespace(**has))
+        assert Files().free(tmp_path) == free
+
+
+def test_what_is_not_on_the_disk_yet_stays_bounded_while_a_large_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    monkeypatch.setattr(runtime_store, "UNSYNCED", 16_384)
+
+    class Watched(Files):
+        dirty = most = 0
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            super().write(file, piece)
+            self.dirty += piece.nbytes
+            self.most = max(self.most, self.dirty)
+
+        def sync(self, file: IO[bytes]) -> None:
+            super().sync(file)
+            self.dirty = 0
+
+    files = Watched()
+    store = Store(tmp_path, files=files)
+    store.save({"a": np.arange(50_000, dtype=np.float32)}, meta(), b"s")
+    assert 16_384 <= files.most < 16_384 + 4096
+    assert isinstance(store.latest()[0], runtime_checkpoint.Checkpoint)
 
 
 class Refusing(Files):
@@ -357,6 +444,13 @@ def test_newest_is_told_from_its_manifest_alone(tmp_path: Path) -> None:
     (paths[2] / "manifest.json").write_bytes(b"{")
     (paths[1] / "state.safetensors").write_bytes(b"damaged, which only reading all of it would tell")
     assert store.newest() == (paths[1], meta(2))
+
+
+def test_when_a_checkpoint_was_saved_is_in_its_manifest(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(1), b"s")
+    assert Store.saved_at(path) == json.loads((path / "manifest.json").read_text())["saved_at"] > 1.7e9
+    (path / "manifest.json").write_bytes(b"{")
+    assert math.isnan(Store.saved_at(path)) and math.isnan(Store.saved_at(tmp_path / "none"))
 
 
 def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossipdp.protocol.events import ResyncBegan, ResyncEnded, StateReady, TransferProgress
+from gossipdp.protocol.events import ResyncBegan, ResyncEnded, SessionOpened, StateReady, TransferProgress
 from gossipdp.protocol.membership import LOCAL
 from simulations.cluster import Cluster, Plan
 from simulations.network import Conditions
@@ -32,10 +32,11 @@ class Divided(Cluster):
         every: int = EVERY,
         conditions: Conditions | None = None,
         forget_after: float = LOCAL.forget_after,
+        chunks: int = 2,
     ) -> None:
         self.forget_after = forget_after
-        weather = conditions or Conditions()
-        super().__init__(seed, Plan(peers=peers, size=8192 + 300, conditions=weather, every=every, window=2))
+        weather, size = conditions or Conditions(), 8192 * (chunks - 1) + 300
+        super().__init__(seed, Plan(peers=peers, size=size, conditions=weather, every=every, window=2))
         self.heard = []
         self.listeners.append(lambda host, event: self.heard.append((self.network.now, host.index, event)))
         for host in self.network.hosts:
@@ -354,3 +355,41 @@ def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow():
     cluster.go_on(20.0)
     assert not cluster.of(ResyncBegan)
     cluster.check_rest()
+
+
+def half_taken():
+    """A network of four, one of which was alone and has fetched some chunks of the others' model."""
+    cluster = Divided(4, chunks=8)
+    alone = cluster.network.hosts[3]
+    cluster.cut((0, 1, 2), (3,))
+    cluster.go_on(22 * ROUND)
+    alone.downlink = 6e3
+    cluster.heal(still=False)
+    for _ in range(800):
+        cluster.go_on(0.05)
+        if alone.running.resyncing and len(alone.running._reunion.follower._taken) >= 3:
+            return cluster, alone
+    pytest.fail("it never began to follow")
+
+
+def test_training_process_that_comes_while_the_model_is_half_another_s_waits_until_it_is_whole():
+    cluster, alone = half_taken()
+    before = cluster.network.now
+    cluster.kill_trainer(alone)
+    cluster.go_on(0.01)
+    cluster.train(alone)
+    cluster.go_on(40.0)
+    told = [(at, event) for at, host, event in cluster.heard if host == 3 and at > before]
+    [opened] = [at for at, event in told if isinstance(event, SessionOpened)]
+    [ended] = [at for at, event in told if isinstance(event, ResyncEnded)]
+    assert opened >= ended
+
+
+def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made():
+    cluster, alone = half_taken()
+    kept = alone.checkpoint
+    cluster.save(alone)
+    assert alone.checkpoint is kept and not alone.running.whole
+    cluster.go_on(40.0)
+    cluster.save(alone)
+    assert alone.checkpoint is not kept and alone.running.whole

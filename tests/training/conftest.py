@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ledger_daemon import LedgerDaemon, PumpedDaemon
 
-from gossipdp.training import session
+from gossipdp.training import attach, session
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +41,12 @@ def pumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PumpedDa
         yield daemon
     daemon.server.close()
     torch.compiler.reset()
+
+
+@pytest.fixture
+def group_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process group of one rank, which goes the way of several."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    monkeypatch.setattr(attach, "together", lambda: True)
+    yield
+    dist.destroy_process_group()

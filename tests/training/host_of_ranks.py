@@ -88,6 +88,7 @@ def refusal(model: nn.Module) -> str:
 
 def refusals() -> dict[str, str]:
     """What cannot be exchanged, by what it is."""
+    torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     columns = nn.Linear(4, 4, bias=False)
     columns.weight = nn.Parameter(distribute_tensor(columns.weight.detach(), mesh, [Shard(1)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 from gossipdp.runtime.identity import IDENTITY_FILE
 from gossipdp.training import session as sessions
+from gossipdp.training.layout import Layout, passed
+from gossipdp.training.schema import NOT_FINITE
+from gossipdp.training.session import Session, Write
 
 
 def test_a_joiner_starts_from_the_networks_model(tmp_path: Path) -> None:
@@ -57,6 +61,38 @@ def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, ca
     assert "waiting for the model: a member that has the model (25%)" in caplog.text
 
 
+def test_all_that_an_attach_waits_for_has_one_deadline(daemon: LedgerDaemon) -> None:
+    """First for memory, then for the model in it."""
+    model, now = small(), [0.0]
+
+    def clock() -> float:
+        now[0] += 0.01
+        return now[0]
+
+    daemon.has_model = False
+    session = Session(daemon.server.path.parent, Layout(model), clock=clock)
+    with daemon.running():
+        session.start(100.0)
+        order = session.next_order()
+        assert isinstance(order, Write)
+        session.done(order, passed)
+        now[0] += 100.0
+        with pytest.raises(UnreachableError, match="GD-106 no model to start from after 100 s"):
+            session.start(100.0)
+    assert now[0] < 150.0
+    session.close()
+
+
+def test_an_attach_that_a_rank_cannot_follow_ends_in_time_and_says_why(daemon: LedgerDaemon) -> None:
+    session = Session(daemon.server.path.parent, Layout(small()), clock=itertools.count().__next__)
+    with daemon.running(), pytest.raises(UnreachableError, match="GD-106") as caught:
+        while True:
+            session.start(1000)
+            session.fail("a rank of this group cannot reach the daemon")
+    assert caught.value.seen == "a rank of this group cannot reach the daemon"
+    session.close()
+
+
 def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))
@@ -94,12 +130,20 @@ def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, m
         assert len(tried) > 1 if expected else len(tried) == 1
 
 
-def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon) -> None:
+@pytest.mark.parametrize(
+    ("seen", "do"),
+    [
+        ("parameter 0 ...", "train the other"),
+        # One that was Inf when the network was founded, and has been used since, or the reverse.
+        ("buffer 7 ...", f"train the other; {NOT_FINITE}"),
+    ],
+)
+def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon, seen: str, do: str) -> None:
     feed = daemon.feed
 
     def refuse(event: links.LinkEvent) -> None:
         if isinstance(event, links.ModelWritten):
-            daemon.server.refuse("GD-301", "this model is not the network's", "parameter 0 ...", "train the other")
+            daemon.server.refuse("GD-301", "this model is not the network's", seen, "train the other")
         else:
             feed(event)
 
@@ -107,7 +151,7 @@ def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon) -> None:
     model = small()
     with pytest.raises(MismatchError, match="GD-301") as caught:
         attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert (caught.value.seen, caught.value.do) == ("parameter 0 ...", "train the other")
+    assert (caught.value.seen, caught.value.do) == (seen, do)
 
 
 def test_a_second_training_process_is_refused(daemon: LedgerDaemon) -> None:

@@ -203,6 +203,48 @@ def test_the_state_of_several_is_saved_and_loaded_as_one(daemon: LedgerDaemon, t
     other.server.close()
 
 
+# -- a step within a step -----------------------------------------------------------------------------------------
+
+
+class Nested(torch.optim.AdamW):
+    """Calls its base's `step`, of which torch knows; one of its own raises after that now and then."""
+
+    broken = False
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        if self.broken:
+            raise ZeroDivisionError
+        return loss
+
+
+def test_a_step_that_calls_its_bases_is_one(daemon: LedgerDaemon) -> None:
+    torch.optim.AdamW(small().parameters())  # torch hooks the `step` of a class when one is made
+    models = [small(), small()]
+    optimizers = [Nested(model.parameters()) for model in models]
+    peer = attach(daemon, models[0], optimizers[0], every=2, samples_per_step=8)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 4, daemon.pump)
+    assert equal(*models)
+    assert peer.step == 4 and submits(daemon) == [(2, 16)] * 2
+    assert daemon.last is not None and np.array_equal(daemon.last, vector(models[0]).astype(np.float32))
+    peer.detach()
+
+
+def test_a_step_that_raised_does_not_hide_those_after_it(daemon: LedgerDaemon) -> None:
+    torch.optim.AdamW(small().parameters())
+    model = small()
+    optimizer = Nested(model.parameters())
+    peer = attach(daemon, model, optimizer)
+    optimizer.broken = True
+    with pytest.raises(ZeroDivisionError) as held:
+        train(model, optimizer, 1)
+    optimizer.broken = False
+    train(model, optimizer, 2, daemon.pump)
+    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2 and held.value.__traceback__ is not None
+    peer.detach()
+
+
 # -- a correction that comes late ---------------------------------------------------------------------------------
 
 
@@ -253,6 +295,10 @@ def _late_and_taken(rank: int, directory: Path) -> None:
         except GossipdpError as error:
             met.append(error.code)
             errors.append(error)  # and with it all that failed
+    try:
+        peer.load_state_dict({})
+    except GossipdpError as error:
+        met.append(error.code)
     train(model, Both(pair), 4)  # type: ignore[arg-type]
     saved = peer.state_dict()
     peer.load_state_dict(saved)
@@ -277,7 +323,9 @@ def test_a_group_that_failed_to_attach_leaves_the_daemon_to_the_next(tmp_path: P
     with daemon.running():
         torch.multiprocessing.spawn(_late_and_taken, (tmp_path,), nprocs=2)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert first[:3] == second[:3] == ["GD-317", "GD-106", 4]
-    assert first[4] and first[3] > 0 and second[3] == 0
+    assert first[:4] == second[:4] == ["GD-317", "GD-106", "GD-608", 4], (
+        "what another rank than the first saved is told"
+    )
+    assert first[5] and first[4] > 0 and second[4] == 0
     assert sum(steps for steps, _ in submits(daemon)) == 4
     daemon.server.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -216,9 +217,21 @@ def test_two_hosts_share_each_epoch(monkeypatch, tmp_path, daemons):
         assert sorted(counts) == list(range(SIZE))
         assert counts.total() == SIZE and 1.5 < len(parts[1]) / len(parts[0]) <= 3.0
         assert [walk.epoch for walk in walks] == [0, 0]
-        # What a pass is expected to hold is known once the others are.
         next(iter(walks[0]))
-        assert len(walks[0]) == SIZE // 2 and walks[0].epoch == 1
+        assert walks[0].epoch == 1
+
+
+def test_a_pass_has_a_length_where_no_others_read(monkeypatch, tmp_path, daemons):
+    rank_of(monkeypatch, 3, 0, tmp_path / "a")
+    sampler = Sampler(SIZE)
+    loader = DataLoader(Numbers(), batch_size=8, sampler=sampler)
+    assert len(sampler) == len(list(sampler)) == 334 and len(loader) == 42
+    daemons.start(tmp_path / "a")
+    with daemons.running():
+        for each in (sampler, loader):
+            with pytest.raises(TypeError, match="how many steps"):
+                len(each)
+        assert len(list(loader)) == 42, "nobody else came"
 
 
 def daemon_reads(daemon: DataDaemon, walk, readers):
@@ -271,6 +284,39 @@ def test_a_daemon_that_stays_away_leaves_training_to_go_on_alone(monkeypatch, tm
         daemons.kill(daemon)
         assert len(begun + list(walk)) == SIZE
         assert sorted(sampler) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["in the middle of a pass", "between two"])
+def test_ranks_wait_for_their_daemon_and_none_goes_on_alone(monkeypatch, tmp_path, daemons, between):
+    monkeypatch.setattr(reading, "RECONNECT_WITHIN", 0.0)
+    waits = threading.Event()
+    monkeypatch.setattr(reading.log, "warning", lambda *_: waits.set())
+    before = daemons.start(tmp_path / "a")
+    with daemons.running():
+        samplers = []
+        for rank in range(2):
+            rank_of(monkeypatch, 2, rank, tmp_path / "a")
+            samplers.append(Sampler(SIZE, block=50, ahead=0))
+        walks = [iter(sampler) for sampler in samplers]
+        parts = [list(itertools.islice(walk, SIZE if between else 200)) for walk in walks]
+        before.server.snapshot()
+        before.server.save()
+        daemons.kill(before)
+        rest = [iter(()), iter(())]
+
+        def go_on(rank):
+            rest[rank] = list(samplers[rank] if between else walks[rank])
+
+        threads = [threading.Thread(target=go_on, args=(rank,)) for rank in range(2)]
+        threads[0].start()
+        assert waits.wait(20)
+        daemons.start(tmp_path / "a")
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+        assert len(rest[0]) == len(rest[1])
+        assert {*rest[0], *rest[1]} | (set() if between else {*parts[0], *parts[1]}) == set(range(SIZE))
+        assert not any(sampler._reader.alone for sampler in samplers)
 
 
 def test_a_late_reader_begins_with_the_networks_epoch(monkeypatch, tmp_path, daemons):

@@ -20,6 +20,7 @@ from gossipdp.codecs import moments as codec
 from gossipdp.runtime import link as links
 from gossipdp.training.attach import Attachment
 from gossipdp.training.handover import Handover
+from gossipdp.training.layout import Layout
 
 Optimizer = torch.optim.Optimizer
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -152,6 +153,40 @@ def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
         assert float(error.max()) <= codec.MOST_RATIO / 254 + 0.0293 * float(update(old)[used].abs().max())
         assert float((error**2).mean().sqrt()) < 0.03 * float((update(old)[used] ** 2).mean().sqrt())
         assert torch.allclose(new["exp_avg_sq"], old["exp_avg_sq"], rtol=0.06)
+
+
+def test_moments_come_when_the_model_is_loaded_and_not_before(
+    daemons: Callable[..., MomentsDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come where the model was, and a device copies that later than it is told to."""
+    daemon, model = daemons(every=4), model_of()
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 41, daemon)
+    die(peer)
+    daemon.pump()
+    assert daemon.held is not None and daemon.a is not None
+    enqueued: list[Callable[[], None]] = []
+    load, finish = Layout.load, Layout.finish
+
+    def enqueue(layout: Layout, *arguments: Any, **options: Any) -> None:
+        enqueued.append(lambda: load(layout, *arguments, **options))
+
+    def carry_out(layout: Layout) -> None:
+        while enqueued:
+            enqueued.pop(0)()
+        finish(layout)
+
+    monkeypatch.setattr(Layout, "load", enqueue)
+    monkeypatch.setattr(Layout, "finish", carry_out)
+    again = model_of(5)
+    attach(daemon, again, fresh := adam(again))
+    assert fresh.state and not enqueued
+    assert np.array_equal(flat(again), daemon.a[: flat(again).size])
+
+
+def flat(model: nn.Module) -> np.ndarray:
+    return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
 
 
 def test_optimizer_that_has_a_state_keeps_it(daemons: Callable[..., MomentsDaemon]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossipdp.errors import MismatchError
 from gossipdp.training.layout import Layout
@@ -170,6 +172,33 @@ def test_loading_sets_the_residual_to_what_rounding_leaves() -> None:
     residual = layout.residual(0)
     assert residual is not None and torch.equal(residual, values - values.bfloat16().float())
     assert np.array_equal(flat(layout), values.numpy())
+
+
+class Largest(TorchDispatchMode):
+    """Notes the elements of the largest tensor that was made anew."""
+
+    made = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not func.is_view:
+            given = {each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)}
+            if result.untyped_storage().data_ptr() not in given:
+                self.made = max(self.made, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_large_tensor_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setattr("gossipdp.training.layout.STAGED", 100)
+    layout = Layout(holding(torch.rand(1050).to(dtype)))
+    layout.add(0, torch.full((1050,), 1e-4))
+    residual = layout.residual(0)
+    assert residual is not None
+    wanted = layout.tensors[0].detach().float() + residual
+    with Largest() as largest:
+        found = flat(layout)
+    assert np.array_equal(found, wanted.numpy()) and 0 < largest.made <= 100
 
 
 def test_a_late_correction_cannot_make_a_variance_negative() -> None:

@@ -57,6 +57,51 @@ def test_tensors_that_are_given_other_memory_are_followed(change: Callable[[nn.M
     )
 
 
+class Averaged(nn.Module):
+    """Assigns its running average anew in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+        self.ema: torch.Tensor
+        self.register_buffer("ema", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.ema = 0.5 * self.ema + 0.5 * x.mean(0)
+        result: torch.Tensor = self.linear(x - self.ema)
+        return result
+
+
+@pytest.mark.parametrize("change", ["load", "add"])
+def test_corrections_reach_the_tensor_that_a_forward_pass_has_put_in_a_buffers_place(change: str) -> None:
+    model = nn.Sequential(Averaged())
+    layout = Layout(model)
+    trainable, size = layout.schema.trainable, layout.schema.size
+    for number in range(3):
+        model(torch.ones(2, 6))
+        before = model[0].ema.clone()
+        values = torch.full((size - trainable,), 2.0 + number)
+        getattr(layout, change)(trainable, values)
+        assert torch.equal(model[0].ema, values if change == "load" else before + values)
+
+
+def test_ranks_make_the_tensor_equal_that_is_the_buffer_now() -> None:
+    model = Averaged()
+    layout = Layout(model)
+    model(torch.ones(2, 6))
+    (found,) = layout.buffers()
+    assert found.data_ptr() == model.ema.data_ptr()
+
+
+def test_a_buffer_of_a_module_that_was_put_in_anothers_place_is_followed() -> None:
+    model = nn.Sequential(Averaged())
+    layout = Layout(model)
+    model[0] = Averaged()
+    flat(layout)
+    layout.add(layout.schema.trainable, torch.ones(6))
+    assert torch.equal(model[0].ema, torch.ones(6))
+
+
 # -- what is not, is said ---------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from gossipdp.training import follower as followers
 from gossipdp.training.follower import Follower
 from gossipdp.training.layout import Layout
 from gossipdp.training.session import Session
-from gossipdp.training.streams import NEAR, page_ranges, pin
+from gossipdp.training.streams import NEAR, page_ranges, pin, pinned
 
 
 def batch_norms(mean: float) -> nn.Sequential:
@@ -150,6 +153,7 @@ def test_whole_pages_are_pinned_none_twice_and_near_ones_in_one_go() -> None:
     near = NEAR // 8
     assert page_ranges(0, [(near, near + 5), (0, 5)]) == [(0, (4 * near // page + 1) * page)]
     assert page_ranges(0, []) == []
+    assert page_ranges(page, [(0, 0), (far, far), (0, 5)]) == [(page, page)], "a rank may hold nothing of a tensor"
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -159,7 +163,7 @@ def test_a_rank_pins_what_it_moves(monkeypatch: pytest.MonkeyPatch, ranks: int) 
     nothing = np.zeros(0, np.float32)
     region: Any = SimpleNamespace(x=nothing, slots=(nothing, nothing))
     asked: list[list[tuple[int, int]]] = []
-    monkeypatch.setattr("gossipdp.training.layout.pin", lambda vector, spans: bool(asked.append(spans)) or True)
+    monkeypatch.setattr("gossipdp.training.layout.pin", lambda vector, spans, device: not asked.append(spans))
     for rank, layout in enumerate(layouts):
         monkeypatch.setattr(layout, "_devices", lambda: [torch.device("cuda", 0)])
         layout.pin(region, rank, ranks)
@@ -170,37 +174,79 @@ def test_a_rank_pins_what_it_moves(monkeypatch: pytest.MonkeyPatch, ranks: int) 
 
 
 class Runtime:
-    """CUDA's, as far as pinning goes; the second call fails if `full`."""
+    """CUDA's, as far as pinning goes; the second call fails if `full`. It knows which device is current."""
 
-    def __init__(self, full: bool) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: bool = False) -> None:
         self.full, self.held = full, dict[int, int]()
+        self.current = 0
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
+        monkeypatch.setattr(torch.cuda, "device", self._switched)
+
+    @contextmanager
+    def _switched(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, device.index
+        yield
+        self.current = before
 
     def cudaHostRegister(self, address: int, length: int, flags: int) -> int:
+        assert length and self.current == DEVICE.index, "rank 1 begins nothing on the device of rank 0"
         if self.full and self.held:
             return 2
         self.held[address] = length
         return 0
 
     def cudaHostUnregister(self, address: int) -> None:
+        assert self.current == DEVICE.index
         del self.held[address]
+
+
+DEVICE = torch.device("cuda", 1)
+FAR = 2 * NEAR // 4
+
+
+def mapped() -> np.ndarray:
+    return np.frombuffer(mmap.mmap(-1, 4 * NEAR), np.float32)
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_memory_is_pinned_as_long_as_it_is_mapped_and_training_goes_on_without(
     monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    runtime, launched = Runtime(full), []
+    runtime, launched = Runtime(monkeypatch, full), []
 
-    def launch(*_: object, **__: object) -> None:
-        launched.append(1)
+    def launch(*_: object, device: torch.device) -> None:
+        launched.append(device)
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch, "zeros", launch)
-    far = 2 * NEAR // 4
-    vector = np.frombuffer(mmap.mmap(-1, 4 * NEAR), np.float32)
-    assert pin(vector, [(0, 10), (far, far + 10)]) is not full
-    assert len(launched) == full, "the error of a call that failed is taken here, not by the training's next kernel"
-    assert runtime.held == dict(page_ranges(vector.ctypes.data, [(0, 10), (far, far + 10)])[: 1 if full else 2])
+    vector = mapped()
+    assert pin(vector, [(0, 10), (FAR, FAR + 10)], DEVICE) is not full
+    assert launched == [DEVICE] * full, "the error of a call that failed is taken here, not by the next kernel"
+    assert runtime.held == dict(page_ranges(vector.ctypes.data, [(0, 10), (FAR, FAR + 10)])[: 1 if full else 2])
     del vector
     assert not runtime.held
+
+
+def test_a_slice_is_pinned_if_all_of_it_is_wherever_its_vector_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has pinned its part, which is seldom where the memory begins."""
+    Runtime(monkeypatch)
+    vector, there = mapped(), cast("torch.Tensor", SimpleNamespace(is_cuda=True))
+    assert pin(vector, [(FAR, FAR + 5000)], DEVICE)
+    flat = torch.from_numpy(vector)
+    assert pinned(flat[FAR : FAR + 5000], there) and pinned(flat[FAR + 4999 : FAR + 5000], there)
+    assert not pinned(flat[:10], there) and not pinned(flat[FAR : FAR + 50_000], there)
+    assert not pinned(flat[FAR : FAR + 5000].clone(), there)
+    assert not pinned(flat[FAR : FAR + 5000], torch.zeros(1)), "on the CPU there is nothing to wait for"
+
+
+def test_memory_that_is_gone_is_not_pinned_and_a_forked_child_leaves_it_to_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime, there = Runtime(monkeypatch), cast("torch.Tensor", SimpleNamespace(is_cuda=True))
+    memory = torch.zeros(100_000)
+    vector = memory.numpy()
+    assert pin(vector, [(0, 100_000)], DEVICE) and pinned(memory, there)
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        del vector
+    assert runtime.held and not pinned(memory, there)

@@ -291,6 +291,25 @@ def test_a_parameter_of_which_nothing_is_kept_begins_as_new() -> None:
 # -- states without names -----------------------------------------------------------------------------------------
 
 
+def test_ranks_hear_of_a_state_where_their_own_parameters_are(
+    group_of_one: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL would take the current device, which may be that of rank 0 on all of them."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train_step(model, optimizer)
+    saved, heard = optimizer_tensors(model, [optimizer]), list[Any]()
+    monkeypatch.setattr("gossipdp.training.moments._several", lambda: True)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda said, source, device=None: heard.append(device))
+    restore_optimizer(model, [optimizer], saved)
+    assert heard == [model.weight.device]
+
+
+def train_step(model: nn.Module, optimizer: Optimizer) -> None:
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
 def test_the_state_of_lbfgs_is_gd_610(daemon: LedgerDaemon) -> None:
     model = small()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)

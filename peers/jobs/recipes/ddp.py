@@ -13,6 +13,8 @@ from peers.jobs.recipes.text import Windows, options, save
 BATCH = 4
 steps, out = options()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+if device.type == "cuda":
+    torch.cuda.set_device(device)
 dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = DistributedDataParallel(build_model("0.25M").to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -16,6 +16,8 @@ from peers.jobs.recipes.text import Windows, options
 BATCH = 4
 steps, out = options()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+if device.type == "cuda":
+    torch.cuda.set_device(device)
 dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = build_model("0.25M").to(device)
 for block in model.blocks:

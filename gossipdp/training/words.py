@@ -1,0 +1,78 @@
+"""What the leader of a group says to the other ranks at step boundaries: whole numbers, all of it.
+
+Nothing here may send one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from gossipdp.training.orders import Drain, Load, Order, Snapshot, Tell, Write
+
+__all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers"]
+
+MODES: Final = ("async", "overlap", "sync")
+NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART = range(7)
+"""kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more"""
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What every rank knows of the network, as of the last word."""
+
+    clock: int = 0
+    samples: int = 0
+    alone: bool = True
+    lost_steps: int = 0
+    period: int = 1
+    """steps from this word to the next: a post costs 0.1 to 0.3 ms, and a drain may be late by a tenth of a round"""
+
+
+class Word(msgspec.Struct, frozen=True):
+    kind: int = NOTHING
+    slot: int = 0
+    """or, of a moment that is told, its number"""
+    spans: int = 0
+    session: int = 0
+    snapshot: int = 0
+    """number of the snapshot to take"""
+    snapshot_in: int = 0
+    """steps after this word's at which to take it; 0: none"""
+    clock: int = 0
+    samples: int = 0
+    alone: int = 1
+    lost_steps: int = 0
+    period: int = 1
+    mode: int = 0
+    """its place in MODES"""
+
+
+def kind_of(order: Order | None) -> int:
+    match order:
+        case Write():
+            return WRITE
+        case Load():
+            return LOAD
+        case Drain():
+            return DRAIN
+        case Tell():
+            return TELL
+        case Snapshot() | None:
+            return NOTHING  # a snapshot is planned ahead, for its step to be the one that is due
+
+
+def slot_of(order: Order | None) -> int:
+    match order:
+        case Drain():
+            return order.slot
+        case Tell():
+            return order.number
+    return 0
+
+
+def whole_numbers(numbers: Any) -> Tensor:
+    """As words have them: on the CPU, whatever a script's default device is."""
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")

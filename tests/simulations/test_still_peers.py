@@ -1,0 +1,55 @@
+"""A training process that makes no rounds (an evaluation, a debugger) while the network goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossipdp.protocol.events import StateJudged
+from simulations.cluster import Cluster, Plan
+from simulations.network import Conditions
+
+DRIFT = np.float32(0.02)
+"""by which what all train towards moves every 0.8 s"""
+
+
+class Drifting(Cluster):
+    def __init__(self, peers: int, first: int) -> None:
+        plan = Plan(peers=peers, size=8192 + 300, conditions=Conditions(), every=4, window=2)
+        super().__init__(7, plan)
+        self.judged: list[StateJudged] = []
+        self.listeners.append(lambda _, event: self.judged.append(event) if isinstance(event, StateJudged) else None)
+        for host in self.network.hosts[:first]:
+            self.network.at(min(host.index, 1.0), "start", None, lambda host=host: self.restart(host))
+        self.network.run(15.0)
+        for beat in range(1, 400):
+            self.network.at(15.0 + 0.8 * beat, "drift", None, self._drift)
+        self.network.run(30.0)
+
+    def _drift(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.optimum = trainer.optimum + DRIFT
+
+    def behind(self, host) -> float:
+        others = [
+            other.algorithm.ledger.a for other in self.network.hosts if other.peer is not None and other is not host
+        ]
+        return float(np.sqrt(np.mean((host.algorithm.ledger.a - np.mean(others, axis=0)) ** 2)))
+
+
+def test_whose_training_stands_still_is_moved_on_by_the_others() -> None:
+    cluster = Drifting(4, 4)
+    still = cluster.network.hosts[3]
+    still.step_slowness = 1e9
+    cluster.network.run(150.0)
+    moved = 150 * float(DRIFT)
+    assert cluster.behind(still) < 0.2 * moved
+
+
+def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible() -> None:
+    cluster = Drifting(3, 2)
+    still, joiner = cluster.network.hosts[1:]
+    still.step_slowness = 1e9
+    cluster.network.run(230.0)
+    cluster.restart(joiner)
+    cluster.network.run(260.0)
+    assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []

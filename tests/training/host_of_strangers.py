@@ -1,0 +1,121 @@
+"""Two ranks that are not one replica, for test_strangers: they go through some cases, and note what came of each.
+
+host_of_strangers.py HOME CASE...
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gossipdp
+from gossipdp.errors import GossipdpError
+from gossipdp.training import replica_group
+
+HOME, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
+said: list[str] = []
+
+
+class Ear(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        said.append(record.getMessage())
+
+
+def refused(model: nn.Module) -> dict[str, Any]:
+    try:
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=HOME, timeout=2)
+    except GossipdpError as error:
+        return {"code": error.code, "seen": error.seen, "do": error.do}
+    return {}
+
+
+def stages() -> dict[str, Any]:
+    """Of a pipeline, each of the same size."""
+    return refused(nn.ModuleDict({f"stage{RANK}": nn.Linear(4, 4)}))
+
+
+def sizes() -> dict[str, Any]:
+    return refused(nn.Linear(4, 4 + RANK))
+
+
+def buffers() -> dict[str, Any]:
+    model = nn.Linear(4, 4)
+    model.register_buffer("lowest", torch.tensor(torch.inf if RANK else 1.0))
+    return refused(model)
+
+
+def seeds() -> dict[str, Any]:
+    """Nobody has made the replicas equal."""
+    torch.manual_seed(RANK)
+    return refused(nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4)))
+
+
+def model_of() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+
+def apart() -> dict[str, Any]:
+    """Equal at first; nobody reduces gradients."""
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
+    torch.manual_seed(RANK)
+    while peer.step < 5 or (not peer.alone and peer.step < 200):
+        descend(model, optimizer)
+    alone, step = peer.alone, peer.step
+    for _ in range(10):
+        descend(model, optimizer)
+    peer.detach()
+    return {"alone": alone, "step": step}
+
+
+def uneven() -> dict[str, Any]:
+    """The first rank has fewer inputs, and DDP shadows it."""
+    replica_group.ANSWER = timedelta(seconds=1)  # type: ignore[misc]
+    model = DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
+    with model.join():
+        for _ in range(20 if RANK else 6):
+            descend(model, optimizer)
+    alone = peer.alone
+    peer.detach()
+    return {"alone": alone, "step": peer.step}
+
+
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    each.__name__: each for each in (stages, sizes, buffers, seeds, apart, uneven)
+}
+
+
+def main() -> None:
+    logging.getLogger("gossipdp").addHandler(Ear())
+    dist.init_process_group("gloo", init_method=f"file://{HOME}/rendezvous", rank=RANK, world_size=2)
+    told = {}
+    for name in sys.argv[2:]:
+        said.clear()
+        told[name] = {**CASES[name](), "said": "\n".join(said)}
+    (HOME / f"rank{RANK}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

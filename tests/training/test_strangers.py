@@ -1,0 +1,77 @@
+"""Ranks that do not train one replica, or not in step: refused if that is known at once, alone if it is seen later."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ledger_daemon import LedgerDaemon
+
+from gossipdp.runtime import link as links
+from gossipdp.training.schema import NOT_FINITE
+
+CASES = ("stages", "sizes", "buffers", "seeds", "apart", "uneven")
+
+
+@pytest.mark.processes
+def test_ranks_that_are_not_one_replica_are_told_and_nothing_of_them_reaches_the_daemon(tmp_path: Path) -> None:
+    """All cases in the same two processes, for their imports take longer than any."""
+    here = Path(__file__).parent
+    environment = {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "GOSSIPDP_HOME": str(tmp_path)}
+    children = [
+        {
+            "script": str(here / "host_of_strangers.py"),
+            "argv": [str(tmp_path), *CASES],
+            "environment": {**environment, "RANK": str(rank)},
+            "log": str(tmp_path / f"rank{rank}.log"),
+        }
+        for rank in range(2)
+    ]
+    (tmp_path / "first.json").write_text(json.dumps({"imports": [], "children": children}))
+    daemon = LedgerDaemon(tmp_path, every=3)
+    process = subprocess.Popen(
+        [sys.executable, str(here / "nursery.py"), str(tmp_path / "first.json")],
+        env={**os.environ, "PYTHONPATH": str(here.parents[1])},
+    )
+    until = time.monotonic() + 90.0
+    while process.poll() is None and time.monotonic() < until:
+        daemon.pump(0.02)
+    process.kill()
+    logs = "\n".join((tmp_path / f"rank{rank}.log").read_text() for rank in range(2))
+    assert process.wait() == 0, logs
+    daemon.pump()
+    daemon.server.close()
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+    for case, seen in {
+        "stages": "tensor 0 is stage0.weight (4, 4) float32 on rank 0, stage1.weight (4, 4) float32 on rank 1",
+        "sizes": "tensor 0 is weight (4, 4) float32 on rank 0, weight (5, 4) float32 on rank 1",
+        "buffers": "tensor 2 is lowest () float32 on rank 0, missing on rank 1",
+    }.items():
+        for rank in ranks:
+            assert (rank[case]["code"], rank[case]["seen"]) == ("GD-301", f"rank 1 of 2; {seen}")
+            assert (NOT_FINITE in rank[case]["do"]) == (case == "buffers")
+    for rank in ranks:
+        assert rank["seeds"]["code"] == "GD-320"
+        assert rank["seeds"]["seen"].startswith(
+            "rank 1 of 2; 3 of 3 parameters are not those of rank 0, the first is 0."
+        )
+
+    first, second = (rank["apart"] for rank in ranks)
+    assert first["alone"] and second["alone"] and first["step"] == second["step"] < 30, "at the same step"
+    assert "GD-320" in first["said"] and "training goes on alone" in first["said"] and not second["said"]
+
+    first, second = (rank["uneven"] for rank in ranks)
+    assert (first["step"], second["step"]) == (6, 20) and second["alone"]
+    assert "GD-501 a rank of this group has died or makes no more steps" in second["said"]
+
+    assert [event.world for event in daemon.events if isinstance(event, links.Attached)] == [2, 2], "apart and uneven"
+    detached = next(place for place, event in enumerate(daemon.events) if isinstance(event, links.Detached))
+    submitted = [place for place, event in enumerate(daemon.events) if isinstance(event, links.Submitted)]
+    assert submitted and min(submitted) > detached, "no patchwork was handed over"
+    assert not [event for event in daemon.events if isinstance(event, links.RankLost)]
