@@ -29,6 +29,8 @@ LOOK = 0.1
 """seconds between looks at what no signal announces"""
 ASK = 1.0
 """seconds between questions whether somebody is busy"""
+UNDYING = 10.0
+"""seconds after SIGKILL at which what is still there is given up: a process that waits for a driver cannot end"""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -117,6 +119,7 @@ class Ending:
         self._name, self._find, self._grace, self._busy = name, find, grace, busy
         self._told: set[psutil.Process] = set()
         self._killed, self._left = False, True
+        self._given_up_at = math.inf
         self._kill_at = now + grace
         self._ask_at = math.inf if busy is None else now + ASK
 
@@ -139,12 +142,18 @@ class Ending:
             if self._busy():
                 self._kill_at = max(self._kill_at, now + self._grace)
         found = self._find()
+        if now >= self._given_up_at:
+            if found:
+                numbers = ", ".join(str(process.pid) for process in found)
+                log.error("%s cannot be killed, and is left: processes %s", self._name, numbers)
+            return False
         if now < self._kill_at:
             pids = {process.pid for process in found}
             left = [process for process in found if self._tell(process, pids)]
         else:
             if found and not self._killed:
                 log.warning("%s has not ended in time and is killed", self._name)
+            self._given_up_at = min(self._given_up_at, now + UNDYING)
             self._killed, self._busy, self._ask_at = True, None, math.inf
             left = [process for process in found if _kill(process)]
         before, self._left = self._left, bool(left)
@@ -191,8 +200,13 @@ class Guard:
                 os.setsid()
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                     signal.signal(number, signal.SIG_IGN)
-                leaders = _leaders(self._read)
-                ending = Ending("what ran here", lambda: family(mark, leaders), time.monotonic(), grace, busy)
+                pids = _leaders(self._read)
+                leaders = [each for each in psutil.process_iter() if each.pid in pids]
+
+                def found() -> list[psutil.Process]:
+                    return family(mark, {each.pid for each in leaders if each.is_running()})
+
+                ending = Ending("what ran here", found, time.monotonic(), grace, busy)
                 while ending.look(time.monotonic()):
                     time.sleep(LOOK)
             finally:

@@ -39,6 +39,7 @@ class _Increment:
     """which of them move"""
     back: bool
     done: Callable[[], None]
+    longest: float
     own: bool
     lengths: list[float] = field(default_factory=list)
     """of the chunks, before any cut"""
@@ -51,15 +52,16 @@ class _Increment:
 
 
 def length_of(lengths: Iterable[float]) -> float:
-    """Of a whole movement, from those of its chunks in order: the same number wherever they are."""
-    return math.sqrt(sum(length * length for length in lengths))
+    """Of a whole movement, from those of its chunks: the same number on every host (`sum` rounds otherwise since Python
+    3.12)."""
+    return math.sqrt(math.fsum(length * length for length in lengths))
 
 
 class Applying:
     """Args:
 
     terms: of an increment cut at this clock.
-    longest: how far this one may move an anchor: what is longer is cut to that, by all alike.
+    longest: how far this one may move an anchor, while its epoch is live: what is longer is cut to that, by all alike.
     applied: called when the anchor has been moved, with the fingerprint of what was added to it.
     """
 
@@ -81,16 +83,25 @@ class Applying:
     ) -> None:
         """`rumour` has come, or with `back` what it has done is to be undone: before anything else is begun. `done` is
         called when it has been applied or refused."""
-        self._turns.ask(partial(self._look, rumour, parts, done, back, False), ahead=True)
+        self._turns.ask(partial(self._look, rumour, parts, done, back, self._longest(rumour)), ahead=True)
 
     def cut(self, rumour: Rumour, parts: Sequence[Buffer]) -> None:
         """This peer's own is in its anchor whole: make that what it is at all others."""
-        if rumour.length > self._longest(rumour):
-            again = partial(self._look, rumour, parts, lambda: None, False, True)
+        longest = self._longest(rumour)
+        if rumour.length > longest:
+            again = partial(self._look, rumour, parts, lambda: None, False, longest, own=True)
             done = partial(self._turns.ask, again, ahead=True)
-            self._turns.ask(partial(self._look, rumour, parts, done, True, True), ahead=True)
+            self._turns.ask(partial(self._look, rumour, parts, done, True, math.inf, own=True), ahead=True)
 
-    def _look(self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None], back: bool, own: bool) -> bool:
+    def _look(
+        self,
+        rumour: Rumour,
+        parts: Sequence[Buffer],
+        done: Callable[[], None],
+        back: bool,
+        longest: float,
+        own: bool = False,
+    ) -> bool:
         """Begin with a rumour; whether there is anything to do."""
         assert self.model is not None
         payloads = increments.unpack(parts, self.model.chunks)
@@ -102,7 +113,7 @@ class Applying:
         if not chunks:
             done()
             return False
-        self._under_way = made = _Increment(rumour, payloads, chunks, back, done, own)
+        self._under_way = made = _Increment(rumour, payloads, chunks, back, done, longest, own)
         self._check(made, chunks[0])
         return True
 
@@ -133,8 +144,7 @@ class Applying:
                 self._refuse(made.rumour)
                 self._end(made)
             elif last:
-                longest = math.inf if made.own and made.back else self._longest(made.rumour)
-                made.scale = longest / made.length if made.length > longest else 1.0
+                made.scale = made.longest / made.length if made.length > made.longest else 1.0
                 self._apply(made, following)
             else:
                 self._check(made, following)

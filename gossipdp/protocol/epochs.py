@@ -34,10 +34,12 @@ __all__ = [
     "LONGER",
     "MAX_LIVES",
     "MAX_RUMOURS",
+    "REMEMBERED",
     "SETTLE",
     "YOUNG",
     "EpochSet",
     "Epochs",
+    "Usual",
     "Verdict",
 ]
 
@@ -57,6 +59,8 @@ YOUNG: Final = 4
 """epochs from which nothing usual follows: learning rates are being warmed up, and lengths grow by more than that"""
 MAX_HELD: Final = 8
 """epochs more than else that do not settle while a state is being fetched"""
+REMEMBERED: Final = BEHIND + 1 + MAX_HELD + 8
+"""epochs before the first live one of which it is known how long increments were"""
 MAX_RUMOURS: Final = 2048
 """of one epoch; past it new ones are refused, and counted"""
 MAX_LIVES: Final = 4
@@ -217,13 +221,17 @@ class Settled:
     """of this epoch's set and all before it; an empty set changes nothing"""
     count: int
     samples: int
-    length: float = 0.0
-    """see `EpochSet.length`"""
-    age: int = 0
-    """epochs with rumours since the founding, this one included"""
     votes: dict[bytes, bytes] = field(default_factory=dict)
     """what other peers have settled it as"""
     told: bool = False
+
+
+class Usual(NamedTuple):
+    """What is remembered of a settled epoch's increments, for longer than its digest is: see `EpochSet.length`. age:
+    epochs with rumours since the founding, this one included."""
+
+    length: float
+    age: int
 
 
 class Epochs:
@@ -239,6 +247,8 @@ class Epochs:
         self._live: dict[int, EpochSet] = {}
         self._settled: dict[int, Settled] = {}
         self._chain, self._age = EMPTY, 0
+        self.usual: dict[int, Usual] = {}
+        """by epoch"""
 
     def admits(self, epoch: int) -> bool:
         return self.first <= epoch <= self.current + AHEAD
@@ -282,26 +292,31 @@ class Epochs:
             if each.names():
                 self._chain = _chained(self._chain, each.epoch, each.digest)
                 self._age += 1
-            self._settled[each.epoch] = Settled(self._chain, len(each.names()), each.samples, each.length, self._age)
+            self._settled[each.epoch] = Settled(self._chain, len(each.names()), each.samples)
+            self.usual[each.epoch] = Usual(each.length, self._age)
+        self.usual = {epoch: usual for epoch, usual in self.usual.items() if epoch >= first - REMEMBERED}
         for epoch in sorted(self._settled)[:-KEPT]:
             del self._settled[epoch]
         return sets
 
-    def restart(self, first: int, settled: dict[int, Settled], base: bytes = NO_BASE) -> None:
+    def restart(
+        self, first: int, settled: dict[int, Settled], base: bytes = NO_BASE, usual: dict[int, Usual] | None = None
+    ) -> None:
         """A state is taken over that goes back to `base`, and in which all before `first` is settled so."""
         self.first = self.current = first
         founded = EMPTY if base == NO_BASE else base
         self.base, self._chain = base, settled[max(settled)].digest if settled else founded
-        self._age = settled[max(settled)].age if settled else 0
+        self.usual = {} if usual is None else usual
+        self._age = self.usual[max(self.usual)].age if self.usual else 0
         self._settled, self._live = settled, {}
 
     def longest(self, epoch: int) -> float:
         """How far an increment of share 1 may move an anchor in a live `epoch`: LONGER times what was usual BEHIND it.
         All with whom this peer agrees on what is settled say the same; inf while nothing is usual."""
         for before in (epoch - BEHIND, epoch - BEHIND - 1):
-            known = self._settled.get(before)
-            if known is not None and known.length and known.age > YOUNG:
-                return LONGER * known.length
+            usual = self.usual.get(before)
+            if usual is not None and usual.length and usual.age > YOUNG:
+                return LONGER * usual.length
         return math.inf
 
     def settled(self) -> dict[int, Settled]:

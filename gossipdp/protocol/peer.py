@@ -201,9 +201,9 @@ class Peer:
         self._clock = max(self._clock, clock)
         self._steps += steps
         self._samples += samples
-        if self.spreading is not None:
-            self.spreading.submitted(samples)
         self._report()
+        if self.spreading is not None:
+            self.spreading.submitted(samples, self.clock)
 
     def slot_applied(self, session: int, slot: int, now: float) -> None:
         """The training process has added a sealed slot to x."""

@@ -113,7 +113,7 @@ class ProgressBoard:
                     self._write(merged)
 
     def _make_room(self) -> bool:
-        """Forget whom of those who are not there nothing new was heard of for longest, and what they did."""
+        """Forget one of those who are not there, and what it did."""
         for peer in reversed(self._reports):
             if peer != self._me and not self._lives(peer):
                 del self._reports[peer]

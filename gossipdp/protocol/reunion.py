@@ -286,7 +286,7 @@ class Reunion:
     def _recent(self, peer: bytes, now: float, maker: bytes = b"") -> bool:
         """Has `peer`, or the maker of its line, been here too shortly to be known as one of this peer's side? Its word
         may come before membership's news that it is back."""
-        if peer in self._lost or maker in self._lost:
+        if peer in self._lost:
             return True
         latest = max(self._arrived.get(peer, -math.inf), self._arrived.get(maker, -math.inf))
         return now < latest + FREEZE * self._period

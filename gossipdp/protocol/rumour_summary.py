@@ -15,7 +15,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.epochs import AHEAD, GRACE, KEPT, MAX_HELD, MAX_LIVES, MAX_RUMOURS, SETTLE, Epochs, Settled
+from gossipdp.protocol.epochs import (
+    AHEAD,
+    GRACE,
+    KEPT,
+    MAX_HELD,
+    MAX_LIVES,
+    MAX_RUMOURS,
+    REMEMBERED,
+    SETTLE,
+    Epochs,
+    Settled,
+    Usual,
+)
 from gossipdp.protocol.messages import MAX_BUFFER, U32, U63, Digest
 from gossipdp.protocol.rumour_header import name_of
 from gossipdp.protocol.rumour_messages import LONGEST, NO_BASE, Rumour
@@ -31,6 +43,10 @@ class _Past(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     digest: Digest
     count: U32
     samples: U63
+
+
+class _Usual(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    epoch: U32
     length: Annotated[float, Meta(ge=0.0, le=LONGEST)]
     age: U32
 
@@ -46,23 +62,26 @@ class Summary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     proofs: Annotated[tuple[_Proof, ...], Meta(max_length=_MOST)]
     base: Digest = NO_BASE
     """names the founding that the state goes back to"""
+    lengths: Annotated[tuple[_Usual, ...], Meta(max_length=REMEMBERED)] = ()
+    """of increments of settled epochs"""
+
+    def usual(self) -> dict[int, Usual]:
+        return {each.epoch: Usual(each.length, each.age) for each in self.lengths}
 
     def settled(self) -> dict[int, Settled]:
-        return {past.epoch: Settled(past.digest, past.count, past.samples, past.length, past.age) for past in self.past}
+        return {past.epoch: Settled(past.digest, past.count, past.samples) for past in self.past}
 
 
 def pack(epochs: Epochs) -> bytes:
     """Raises:
     LocalProtocolError: it is longer than any message.
     """
-    past = tuple(
-        _Past(epoch, each.digest, each.count, each.samples, each.length, each.age)
-        for epoch, each in epochs.settled().items()
-    )
+    past = tuple(_Past(epoch, each.digest, each.count, each.samples) for epoch, each in epochs.settled().items())
+    lengths = tuple(_Usual(epoch, *usual) for epoch, usual in epochs.usual.items())
     live = epochs.live()
     inside = tuple(rumour for each in live for rumour in each.inside.values())
     proofs = tuple(proof for each in live for proof in each.proofs())
-    data = msgspec.msgpack.encode(Summary(epochs.first, past, inside, proofs, epochs.base))
+    data = msgspec.msgpack.encode(Summary(epochs.first, past, inside, proofs, epochs.base, lengths))
     if len(data) > MAX_BUFFER:
         raise LocalProtocolError(f"summary of {len(data)} bytes, limit {MAX_BUFFER}")
     return data
@@ -85,7 +104,8 @@ def unpack(
             return None
         if rumour.size > largest or rumour.run != run:
             return None
-    if any(past.epoch >= summary.first for past in summary.past) or not _can_be(summary):
+    settled = [*(past.epoch for past in summary.past), *(usual.epoch for usual in summary.lengths)]
+    if any(epoch >= summary.first for epoch in settled) or not _can_be(summary):
         return None
     named = {name_of(rumour, run): rumour for rumour in rumours}
     if len(named) < len(rumours):

@@ -170,7 +170,7 @@ class Rumours:
         )
         if taken is None or taken.first > self._clock // config.span:
             return False
-        self._epochs.restart(taken.first, taken.settled(), taken.base)
+        self._epochs.restart(taken.first, taken.settled(), taken.base, taken.usual())
         self._epochs.held = True
         self._epochs.advance(self._clock)
         inside = set()

@@ -219,9 +219,10 @@ class Spreading:
 
     # -- what a round does: see `rounds.Steps` ----------------------------------------------------------------
 
-    def submitted(self, samples: int) -> None:
-        """A snapshot has come, of so many samples more."""
+    def submitted(self, samples: int, clock: int) -> None:
+        """A good snapshot has come, of so many samples more: the round that follows is cut at this clock."""
         self._samples += samples
+        self._advance(clock)
 
     def begin(self, run: Callable[[Outer | None], None]) -> None:
         self._turns.ask(partial(self._begin_round, run))
@@ -375,11 +376,14 @@ class Spreading:
             self._announce(self._round)
         if self._shared_at is not None and self._live:
             self._shared_at = self._clock
+        self._advance(clock)
+        self._hear()
+
+    def _advance(self, clock: int) -> None:
         # A round belongs to the epoch it began in, and that may not settle before it is told.
         if self._round is None and clock > self._clock:
             self._clock = clock
-            self._rumours.advance(clock, now)
-        self._hear()
+            self._rumours.advance(clock, self._now)
 
     def stop(self, now: float) -> None:
         """Publish no more."""

@@ -273,8 +273,9 @@ class Joiner:
 
     @property
     def busy(self) -> bool:
-        """Chunks are coming, are being taken in, or are judged."""
-        return self._fetching or bool(self._working) or self._complete
+        """Chunks are coming, are being taken in, or are judged; or the source says that it is getting them ready."""
+        freezing = self.source is not None and self._frozen > 0
+        return self._fetching or bool(self._working) or self._complete or freezing
 
     def gone(self, peer: bytes, now: float) -> None:
         """`peer` has left or failed."""

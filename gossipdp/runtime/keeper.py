@@ -14,14 +14,14 @@ from gossipdp.algorithms.base import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.runtime.compute import Compute, Finished
-from gossipdp.runtime.store import CheckpointMeta, Store, Writer
+from gossipdp.runtime.store import UNSYNCED, CheckpointMeta, Store, Writer
 
 __all__ = ["Keeper", "layout"]
 
-PIECE: Final = 10.0
-"""seconds that one piece may take to be copied and written"""
 SLOWEST: Final = 10e6
 """bytes a second at which a disk must at least take what the system has kept for it"""
+PIECE: Final = 10.0 + UNSYNCED / SLOWEST
+"""seconds that one piece may take to be copied and written, and what was written before it to be synced"""
 
 
 def layout(ledger: Ledger) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -51,7 +51,7 @@ from gossipdp.runtime.files import (
     write_file,
 )
 
-__all__ = ["PINS", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
+__all__ = ["PINS", "UNSYNCED", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
 
 PINS: Final = 4
 """how many checkpoints stay pinned, the newest of them: each is as large as the model and more"""

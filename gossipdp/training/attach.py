@@ -375,8 +375,9 @@ def attach(
 
 
 def _keeps(optimizer: torch.optim.Optimizer) -> bool:
-    """Has it a state after its first step? Plain SGD has none."""
-    return not isinstance(optimizer, torch.optim.SGD) or any(group["momentum"] for group in optimizer.param_groups)
+    """Is it known to have a state after its first step? Plain SGD has none, and of others' optimizers nobody knows."""
+    plain = isinstance(optimizer, torch.optim.SGD) and not any(group["momentum"] for group in optimizer.param_groups)
+    return type(optimizer).__module__.partition(".")[0] == "torch" and not plain
 
 
 def _eager(hook: _Hook) -> _Hook:

@@ -170,7 +170,7 @@ class Reader:
         number = self._number and self._number + 1
         while self.home is not None:
             there = links.data_path(self.home).exists()
-            self._stays = self.group.world > 1 and (there or number > 0)
+            self._stays = self.group.world > 1 and number > 0
             again = self._link is None
             try:
                 if self._link is None:
@@ -178,6 +178,7 @@ class Reader:
                 if self._link is not None:
                     began = self._link.begin(self.group, number)
                     self.epoch, self.alone, self._number = began.epoch, False, began.number
+                    self._stays = self.group.world > 1
                 return
             except links.DataLost as error:
                 if not self._lose(error, for_good=again):

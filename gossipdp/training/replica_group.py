@@ -47,8 +47,8 @@ PIECE: Final = 4 << 20
 """parameters of one all-gather"""
 PATIENCE: Final = timedelta(days=30)
 """at the beginning ranks wait for the leader, which waits for the network's model: there is no limit that fits all"""
-ANSWER: Final = timedelta(minutes=5)
-"""ranks wait for one that does not come to its step: less than NCCL's ten minutes, after which it ends the process"""
+ANSWER: Final = timedelta(hours=1)
+"""ranks wait for one that does not come to its step, but evaluates or saves; of one that died they hear at once"""
 WORD_EVERY: Final = 60.0
 """seconds between two words while all wait for the end of a round; less than ANSWER"""
 COMPARED: Final = 3

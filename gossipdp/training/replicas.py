@@ -137,8 +137,8 @@ def replicas_differ(seen: str) -> MismatchError:
         "GD-320",
         "the ranks of this group do not hold the same parameters",
         seen=seen,
-        do="wrap the model in DistributedDataParallel, or shard it with fully_shard: the ranks of a host train one "
-        "replica. For local SGD start one process a host",
+        do="wrap the model in DistributedDataParallel, or shard it with fully_shard, before attach: the ranks of a "
+        "host train one replica. For local SGD start one process a host",
     )
 
 

@@ -106,8 +106,8 @@ MUTATIONS = (
         "usual-forgotten",
         "whoever takes a state over does not learn how long increments were",
         RUMOUR_SUMMARY,
-        "past.samples, past.length, past.age) for past",
-        "past.samples) for past",
+        "return {each.epoch: Usual(each.length, each.age) for each in self.lengths}",
+        "return {}",
         "tests/simulations/test_epidemic_peers.py::test_a_host_that_diverges_moves_nobody_much_and_all_cut_it_alike",
     ),
     Mutation(

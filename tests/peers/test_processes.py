@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from peers.processes import MARK, Ending, family
+from peers.processes import MARK, UNDYING, Ending, family
 
 Start = Callable[..., subprocess.Popen[bytes]]
 STUBBORN = 'trap "" TERM; echo; exec sleep 1000'
@@ -96,3 +96,11 @@ def test_ending_in_a_hurry_asks_nobody(start: Start) -> None:
     ending.hurry()
     ending.look(0.1)
     assert process.wait(10) == -signal.SIGKILL
+
+
+def test_what_cannot_be_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = psutil.Process()
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: None)
+    ending = Ending("stuck", lambda: [me], 100.0, 0.0)
+    assert ending.look(100.0) and ending.look(100.0 + UNDYING - 0.1)
+    assert not ending.look(100.0 + UNDYING)

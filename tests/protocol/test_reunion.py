@@ -290,6 +290,24 @@ def test_line_heard_from_one_who_has_just_come_is_not_of_this_side():
     assert b.line == mine
 
 
+def test_word_of_one_that_is_still_held_dead_is_not_of_this_side():
+    b = Side(side=(A, C, E))
+    b.divide(D)
+    mine = b.line
+    b.see(E, State.FAILED)
+    b.hear(E, replace(GREATER, maker=E), apart=False)
+    assert b.line == mine
+
+
+def test_line_of_this_side_holds_though_its_maker_has_died():
+    b = Side(side=(A, C, E))
+    b.divide(D)
+    b.see(E, State.FAILED)
+    greater = replace(b.line, members=5, maker=E)
+    b.hear(A, greater, apart=False)
+    assert b.line == greater and b.apart == {D}
+
+
 def test_member_that_tells_a_line_of_the_others_has_gone_over():
     b = Side()
     b.divide(D)

@@ -107,6 +107,15 @@ def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
     for epoch in range(BEHIND + YOUNG, 29):
         before = epoch - BEHIND - (epoch - BEHIND == 9)
         assert longest[epoch] == LONGER * 2.0 * (1.0 + before), "of an epoch without any the one before"
+    held = Epochs(100, RUN)
+    taken = 25
+    past = {epoch: usual for epoch, usual in epochs.usual.items() if epoch < taken - GRACE - SETTLE}
+    held.restart(taken - GRACE - SETTLE, {}, usual=past)
+    held.advance(100 * (taken + MAX_HELD))
+    held.held = False
+    held.advance(100 * (taken + MAX_HELD + 1))
+    for epoch in range(taken - GRACE - SETTLE, taken):
+        assert held.longest(epoch) == longest[epoch], "whose state took long to fetch cuts as all others do"
 
 
 # -- a set ------------------------------------------------------------------------------------------------------------

@@ -210,6 +210,10 @@ def test_of_an_increment_that_cannot_be_read_in_one_place_nothing_is_applied(uns
     assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
 
 
+def test_a_length_is_the_same_number_on_every_python():
+    assert length_of([0.1 * number for number in range(1, 22)]).hex() == "0x1.7043a614cd54bp+2"
+
+
 @pytest.mark.parametrize("length", [5.0, 6.0])
 def test_an_increment_of_another_length_than_its_origin_says_is_refused(length):
     made = Applied([b"one", b"two", b"six"], length=length)
