@@ -24,6 +24,7 @@ from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.identity import NetworkSecret
+from gossipdp.runtime.keeper import PIECE
 from gossipdp.runtime.link_socket import socket_path as link_path
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.store import CheckpointMeta, Store
@@ -390,7 +391,7 @@ def test_last_checkpoint_on_a_disk_that_hangs_is_given_up_and_told(
     leaving = Leaving(start())
     node = leaving.node
     leaving.let(2)
-    leaving.live(9.0)
+    leaving.live(PIECE - 1.0)
     assert node.saving and not node._finished
     leaving.live(2.0)
     assert node._finished

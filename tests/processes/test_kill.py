@@ -115,7 +115,7 @@ def armed(host: Host, victim: str, point: str) -> str:
     return f"{who}{point}@3 if {host.home}.now"
 
 
-@pytest.mark.parametrize("victim", ["daemon", "training", "both"])
+@pytest.mark.parametrize("victim", [pytest.param("daemon", marks=pytest.mark.long), "training", "both"])
 def test_killed_at_a_point__others_go_on_and_it_comes_back(
     victim: str, network: Callable[..., Network], record_property: Record
 ) -> None:

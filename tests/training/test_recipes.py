@@ -39,7 +39,9 @@ def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
         ("plain", "", 1),
         ("accumulation", "", 1),
         ("ddp", "", 2),
-        ("hf_trainer", "transformers.trainer transformers.models.gpt2.modeling_gpt2", 1),
+        pytest.param(
+            "hf_trainer", "transformers.trainer transformers.models.gpt2.modeling_gpt2", 1, marks=pytest.mark.long
+        ),
         pytest.param("fsdp", "", 2, marks=pytest.mark.long),
         pytest.param("lightning_trainer", "lightning.pytorch", 1, marks=pytest.mark.long),
         pytest.param("accelerate_loop", "accelerate", 2, marks=pytest.mark.long),
