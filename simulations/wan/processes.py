@@ -29,7 +29,7 @@ from gossipdp.runtime.identity import NetworkSecret
 from peers import home as homes
 from peers.control import ask
 
-__all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "free_port", "gossipdp", "until"]
+__all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "gossipdp", "kept_port", "until"]
 
 ROOT = Path(__file__).parents[2]
 TRAINING = Path(__file__).with_name("training.py")
@@ -47,16 +47,20 @@ def until(what: str, condition: Callable[[], T], seconds: float, told: Iterable[
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
-            logs = "".join(f"\n--- {host.name}\n{host.last_words()}" for host in told)
+            ended_first = sorted(told, key=lambda host: not host.ends())
+            logs = "".join(f"\n--- {host.name}{host.ends()}\n{host.last_words()}" for host in ended_first)
             raise AssertionError(f"not within {seconds:g} s: {what}; the last look gave {found!r}{logs}")
         select.select([], [], [], LOOK)
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def kept_port() -> socket.socket:
+    """Bound to a free port of 127.0.0.1. Until it is closed the kernel gives the port to nobody who asks for any; who
+    names it (with SO_REUSEADDR, as servers do) may listen there."""
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("127.0.0.1", 0))
+    return keeper
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -160,7 +164,8 @@ class Host:
         settings: str = "",
     ) -> None:
         self.name, self.founder, self.home = name, founder, directory / name
-        self.address = f"{address}:{port or free_port()}"
+        self._port = None if port else kept_port()
+        self.address = f"{address}:{self._port.getsockname()[1] if self._port else port}"
         self._within = within
         self._directory, self._size, self._pace = directory, size, pace
         self.log, self.diary = directory / f"{name}.log", directory / f"{name}.jsonl"
@@ -230,6 +235,8 @@ class Host:
 
     def end(self) -> None:
         """Nothing of this host is left running: a supervisor ends its children, and its guard those of a dead one."""
+        if self._port is not None:
+            self._port.close()
         for process in (self.training, self.daemon):
             if process is not None:
                 process.kill()
@@ -281,6 +288,12 @@ class Host:
 
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def ends(self) -> str:
+        """Which of its processes have ended, and how; "" if none has."""
+        of = {"daemon": self.daemon, "training": self.training, "supervisor": self.supervisor}
+        codes = {what: process.code for what, process in of.items() if process is not None}
+        return "".join(f", {what} ended with {code}" for what, code in codes.items() if code is not None)
 
     def last_words(self, lines: int = 25) -> str:
         kept = [line for line in self.text().splitlines() if " done: " not in line]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
 from peers.jobs import byte_gpt, digits
+from simulations.wan.processes import kept_port
 
 BYTE_GPT = ["--threads", "1", "--batch", "4", "--context", "32", "--eval-windows", "8", "--log-every", "5"]
 
@@ -204,9 +204,8 @@ def test_bfloat16_keeps_the_weights_in_fp32(tmp_path: Path) -> None:
 def test_two_ranks_of_one_host_train_together_and_rank_0_speaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    kept = kept_port()
+    port = str(kept.getsockname()[1])
     ranks = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in ranks.items():
         monkeypatch.setenv(name, value)
@@ -217,6 +216,7 @@ def test_two_ranks_of_one_host_train_together_and_rank_0_speaks(
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as other:
         byte_gpt.main(arguments)
         assert other.communicate(timeout=120)[0] == b""
+    kept.close()
     assert other.returncode == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 4
     records = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

@@ -17,8 +17,8 @@ from simulations.wan.processes import (
     Process,
     end,
     environment,
-    free_port,
     gossipdp,
+    kept_port,
     until,
 )
 
@@ -31,8 +31,8 @@ __all__ = [
     "byte_gpt_steps",
     "end",
     "environment",
-    "free_port",
     "gossipdp",
+    "kept_port",
     "running",
     "until",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import Network, Process, environment, free_port, until
+from running import Network, Process, environment, kept_port, until
 
 MISSING = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
 pytestmark = [
@@ -32,7 +32,8 @@ class Prometheus:
         jobs = [{"job_name": "gossipdp", "static_configs": [{"targets": targets}]}]
         # JSON is YAML.
         (directory / "prometheus.yml").write_text(json.dumps({"global": rules, "scrape_configs": jobs}))
-        self.log, port = directory / "log", free_port()
+        self.log, self._port = directory / "log", kept_port()
+        port = self._port.getsockname()[1]
         self._url = f"http://127.0.0.1:{port}"
         argv = [
             "prometheus",
@@ -41,6 +42,10 @@ class Prometheus:
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         self.process = Process(argv, self.log, environment())
+
+    def end(self) -> None:
+        self.process.kill()
+        self._port.close()
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of each series that an instant query answers with; [] while nobody answers."""
@@ -62,7 +67,7 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[[list[str]], Prometheus]]:
 
     yield start
     for server in started:
-        server.process.kill()
+        server.end()
 
 
 def test_prometheus_scrapes_a_daemon__answers_for_exchanges_and_bytes(

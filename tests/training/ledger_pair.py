@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from gossipdp.runtime import link as links
+from simulations.wan.processes import kept_port
 
 __all__ = ["Pair", "Peer"]
 
@@ -33,6 +33,7 @@ class Peer:
     def __init__(self, directory: Path, ranks: int, every: int) -> None:
         directory.mkdir()
         self.directory, self.ranks = directory, ranks
+        self._port = kept_port()
         self.daemon = LedgerDaemon(directory, every=every)
         self.daemon.has_model = False
         self.exchanged = 0
@@ -43,9 +44,7 @@ class Peer:
     def children(self, script: Path, steps: int) -> list[dict[str, object]]:
         environment = {"GOSSIPDP_HOME": str(self.directory)}
         if self.ranks > 1:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = str(probe.getsockname()[1])
+            port = str(self._port.getsockname()[1])
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(self.ranks)}
             environment |= {"LOCAL_WORLD_SIZE": str(self.ranks)}
         return [
@@ -77,6 +76,10 @@ class Peer:
         return len(found) >= len(saved) - 1 and all(
             np.array_equal(last[entry.offset : entry.stop], saved[entry.name].ravel()) for entry in found
         )
+
+    def close(self) -> None:
+        self._port.close()
+        self.daemon.server.close()
 
     @property
     def said(self) -> str:
@@ -141,7 +144,7 @@ class Pair:
 
     def __exit__(self, *_: object) -> None:
         for peer in self.peers:
-            peer.daemon.server.close()
+            peer.close()
 
     def _begin(self) -> None:
         """Both start at once, from the first one's model."""
