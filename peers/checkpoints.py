@@ -34,6 +34,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     pinned.
     """
     from gossipdp.errors import DataError
+    from peers import home as homes
     from peers import tables
 
     store, rows = _store(ctx), []
@@ -50,6 +51,8 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
                 "round": meta.round, "clock": meta.clock, "steps": meta.steps, "samples": meta.samples, "bytes": size,
             }
         )  # fmt: skip
+    if not rows and homes.belonging(find_home(ctx)) is None:
+        raise _nothing_to("list", store)
     if as_json:
         tables.print_json(rows)
         return

@@ -1,4 +1,4 @@
-"""What a peer holds at rest: no table, log, seen-set or queue may grow with what has happened to it (I9).
+"""What a peer holds: no table, log, seen-set or queue may grow with what has happened to it (I9).
 
 Every container that a peer or its algorithm can reach is counted, so a table of tomorrow is watched from its first day.
 In a run each peer sees hundreds of messages, exchanges and rounds of a few members and chunks: what is larger than

@@ -330,6 +330,7 @@ class Cluster:
         if host.peer is not None:
             self._older[host.index] = host.checkpoint
             self.save(host)
+            check_bounds(host, len(self.network.hosts))
 
     def _end_of_faults(self) -> bool:
         """No more loss or cuts; most of the dead come back, and every living host trains. True if the model is on disks

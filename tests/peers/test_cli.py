@@ -691,6 +691,16 @@ def test_verify_of_a_named_checkpoint_says_ok_or_is_eight(gossipdp: Run, saved: 
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_list_before_the_first_checkpoint_is_empty__of_no_home_it_is_eight(
+    gossipdp: Run, founder: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = gossipdp("checkpoint", "list", *words, "--home", founder)
+    assert (done.code, len(done.out.splitlines())) == (0, 1)
+    done = gossipdp("checkpoint", "list", *words, "--home", tmp_path / "nowhere")
+    assert (done.code, done.out) == (8, "") and done.err.startswith("GD-604 there is no checkpoint to list")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
 @pytest.mark.parametrize("home", ["founded", "nowhere"])
 def test_no_checkpoint_to_verify_is_eight_in_an_empty_home_and_in_none(
     gossipdp: Run, founder: Path, tmp_path: Path, home: str, words: tuple[str, ...]
