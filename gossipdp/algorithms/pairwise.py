@@ -100,7 +100,7 @@ class Pairwise(OnLedger):
                     self._open.pop(key, None)
                 return None
             case jobs.Renew():
-                self._brought[:] = 0.0
+                self._mixed[:], self._brought[:] = 0, 0.0
                 return None
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
@@ -142,8 +142,9 @@ class Pairwise(OnLedger):
         if math.isinf(self.clip):
             return math.inf
         tau = self.clip * self._usual(chunk)
-        # Without a training process there are no own steps to wait for, and no training to spoil.
-        left = math.inf if self.ledger.x is None else MOST_A_ROUND * tau - float(self._brought[chunk])
+        if self.ledger.x is None:
+            return tau  # there are no own steps to wait for, and there is no training to spoil
+        left = MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:

@@ -69,6 +69,8 @@ class Pacing:
         self._step_time = self._exchange_time = self._transfer_time = 0.0
         self._submitted_at: float | None = None
         self._still_at = math.inf
+        self._steps = False
+        """training makes rounds"""
         exchanges = config.averaging
         self._load = Load(exchanges.window, config.bits, exchanges.deadlines.ask)
         self._controller = Controller()
@@ -126,6 +128,8 @@ class Pacing:
             self._still_at = now + STANDS_STILL * self._usual_round
         elif now >= self._still_at:
             self._still_at = now + self._usual_round
+            self._steps = False
+            self._choose_terms()
             self._outputs.ask(jobs.Renew())
 
     # -- what happens -----------------------------------------------------------------------------------------
@@ -138,7 +142,8 @@ class Pacing:
 
     def detached(self) -> None:
         """The training process is gone."""
-        self._submitted_at = None
+        self._submitted_at, self._steps = None, False
+        self._choose_terms()
 
     def began(self, *, fresh: bool) -> None:
         """The model is here; `fresh` if it is another's."""
@@ -158,6 +163,7 @@ class Pacing:
     def round_done(self, now: float) -> None:
         self._still_at = now + STANDS_STILL * self._usual_round
         self._alone += 1
+        self._steps = self._rounds.open
         self._control()
         self.set()
         self._choose_terms()
@@ -235,7 +241,9 @@ class Pacing:
         bits, self._averaging.window = self._load.bits(bits), self._load.window
         self._averaging.codec = f"modulo{bits}" if self._config.codec == "modulo" else self._config.codec
         outer = self.outer()
-        self._averaging.pull = self._config.kappa / outer.lr if outer.momentum else 0.0
+        # Only an outer step lets momentum fade: without any, what exchanges pull it by would add up for ever.
+        pulls = outer.momentum and self._steps
+        self._averaging.pull = self._config.kappa / outer.lr if pulls else 0.0
 
 
 class Timetable:

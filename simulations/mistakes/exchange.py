@@ -60,6 +60,28 @@ MUTATIONS = (
         "tests/simulations/test_still_peers.py",
     ),
     Mutation(
+        "idle-is-held",
+        "who has no training process is moved by less and less at each exchange, as if it were to step soon",
+        PAIRWISE,
+        "        if self.ledger.x is None:\n",
+        "        if self._distance is None:\n",
+    ),
+    Mutation(
+        "still-is-held",
+        "whose training stands still is let in by others again, but as if the round went on",
+        PAIRWISE,
+        "self._mixed[:], self._brought[:] = 0, 0.0",
+        "self._brought[:] = 0.0",
+    ),
+    Mutation(
+        "idle-gathers-momentum",
+        "exchanges pull at the momentum of a peer that makes no outer step, which alone lets it fade",
+        PACING,
+        "pulls = outer.momentum and self._steps",
+        "pulls = outer.momentum",
+        "tests/simulations/test_still_peers.py",
+    ),
+    Mutation(
         "refused-steps-count",
         "steps of a snapshot that is refused count as made",
         ROUNDS,

@@ -533,6 +533,24 @@ def test_who_has_no_training_process_follows_the_others_for_as_long_as_it_takes(
     assert np.linalg.norm(idle.a - where) < 1.0
 
 
+@pytest.mark.parametrize("still", [False, True])
+def test_whose_training_has_ended_or_stands_still_keeps_up_with_a_partner_that_goes_on(still):
+    """It makes no step of its own, and is met once in each of the other's rounds, all of which go one way."""
+    idle, other = Trainee(1), Trainee(1)
+    for _ in range(5):
+        idle.round()
+        other.round()
+        exchange(other, idle)
+    if not still:
+        idle.ledger.unbind()
+    for _ in range(40):
+        other.round()
+        exchange(other, idle)
+        if still:
+            idle.algorithm.run(jobs.Renew())
+    assert np.linalg.norm(other.a - idle.a) < 0.1 * np.linalg.norm(other.progress)
+
+
 def test_all_exchanges_of_a_round_together_bring_no_more_than_some_bounds():
     victim, liar = Trainee(1), Replica(3, 256)
     victim.round()

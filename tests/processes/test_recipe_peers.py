@@ -19,8 +19,7 @@ from peers.jobs import byte_gpt
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
-STEPS = 600
-"""learning is so slow then that a round, after which they were not averaged, is worth less than AGREE"""
+STEPS = 240
 UNTRAINED = 5.5
 """nats a byte"""
 AGREE = 0.02

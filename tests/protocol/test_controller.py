@@ -229,7 +229,7 @@ class Paced:
 
     def __init__(self, *, on: bool = True, every: int = 50, clock: int = 10_000, early_steps: int = 1000) -> None:
         self.averaging = SimpleNamespace(model=SimpleNamespace(chunks=4), codec="", window=0, pull=0.0)
-        self.rounds = SimpleNamespace(rounds=50, movement=0.3)
+        self.rounds = SimpleNamespace(rounds=50, open=True, movement=0.3)
         self.outputs = Outputs()
         self.now = clock
         self.config = PeerConfig(

@@ -22,7 +22,7 @@ class Paced:
 
     def __init__(self, seconds: float = 0.01) -> None:
         self.averaging = SimpleNamespace(model=SimpleNamespace(chunks=CHUNKS), codec="", window=0, pull=0.0)
-        rounds = SimpleNamespace(rounds=50)
+        rounds = SimpleNamespace(rounds=50, open=True)
         config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=10)
         self.pacing = Pacing(config, rounds, self.averaging, Outputs(), clock=lambda: 10_000)
         for chunk in range(CHUNKS):

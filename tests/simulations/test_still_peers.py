@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from numpy.linalg import norm
 
 from gossipdp.protocol.events import StateJudged
 from simulations.cluster import Cluster, Plan
@@ -53,3 +55,19 @@ def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible(
     cluster.restart(joiner)
     cluster.network.run(260.0)
     assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("peers", [2, 4])
+def test_whose_training_ends_or_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int, ended: bool) -> None:
+    cluster = Drifting(peers, peers)
+    idle = cluster.network.hosts[1]
+    cluster.network.run(60.0)
+    before, usual = norm(idle.algorithm.ledger.v), cluster.behind(idle)
+    if ended:
+        cluster.kill_trainer(idle)
+    else:
+        idle.step_slowness = 1e9
+    cluster.network.run(160.0)
+    assert cluster.behind(idle) < max(3 * usual, 2 * float(DRIFT))
+    assert norm(idle.algorithm.ledger.v) < 1.5 * before
