@@ -126,4 +126,4 @@ def test_two_ranks_that_their_framework_launches_are_one_peer(tmp_path: Path, fr
     assert code == 0, peer.said
     assert peer.steps == STEPS and peer.samples == 2 * 8 * STEPS, "of both ranks"
     assert peer.saved_what_it_handed_over() and not peer.seen(links.RankLost)
-    peer.daemon.server.close()
+    peer.close()
