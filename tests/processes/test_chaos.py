@@ -128,6 +128,23 @@ def test_half_of_8_killed_in_their_exchanges__survivors_go_on_and_the_dead_come_
         half_dies_and_returns(eight, now, following, record_property)
 
 
+# -- T21: as many as a machine holds -------------------------------------------------------------------------------
+
+
+@pytest.mark.campaign("T21")
+@pytest.mark.long
+def test_sixteen_peers_of_one_machine_know_each_other_and_exchange(
+    network: Callable[..., Network], record_property: Record
+) -> None:
+    sixteen = network(16, size=20_000, pace=0.2)
+    began = time.monotonic()
+    sixteen.start()
+    sixteen.until_it_runs(120)
+    record_property("seconds until all knew each other and had exchanged", time.monotonic() - began)
+    assert not [host.name for host in sixteen.hosts if "Traceback" in host.text()]
+    assert sum(host.text().count("model founded") for host in sixteen.hosts) == 1
+
+
 # -- T16: told to stop ---------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -83,6 +84,31 @@ def test_every_scenario_of_the_command_is_played_here():
 def test_scenario_at_its_own_size_meets_its_marks(name, seed):
     report = SCENARIOS[name].run(seed, SCENARIOS[name].peers)
     assert report.passed, (report.violation, report.findings.checks)
+
+
+@pytest.mark.campaign("T5")
+@pytest.mark.long
+def test_a_network_that_was_cut_twice_learns_as_well_as_one_that_was_not(record_property):
+    """Its loss in the last 15 s within 2 %: the mean over peers of a quadratic with noise, summed over three seeds."""
+    losses = {"cut": 0.0, "whole": 0.0}
+    for seed in range(1, 4):
+        cut = partition.plan(seed, 10)
+        for name, plan in (("cut", cut), ("whole", replace(cut, script=()))):
+            cluster, seen = Cluster(seed, plan), []
+            end = plan.forming + plan.chaos + plan.calm
+            for second in range(1, 16):
+                cluster.network.at(
+                    end - second, "look", None, lambda cluster=cluster, seen=seen: seen.append(loss(cluster))
+                )
+            cluster.run()
+            losses[name] += np.mean(seen)
+    record_property("loss of the cut against the whole", losses["cut"] / losses["whole"])
+    assert losses["cut"] <= 1.02 * losses["whole"]
+
+
+def loss(cluster):
+    optimum = cluster.trainers[0].optimum
+    return np.mean([np.mean((host.algorithm.ledger.a - optimum) ** 2) for host in cluster.network.hosts])
 
 
 # -- what is measured -----------------------------------------------------------------------------------------------
