@@ -102,9 +102,13 @@ def together(groups: Groups, kinds: tuple[str, str], seconds: float) -> tuple[li
         digests = [[note["digest"] for note in notes if note["digest"]] for notes in ranks]
         assert all(found == digests[0] for found in digests) and len(set(digests[0])) == len(digests[0]), host.name
         losses.append(groups.notes(host, 0, "end")[0]["validation"])
-    made = [groups.notes(host, 0, "trained")[-1]["step"] for host in groups.hosts]
-    print(f"{kinds}: {losses[0]:.3f} and {losses[1]:.3f} nats after {made} steps and {min(exchanges)} exchanges")
-    assert abs(losses[0] - losses[1]) <= 0.02
+    trained_at = [groups.notes(host, 0, "trained")[-1] for host in groups.hosts]
+    made, before = ([note[what] for note in trained_at] for what in ("step", "validation"))
+    print(
+        f"{kinds}: {losses[0]:.3f} and {losses[1]:.3f} nats after {made} steps and {min(exchanges)} exchanges;"
+        f" {before[0]:.3f} and {before[1]:.3f} before the last {MEET}"
+    )
+    assert abs(losses[0] - losses[1]) <= 0.02 and abs(before[0] - before[1]) <= 0.02
     for host in groups.hosts:
         assert "GD-501" not in host.text()
     return losses, made

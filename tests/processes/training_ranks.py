@@ -95,7 +95,7 @@ def main() -> None:
         step, trained = 0, False
         while (clock := peer.progress.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
             if clock >= until and not trained:
-                note("trained", step=step)
+                note("trained", step=step, validation=byte_gpt.evaluate(model, held_out))
             trained = clock >= until
             step += 1
             if not rank:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from simulations.mutation_table import MUTATIONS, TESTS, Mutation
-from simulations.mutations import ROOT, STAGES, Stage, apply, campaign, order
+from simulations.mutations import (
+    ROOT,
+    STAGES,
+    TABLE_BEGINS,
+    TABLE_ENDS,
+    Caught,
+    Stage,
+    apply,
+    campaign,
+    order,
+    rows_of,
+    table,
+)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -19,6 +32,29 @@ def test_mutation_fits_its_file(mutation, tmp_path: Path) -> None:
     before = apply(mutation, tmp_path)
     assert broken.read_text() != before
     ast.parse(broken.read_text())
+
+
+def test_list_in_the_readme_has_each_mutation__caught_by_a_stage_and_by_tests_that_there_are() -> None:
+    text = (ROOT / "simulations" / "README.md").read_text().split(TABLE_BEGINS)[1].split(TABLE_ENDS)[0]
+    rows = rows_of(text)
+    assert list(rows) == [mutation.name for mutation in MUTATIONS]
+    assert {name for name, (_, _, stage, *_) in rows.items() if stage not in {stage.name for stage in STAGES}} == set()
+    for name, (_, mistake, _, evidence, _) in rows.items():
+        assert mistake == next(mutation.mistake for mutation in MUTATIONS if mutation.name == name)
+        if cited := re.match(r"`FAILED (tests/\S+?\.py)::(\w+)", evidence):
+            assert f"def {cited[2]}" in (ROOT / cited[1]).read_text(), f"{name} cites {cited[0]}"
+
+
+def test_results_are_put_into_the_list_as_it_was() -> None:
+    first, second = MUTATIONS[:2]
+    old = f"| a | b |\n|---|---|\n| {second.name} | once | units | `a \\| b` |\n| gone | no | units | `c` |"
+    new = rows_of(table(old, [Caught(first, "units", "d | e", 1.0)], simulated=False))
+    assert new[first.name] == [first.name, first.mistake, "units", "`d \\| e`", "?"]
+    assert new[second.name] == [second.name, second.mistake, "units", "`a \\| b`", "?"]
+    assert list(new) == [mutation.name for mutation in MUTATIONS]
+    both = [Caught(first, "", "survived", 1.0), Caught(second, "seeds", "seed 3 FAILED: I2", 1.0)]
+    newer = rows_of(table(table(old, [], simulated=False), both, simulated=True))
+    assert [newer[each.name][4] for each in (first, second)] == ["-", "`seed 3 FAILED: I2`"]
 
 
 def test_names_are_unique_and_say_what_was_mistaken() -> None:
