@@ -19,10 +19,11 @@ class Write(NamedTuple):
 
 
 class Load(NamedTuple):
-    """x := values, on the whole flat vector: a session begins."""
+    """x := values, on the whole flat vector: a session begins, at this clock of the network."""
 
     session: int
     values: NDArray[np.float32]
+    clock: int
 
 
 class Drain(NamedTuple):

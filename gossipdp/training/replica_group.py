@@ -240,6 +240,8 @@ class ReplicaGroup:
         if session is not None:
             period = self._period()
             due = session.due_in
+            # No word is read before the second step, and a schedule asks for the clock before the first.
+            clock, alone = (order.clock, False) if isinstance(order, Load) else (session.clock, session.alone)
             planned = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
             word = Word(
                 kind=kind,
@@ -248,9 +250,9 @@ class ReplicaGroup:
                 session=session.number,
                 snapshot=session.next_snapshot,
                 snapshot_in=max(1, due or 0) if planned else 0,
-                clock=session.clock,
+                clock=clock,
                 samples=session.samples,
-                alone=int(session.alone),
+                alone=int(alone),
                 lost_steps=session.lost_steps,
                 period=period,
                 mode=MODES.index(session.mode),

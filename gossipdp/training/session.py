@@ -276,7 +276,7 @@ class Session:
         if self._phase is _Phase.WRITING:
             return Write(region.x)
         if self._phase is _Phase.ARRIVED:
-            return Load(self._session, region.x)
+            return Load(self._session, region.x, self._start_clock)
         if self._drains(ahead):
             slot = self._slots.popleft()
             width, size = self._chunk_parameters, region.size

@@ -1,6 +1,8 @@
 """One rank of a host on the CPU, for test_replica_group: trains until told to stop, notes its parameters' bits.
 
-host_of_ranks.py HOME ddp|fsdp
+host_of_ranks.py HOME ddp|zero|fsdp [STEP]
+
+zero: DDP with ZeroRedundancyOptimizer, which takes one dtype. After STEP steps rank 1 dies, as by the kernel's hand.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,17 +31,17 @@ from gossipdp.training.replica_group import ReplicaGroup
 
 
 class Model(nn.Module):
-    """fp32, bf16 and a batch norm; rows that do not divide evenly, and fewer rows than ranks."""
+    """fp32, `other` and a batch norm; rows that do not divide evenly, and fewer rows than ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: torch.dtype) -> None:
         super().__init__()
         self.first = nn.Linear(16, 23)
         self.norm = nn.BatchNorm1d(23)
-        self.middle = nn.Linear(23, 24, dtype=torch.bfloat16)
+        self.middle = nn.Linear(23, 24, dtype=other)
         self.last = nn.Linear(24, 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.middle(self.norm(self.first(x)).bfloat16()).float()
+        hidden = self.middle(self.norm(self.first(x)).to(self.middle.weight.dtype)).float()
         result: torch.Tensor = self.last(hidden)
         return result
 
@@ -52,6 +55,18 @@ def bits(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         digest.update(whole(tensor).contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def values(model: nn.Module) -> dict[str, list[float]]:
+    return {name: whole(parameter).float().flatten().tolist() for name, parameter in model.named_parameters()}
+
+
+def optimizer_of(replica: nn.Module, kind: str) -> torch.optim.Optimizer:
+    if kind != "zero":
+        return torch.optim.AdamW(replica.parameters(), lr=1e-3)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(replica.parameters(), torch.optim.AdamW, lr=1e-3)
 
 
 def evaluate(replica: nn.Module) -> None:
@@ -101,19 +116,21 @@ def refusals() -> dict[str, str]:
 
 def main() -> None:
     home, kind, rank, world = Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dies_at = int(sys.argv[3]) if sys.argv[3:] and rank == 1 else 0
     torch.set_num_threads(1)
     session.RETRY = 0.0  # type: ignore[misc]
-    dist.init_process_group("gloo", init_method=f"file://{home}/rendezvous", rank=rank, world_size=world)
+    meet = "env://" if "TORCHELASTIC_RUN_ID" in os.environ else f"file://{home}/rendezvous"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world)
     refused = refusals()
     torch.manual_seed(0)
-    model = Model()
+    model = Model(torch.float32 if kind == "zero" else torch.bfloat16)
     if kind == "fsdp":
         fully_shard(model.middle)
         fully_shard(model)
         replica: nn.Module = model
     else:
         replica = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(replica.parameters(), lr=1e-3)
+    optimizer = optimizer_of(replica, kind)
     generator = torch.Generator().manual_seed(100 + rank)
     gathered = DTensor.full_tensor
 
@@ -127,6 +144,7 @@ def main() -> None:
     kept = home / "moments.safetensors"
     resumed = 0.0
     DTensor.full_tensor = gathered  # type: ignore[method-assign]
+    began = {"clock": peer.progress.clock, "weights": values(model)}
     if kept.exists():
         peer.load_state_dict(load_file(kept) if rank == 0 else {})
         resumed = float(peer.state_dict()["first.weight::step"]) if rank == 0 else peer.state_dict().get("none", -1.0)
@@ -138,7 +156,9 @@ def main() -> None:
         optimizer.zero_grad()
         replica(torch.randn(4, 16, generator=generator)).square().mean().backward()
         optimizer.step()
-        if peer.step % 4 == 0:
+        if peer.step == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if peer.step % 4 == 0 and kind != "zero":
             evaluate(replica)
             moments = peer.state_dict()
             if rank == 0:
@@ -149,7 +169,7 @@ def main() -> None:
         dist.broadcast(stop, 0)
     known = [peer.alone, peer.lost_steps > 0]
     DTensor.full_tensor = gathered  # type: ignore[method-assign]
-    weights = {name: whole(parameter).float().flatten().tolist() for name, parameter in model.named_parameters()}
+    weights = values(model)
     peer.detach()
     told = {
         "trail": trail,
@@ -158,6 +178,7 @@ def main() -> None:
         "after": peer.alone,
         "step": peer.step,
         "refused": refused,
+        "began": began,
         "weights": weights,
         "resumed": resumed,
     }

@@ -52,6 +52,8 @@ class LedgerDaemon:
         """False: trainers have to wait"""
         self.snapshot = 0
         self.drained = 0
+        self.added = np.zeros(1, np.float32)
+        """the sum of what was drained"""
         self.last: NDArray[np.float32] | None = None
         """the newest snapshot"""
 
@@ -102,6 +104,7 @@ class LedgerDaemon:
                 self.submitted(event)
             case links.SlotApplied(session, slot):
                 if session == self.session and slot == self.out:
+                    self.added = self.added + self.region.slots[slot % 2]
                     self.region.slots[slot % 2][:] = 0.0
                     del self.pending[slot]
                     self.out = 0

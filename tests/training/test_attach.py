@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
+from ledger_daemon import LedgerDaemon, PumpedDaemon
 from torch import nn
 
 import gossipdp
@@ -110,9 +110,10 @@ def test_x_plus_pending_minus_a_is_the_progress_since_the_snapshot(daemon: Ledge
     assert sealed > 5 and daemon.drained > 5 and daemon.snapshot > 10, "the events did happen"
 
 
-def test_a_drain_changes_parameters_and_nothing_of_the_optimizer(daemon: LedgerDaemon) -> None:
+@pytest.mark.parametrize("way", [{}, {"foreach": True}, {"fused": True}], ids=["adamw", "foreach", "fused"])
+def test_a_drain_changes_parameters_and_nothing_of_the_optimizer(daemon: LedgerDaemon, way: dict[str, bool]) -> None:
     model = small()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **way)  # type: ignore[arg-type]
     attach(daemon, model, optimizer, every=1000)
     train(model, optimizer, 3)
     daemon.mix(np.full(daemon.region.size, 0.25, np.float32))
@@ -153,13 +154,15 @@ def test_the_snapshot_of_bf16_is_the_parameter_and_its_residual(daemon: LedgerDa
     [
         lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
         lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=True),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, fused=True),
         lambda parameters: torch.optim.Adam(parameters, lr=1e-2, fused=True),
         lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2),
         lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3, centered=True),
         lambda parameters: torch.optim.NAdam(parameters, lr=1e-3),
         lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=4),
     ],
-    ids=["sgd", "adamw", "fused adam", "adagrad", "rmsprop", "nadam", "lbfgs"],
+    ids=["sgd", "adamw", "foreach adamw", "fused adamw", "fused adam", "adagrad", "rmsprop", "nadam", "lbfgs"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_lone_peer_is_the_bare_optimizer_bit_for_bit(
@@ -285,6 +288,34 @@ def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon)
     train(model, optimizer, 2, daemon.pump)
     assert submits(daemon)[2:] == [(2, 16), (1, 8)]
     assert peer.progress.clock >= 2002 and peer.progress.samples >= 5016
+
+
+@pytest.mark.parametrize("ranks", [False, True], ids=["one process", "ranks"])
+def test_a_schedule_follows_the_networks_clock_from_the_first_step_on(
+    pumped: PumpedDaemon, request: pytest.FixtureRequest, ranks: bool
+) -> None:
+    if ranks:
+        request.getfixturevalue("group_of_one")
+    pumped.clock = 1000
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=8.0)
+    peer = gossipdp.attach(model, optimizer, timeout=20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0 / peer.progress.clock)
+    rates = schedule.get_last_lr()
+    assert rates == [8.0 / 1000] and not peer.alone
+
+    def follow() -> None:
+        schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    train(model, optimizer, 6, follow)
+    first = 1000 if ranks else 1001
+    assert rates[1:] == [8.0 / clock for clock in range(first, first + 6)], "what ranks know is a step old"
+    with pumped.lock:
+        pumped.server.send(links.Pace(2, 5000, 0))
+    train(model, optimizer, 3, follow)
+    assert 8.0 / 5010 < rates[-1] <= 8.0 / 5000, "others are ahead"
+    peer.detach()
 
 
 def test_no_snapshot_is_written_before_the_last_was_taken(daemon: LedgerDaemon) -> None:
