@@ -186,7 +186,7 @@ class Books:
             initiator = next(other.index for other in self._hosts if other.id == key.initiator)
             self.half[key] = Half((initiator, key.exchange >> 32), life, moved, self._clock())
             alone = sum(each[:2] == key[:2] for each in self.half)
-            assert host.peer is not None and alone <= host.peer.averaging.window, (
+            assert alone <= host.config.averaging.window, (
                 f"I2 {host.name}: {alone} chunks of one exchange mixed on one side alone, the last {_named(key)}"
             )
             return
