@@ -58,7 +58,7 @@ def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible(
 
 
 @pytest.mark.parametrize("ended", [False, True])
-@pytest.mark.parametrize("peers", [2, 4])
+@pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_whose_training_ends_or_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int, ended: bool) -> None:
     cluster = Drifting(peers, peers)
     idle = cluster.network.hosts[1]

@@ -81,7 +81,7 @@ def assert_is(weights: dict[str, list[float]], anchor: NDArray[np.float32], daem
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("zero", 2), ("fsdp", 3)])
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), pytest.param("zero", 2, marks=pytest.mark.long), ("fsdp", 3)])
 def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     tmp_path: Path, ranks_of: RanksOf, kind: str, world: int
 ) -> None:
@@ -202,7 +202,7 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
     [
         ("ddp", 2, 1),
         pytest.param("ddp", 2, 3, marks=pytest.mark.long),
-        ("fsdp", 2, 3),
+        pytest.param("fsdp", 2, 3, marks=pytest.mark.long),
         pytest.param("fsdp", 3, 2, marks=pytest.mark.long),
     ],
 )
