@@ -67,11 +67,12 @@ def _mixed(x: Tensor, heard: NDArray[np.int64]) -> Tensor:
 class DPsgd(Averaged):
     """D-PSGD (Lian et al. 2017, arXiv 1705.09056) on a graph that may change, as in Ying et al. 2021 (2110.13363).
 
-        x_i <- sum_j W_ij x_j + (inner(x_i) - x_i)
+        x_i <- sum_j W_ij x_j + (inner(x_i) - x_i)        local: x_i <- inner^H(x_i), then x_i <- sum_j W_ij x_j
 
     W is doubly stochastic, so the mean moves by the mean of the steps alone. Bytes: the model of each neighbour at
     each exchange. Seconds: what is sent is known before the step, so that the transfer runs beside it and the longer
-    of the two counts; a message that was lost is sent again.
+    of the two counts; after local steps (Koloskova et al. 2020, algorithm 1) it follows them. A message that was lost
+    is sent again.
     """
 
     graph: Graph
@@ -85,11 +86,16 @@ class DPsgd(Averaged):
         exchanges, steps = phases(lab, self.local)
         for _ in range(exchanges):
             heard = self.graph(lab.peers, self._exchanges)
-            moved = _mixed(lab.x, heard).sub_(lab.x)
-            lab.train(steps)
-            lab.x += moved
-            transfer = neighbours(lab, np.full(heard.shape, model_bytes(lab)))
-            lab.seconds += max(computing(lab, steps), transfer)
+            computes, transfer = computing(lab, steps), neighbours(lab, np.full(heard.shape, model_bytes(lab)))
+            if self.local:
+                lab.train(steps)
+                lab.x.copy_(_mixed(lab.x, heard))
+                lab.seconds += computes + transfer
+            else:
+                moved = _mixed(lab.x, heard).sub_(lab.x)
+                lab.train(steps)
+                lab.x += moved
+                lab.seconds += max(computes, transfer)
             self._exchanges += 1
 
 

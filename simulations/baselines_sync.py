@@ -80,12 +80,14 @@ class DiLoCo(Averaged):
 
     (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: an all-reduce of Delta in fp32 each round,
     which is waited for. With `own_pace` H_i goes with the speed, so that nobody waits for the slowest (dynamic local
-    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier).
+    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier). With `plain_first` the first outer step is
+    theta <- theta - Delta and leaves v at 0, as that of `pairwise` does, whose peers have met nobody yet.
     """
 
     alpha: float = 0.7
     mu: float = 0.9
     own_pace: bool = False
+    plain_first: bool = False
     name: str = "diloco"
     anchor: Tensor = field(init=False, repr=False)
     """theta, shape (P,)"""
@@ -94,6 +96,7 @@ class DiLoCo(Averaged):
     def begin(self, lab: Lab) -> None:
         self.anchor = lab.mean
         self.v = torch.zeros_like(self.anchor)
+        self._plain = self.plain_first
 
     def round(self, lab: Lab) -> None:
         lab.train(self.counts(lab))
@@ -107,6 +110,9 @@ class DiLoCo(Averaged):
 
     def outer(self, lab: Lab) -> None:
         delta = self.reduce(lab, self.anchor - lab.x)
+        if self._plain:
+            self.anchor, self._plain = self.anchor - delta, False
+            return
         self.v = self.mu * self.v + delta
         self.anchor = self.anchor - self.alpha * (delta + self.mu * self.v)
 

@@ -8,7 +8,7 @@ that the same seed gives the same curve. No method may stand here (see `baseline
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -161,14 +161,18 @@ class Curve:
     def last(self) -> Point:
         return self.points[-1]
 
-    def when(self, loss: float) -> float:
-        """Simulated seconds until the model was as good as `loss`, between points by a line; infinite if never."""
+    def when(self, loss: float, of: Callable[[Point], float] = lambda point: point.loss) -> float:
+        """Simulated seconds until the model was as good as `loss`, between points by a line; infinite if never.
+
+        Args:
+            of: the loss that counts; the model's unless given.
+        """
         before: Point | None = None
         for point in self.points:
-            if point.loss <= loss:
+            if of(point) <= loss:
                 if before is None:
                     return point.seconds
-                share = (before.loss - loss) / (before.loss - point.loss)
+                share = (of(before) - loss) / (of(before) - of(point))
                 return before.seconds + share * (point.seconds - before.seconds)
             before = point
         return float("inf")

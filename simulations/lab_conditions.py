@@ -5,6 +5,7 @@ Each wraps a method or a problem and leaves its equations alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify
@@ -19,7 +20,7 @@ from simulations.attacks import ATTACKS
 from simulations.baselines_sync import Ddp
 from simulations.lab import Counts, Lab, Problem, Score, Setting
 from simulations.lab_epidemic import EpidemicGossip
-from simulations.lab_methods import PairwiseGossip, PairwiseOptions
+from simulations.lab_methods import PairwiseGossip, PairwiseOptions, _Meeting
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_replica import Replica
 
@@ -32,36 +33,56 @@ FOUNDERS: Final = 1_000_003
 class ChurningPairwise(PairwiseGossip):
     """`pairwise` in a network where every so many rounds a share of the peers goes, and as many come.
 
-    Half of those who go finish what is under way, half crash in the middle of it: the exchange is void from there, and
-    the survivor keeps what it mixed. Who comes is a copy of one peer's anchor (algorithms section 8), with no outer
-    momentum, no moments, and data of its own.
+    Who goes begins no exchange any more. Half of them finish what is under way, half crash in the middle of it: the
+    exchange is void from there, and the survivor keeps what it mixed. Who comes is there at once, a copy of one peer's
+    anchor (algorithms section 8), with no outer momentum, no moments (but for `PairwiseOptions.moments`), and data of
+    its own. Where links take no time nothing is under way, and there is nothing to finish or to cut.
     """
 
     def __init__(self, options: PairwiseOptions | None = None, *, every: int = 5, share: float = 0.1) -> None:
         super().__init__(options, "pairwise, churn")
         self._every, self._share = every, share
         self._number = 0
+        self._leaving: dict[int, _Leave] = {}
 
     def round(self, lab: Lab) -> None:
         self._number += 1
         if self._number % self._every == 0:
-            for place, (peer, source) in enumerate(_going(lab, self._share)):
-                self._replace(lab, peer, source, crashed=place % 2 == 1)
+            for place, leave in enumerate(_going(lab, self._share, self._number)):
+                self._leaving[leave.peer] = leave if place % 2 == 1 else replace(leave, after=math.inf)
+            self._part(lab)
         super().round(lab)
 
-    def _replace(self, lab: Lab, peer: int, source: int, *, crashed: bool) -> None:
-        for meeting in [one for one in self._under_way if peer in one.pair]:
-            if crashed:
+    def _free(self) -> list[int]:
+        return [peer for peer in super()._free() if peer not in self._leaving]
+
+    def _advance(self, lab: Lab) -> None:
+        super()._advance(lab)
+        if self._part(lab):
+            super()._advance(lab)
+
+    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+        super()._exchange(lab, meeting)
+        if meeting.left:
+            through = meeting.mixed / (meeting.mixed + len(meeting.left))
+            if any(peer in self._leaving and through > self._leaving[peer].after for peer in meeting.pair):
                 meeting.left.clear()
                 self.tally.cut += 1
-            while meeting.left:
-                self._exchange(lab, meeting)
-            self._land(lab, meeting)
+
+    def _part(self, lab: Lab) -> bool:
+        """Those who go and are in no exchange any more are gone, and others there; is that anybody?"""
+        gone = [leave for peer, leave in self._leaving.items() if not self.replicas[peer].busy]
+        for leave in gone:
+            self._replace(lab, leave.peer, leave.source)
+            del self._leaving[leave.peer]
+        return bool(gone)
+
+    def _replace(self, lab: Lab, peer: int, source: int) -> None:
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
-        lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
-        _forget(lab, peer)
+        _begin(lab, peer, source if self.options.moments else None)
         self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer))
         self.replicas[peer].alone = 0
+        lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
 
 
 @dataclass
@@ -69,11 +90,14 @@ class ChurningEpidemic(EpidemicGossip):
     """`epidemic` in the same network.
 
     What was published reaches everybody whoever has gone, crashed or not, for all pass it on; what its sender held
-    back in e is lost. Who comes has one peer's state bit for bit, and is sent what that one still waits for.
+    back in e is lost. Who comes has one peer's state bit for bit, and is sent what that one still waits for. The same
+    peers go, and the same are copied, as in `ChurningPairwise`.
     """
 
     every: int = 5
     share: float = 0.1
+    moments: bool = False
+    """who comes has the moments of its inner optimizer from whom it copies, too"""
     name: str = "epidemic, churn"
 
     def begin(self, lab: Lab) -> None:
@@ -83,15 +107,15 @@ class ChurningEpidemic(EpidemicGossip):
     def round(self, lab: Lab) -> None:
         self._number += 1
         if self._number % self.every == 0:
-            for peer, source in _going(lab, self.share):
-                self._replace(lab, peer, source)
+            for leave in _going(lab, self.share, self._number):
+                self._replace(lab, leave.peer, leave.source)
         super().round(lab)
 
     def _replace(self, lab: Lab, peer: int, source: int) -> None:
         giver = self.spreaders[source]
         lab.x[peer] = torch.from_numpy(giver.ledger.a)
-        _forget(lab, peer)
-        self.spreaders[peer] = taker = self._spreader(lab, peer)
+        _begin(lab, peer, source if self.moments else None)
+        self.spreaders[peer] = taker = self._spreader(lab, lab.x[peer])
         for chunk in range(giver.ledger.chunks):
             frozen = giver.algorithm.run(jobs.Freeze(chunk))
             taker.algorithm.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
@@ -104,20 +128,32 @@ class ChurningEpidemic(EpidemicGossip):
         self._busy[peer] = self._busy[source]
 
 
-def _going(lab: Lab, share: float) -> list[tuple[int, int]]:
-    """Such a share of the peers, each with one that stays: whose copy comes in its place."""
+@dataclass(frozen=True)
+class _Leave:
+    """Who goes, whose copy comes in its place, and what share of its exchange is over when it crashes."""
+
+    peer: int
+    source: int
+    after: float
+
+
+def _going(lab: Lab, share: float, number: int) -> list[_Leave]:
+    """Such a share of the peers in round `number`; whatever the method has drawn, so that all lose the same ones."""
+    random = np.random.default_rng((lab.setting.seed, number, 0x6C65_6176_65))
     count = max(1, round(share * lab.peers))
-    going = lab.random.choice(lab.peers, count, replace=False)
+    going = random.choice(lab.peers, count, replace=False)
     staying = np.setdiff1d(np.arange(lab.peers), going)
-    return [(int(peer), int(lab.random.choice(staying))) for peer in going]
+    return [_Leave(int(peer), int(random.choice(staying)), float(random.random())) for peer in going]
 
 
-def _forget(lab: Lab, peer: int) -> None:
-    """The moments of its inner optimizer."""
+def _begin(lab: Lab, peer: int, source: int | None) -> None:
+    """The inner optimizer of who has come: at zero, or where that of `source` is."""
     for name in ("m", "v", "counts"):
         moments = getattr(lab.inner, name, None)
         if isinstance(moments, Tensor):
-            moments[peer] = 0.0
+            moments[peer] = 0.0 if source is None else moments[source]
+    if source is not None:
+        lab.received[peer] += 2.0 * lab.problem.parameters  # a byte for each of a parameter's two
 
 
 class _Wrapped:

@@ -118,7 +118,8 @@ class ControlledGossip(PairwiseGossip):
         self._owed += lab.setting.every
         while self._owed >= (every := self._median_every(lab)):
             if every != self._every:
-                self._every, self._fine_until = every, self._rounds + 1
+                self._every = every
+                self._fine.add(self._rounds + 1)
             self._owed -= every
             steady = not any(one.controller.level for one in self._watched)
             self._play(lab, every, Outer(options.lr, options.momentum), usual, scheduled=follows and steady)

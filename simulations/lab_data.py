@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peers.jobs.digits import load_images
+from peers.jobs.images import load_images
 
 __all__ = ["Digits", "Mixture", "Text", "digits", "draws", "normal", "sources", "text"]
 

@@ -1,4 +1,4 @@
-"""`epidemic` in the laboratory: the daemon's own vectors, payloads and guards, on replicas in one process.
+"""`epidemic` in the laboratory: the daemon's own vectors and payloads, on replicas in one process.
 
 Every replica has a `gossipdp.algorithms.epidemic.Epidemic` whose training process is its row of `lab.x`. At the end of
 a round each publishes one message, which all others apply on arrival, while they train: nobody waits. No equation of
@@ -6,14 +6,15 @@ a round each publishes one message, which all others apply on arrival, while the
 
 Simpler than the daemon: rounds of all end at the same moment; a message takes ceil(log2 N) hops and then its turn on
 the receiver's link, in an order drawn for each receiver; one that is lost is asked for again; there are no epochs to
-close, so that robust rules are another method's (`lab_attacked`), and no message is ever too late; weights are the
-shares of the steps that speeds allow, which closed epochs would tell.
+close, so that robust rules are another method's (`lab_attacked`), no message is ever too late, and none is cut to the
+length that settled epochs allow; weights are the shares of the steps that speeds allow, which closed epochs would tell.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -114,7 +115,7 @@ class EpidemicGossip:
     spreaders: list[Spreader] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
-        self.spreaders = [self._spreader(lab, peer) for peer in range(lab.peers)]
+        self.spreaders = [self._spreader(lab, row) for row in lab.x]
         self._coming: list[tuple[float, int, int, _Message]] = []
         self._busy = np.full(lab.peers, lab.seconds)
         """until when the link of each receives"""
@@ -147,15 +148,21 @@ class EpidemicGossip:
         self._arrive(lab)
 
     def model(self, lab: Lab) -> Tensor:
-        """Mean of the anchors; they are the same but for what is on its way."""
-        return torch.from_numpy(np.mean([spreader.ledger.a for spreader in self.spreaders], 0))
+        """The anchor with all that was published: the mean of the anchors, and for each message the share of those for
+        whom it is still on its way. They may hold it a round later; other methods' models lack no progress either."""
+        total = self._spreader(lab, torch.zeros(lab.problem.parameters))
+        waiting = Counter(id(message) for *_, message in self._coming)
+        for message in {id(message): message for *_, message in self._coming}.values():
+            _apply(total, replace(message, weight=message.weight * waiting[id(message)] / lab.peers))
+        mean = np.mean([spreader.ledger.a for spreader in self.spreaders], 0)
+        return torch.from_numpy(mean + total.ledger.a)
 
-    def _spreader(self, lab: Lab, peer: int) -> Spreader:
+    def _spreader(self, lab: Lab, x: Tensor) -> Spreader:
         compressor = COMPRESSORS[self.compressor]
         if not isinstance(compressor, LowRank):
-            return Spreader(lab.x[peer])
+            return Spreader(x)
         shaped = {**COMPRESSORS, self.compressor: LowRank(compressor.rank, lab.problem.shapes)}
-        return Spreader(lab.x[peer], compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
+        return Spreader(x, compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
 
     def _published(self, lab: Lab, peer: int, terms: Terms) -> _Message:
         spreader, weight = self.spreaders[peer], float(self._weights[peer])
@@ -190,11 +197,14 @@ class EpidemicGossip:
         moved: set[int] = set()
         while self._coming and self._coming[0][0] <= lab.seconds:
             _, _, receiver, message = heappop(self._coming)
-            spreader = self.spreaders[receiver]
-            compressor, lr = message.terms
-            for chunk, payload in enumerate(message.payloads):
-                if payload:
-                    spreader.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))
+            _apply(self.spreaders[receiver], message)
             moved.add(receiver)
         for receiver in moved:
             self.spreaders[receiver].drain()
+
+
+def _apply(spreader: Spreader, message: _Message) -> None:
+    compressor, lr = message.terms
+    for chunk, payload in enumerate(message.payloads):
+        if payload:
+            spreader.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))

@@ -68,11 +68,15 @@ class PairwiseOptions:
     warmup_steps: int = 0
     """steps before the first round, in short rounds with lr 1 and momentum 0 (algorithms section 6). The daemon's way,
     beside `Setting.warmup`, which is synchronous"""
+    warmup_exchanges: int = 0
+    """in each of them; 0 for min(3, ceil(log2 N))"""
     landing: Literal["late", "at once", "waiting"] = "late"
     """late: as in the daemon, while the next round trains. At once: an exchange takes no time, as if links were
     infinitely fast. Waiting: training waits for the exchanges of a round (the daemon's mode "sync")"""
     clip: float = CLIP_FACTOR
     """infinite: none"""
+    moments: bool = False
+    """who comes where peers come and go has the moments of its inner optimizer from whom it copies, too"""
 
 
 @dataclass
@@ -160,13 +164,13 @@ class PairwiseGossip:
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(lab.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], lab.setting.seed.to_bytes(8, "big"))
-        left = options.warmup_steps
+        left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, early=True)
         while left > 0:
             # As long as an exchange at the least, so that they run back to back.
             lasting = math.ceil(self._lasted / lab.setting.step_seconds)
             every = min(left, lab.setting.every, max(WARMUP_EVERY, lasting))
             left -= every
-            self._play(lab, every, Outer(1.0, 0.0), exchanges_per_round(lab.peers, early=True), scheduled=False)
+            self._play(lab, every, Outer(1.0, 0.0), several, scheduled=False)
         self._first_round = self._rounds
         # A round moves by another measure than was predicted from, if the one before was shorter.
         self._fine.add(self._rounds + 1)

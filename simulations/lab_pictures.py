@@ -6,7 +6,7 @@ What was not measured but follows from a formula is dashed. No figure may be com
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)))
 """of the first eight lines, the next eight and so on"""
 PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.075
 """inches"""
+DECADE: Final = 10.0
+"""what spans less has no logarithmic axis"""
 
 
 def draw(graph: Graph, path: Path) -> None:
@@ -55,7 +57,8 @@ def draw(graph: Graph, path: Path) -> None:
 
 
 def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], labels: list[str]) -> None:
-    heights = []
+    heights: list[float] = []
+    widths: list[float] = []
     for label, line in lines.items():
         place = labels.index(label.removesuffix(FORMULA))
         colour, style = MORE[place % len(MORE)], STYLES[place // len(MORE) % len(STYLES)]
@@ -68,6 +71,7 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
             continue
         x, y = [line.x[spot] for spot in shown], [line.y[spot] for spot in shown]
         heights.extend(y)
+        widths.extend(x)
         marker = "o" if len(x) < 12 else ""
         axis.plot(
             x, y, color=colour, linestyle=(0, (2, 2)) if line.dashed else style, linewidth=1.5, marker=marker, ms=3
@@ -76,9 +80,9 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
             low, high = ([side[spot] for spot in shown] for side in (line.low, line.high))
             axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     if graph.log_x:
-        axis.set_xscale("log")
+        _logarithmic(axis.set_xscale, axis.xaxis, widths)
     if graph.log_y:
-        axis.set_yscale("log")
+        _logarithmic(axis.set_yscale, axis.yaxis, heights)
     elif heights and graph.up.startswith("held-out loss"):
         # What all begin with is far above where they differ.
         best = min(heights)
@@ -93,3 +97,16 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
     axis.tick_params(colors=FAINT, labelsize=8, length=2.5)
     axis.grid(color="#e6e6e6", linewidth=0.6)
     axis.set_axisbelow(True)
+
+
+def _logarithmic(scale: Callable[[str], None], axis: Any, values: Sequence[float]) -> None:
+    """Labels at powers of ten, or at 1, 2 and 5 of them where these are few: others would lie on one another."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if not values or max(values) < DECADE * min(values):
+        return
+    scale("log")
+    axis.set_minor_formatter(NullFormatter())
+    if max(values) < DECADE**2 * min(values):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")

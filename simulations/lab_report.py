@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from simulations.suites.base import Findings, Suite, Table
+from simulations.suites.base import Check, Findings, Suite, Table
 
 __all__ = ["About", "commit", "machine", "page"]
 
@@ -31,10 +31,13 @@ class About:
     commit: str
     machine: str
     runs: int
+    """each once, however many arms it is of"""
     hours: float
     """of one core, all runs"""
     older: int = 0
     """runs that earlier code played"""
+    changed: int = 0
+    """runs of which there was other code on disk when all were played"""
     failed: Sequence[str] = ()
 
 
@@ -67,7 +70,6 @@ def machine() -> str:
 
 def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, str]) -> str:
     """Markdown. `pictures` are file names by graph."""
-    met = sum(check.passed for check in findings.checks)
     lines = [
         f"# {suite.name}: {suite.question}",
         "",
@@ -77,19 +79,18 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         "",
         f"Scale {about.scale}; seeds 0 to {about.seeds - 1}, where not told otherwise; {about.runs} runs, "
         f"{_hours(about.hours)} of one core. Commit {about.commit}. {about.machine}.",
-        "Figures are means over the seeds, with the lowest and the highest of them in brackets. Seconds are simulated.",
+        "Figures are means over the seeds, with the lowest and the highest of them in brackets, and how many they are "
+        "if fewer than three. Seconds are simulated.",
         "",
     ]
     if about.older:
         lines += [f"**{about.older} of the runs were played by earlier code than this commit's.**", ""]
+    if about.changed:
+        lines += [f"**The code of {about.changed} of the runs was changed on disk while this was played.**", ""]
     if about.failed:
-        lines += ["Runs that failed, and count nowhere:", "", *(f"- {line}" for line in about.failed), ""]
+        lines += ["Runs that failed; no arm of theirs meets a mark:", "", *(f"- {line}" for line in about.failed), ""]
     if findings.checks:
-        rows = [
-            (check.name, check.mark, check.measured, "yes" if check.passed else "**no**") for check in findings.checks
-        ]
-        table = Table(f"Marks: {met} of {len(rows)} met", ("what", "must be", "measured", "met"), rows)
-        lines += [*_table(table), ""]
+        lines += [*_marks(suite, findings.checks), ""]
     if findings.reported:
         figures = [(figure.name, figure.measured) for figure in findings.reported]
         lines += [*_table(Table("Without a mark", ("what", "measured"), figures)), ""]
@@ -100,9 +101,23 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
             lines += [f"![{graph.title}]({pictures[graph.name]})", ""]
     for table in findings.tables:
         lines += [*_table(table), ""]
-    if suite.untried:
-        lines += ["Not tried:", "", *(f"- {line}" for line in suite.untried), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _marks(suite: Suite, checks: Sequence[Check]) -> list[str]:
+    """Beside each that is missed, the numbers of the lines below that say what was tried to meet it."""
+    lines: list[str] = []
+    rows = []
+    for check in checks:
+        tried = [] if check.passed else suite.attempts(check.name)
+        lines += [line for line in tried if line not in lines]
+        numbers = ", ".join(str(1 + lines.index(line)) for line in tried)
+        missed = f"**no**; tried: {numbers}" if tried else "**no**; nothing else was tried"
+        rows.append((check.name, check.mark, check.measured, "yes" if check.passed else missed))
+    met = sum(check.passed for check in checks)
+    table = _table(Table(f"Marks: {met} of {len(rows)} met", ("what", "must be", "measured", "met"), rows))
+    below = ["", "Tried, where marks are missed:", "", *(f"{number}. {line}" for number, line in enumerate(lines, 1))]
+    return table + below if lines else table
 
 
 def _table(table: Table) -> list[str]:

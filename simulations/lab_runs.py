@@ -12,6 +12,7 @@ import json
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -22,21 +23,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from gossipdp.codecs import COMPRESSORS
-from simulations.baselines import BASELINES
-from simulations.lab import Curve, Link, Method, Point, Problem, Setting, play
-from simulations.lab_attacked import AttackedPairwise, RobustEpochs
-from simulations.lab_conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
-from simulations.lab_controller import ControlledGossip
-from simulations.lab_epidemic import EpidemicGossip
-from simulations.lab_methods import PairwiseGossip, PairwiseOptions
-from simulations.lab_problems import PROBLEMS
-from simulations.lab_trial_groups import GroupGossip
-from simulations.lab_trial_momentum import MomentumGossip
-from simulations.lab_trial_wrapped import OutlierGossip, RotatedGossip
-from simulations.sources import fingerprint
+from simulations import lab_making
+from simulations.lab import Curve, Link, Method, Point, Setting
+from simulations.lab_making import METHODS, TASKS
+from simulations.sources import ROOT, Reading
 
-__all__ = ["METHODS", "Answer", "Run", "Task", "code_of", "link", "play_all"]
+__all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "key", "link", "play_all"]
 
 
 class Task(Protocol):
@@ -61,6 +53,11 @@ class Task(Protocol):
         """Seconds of one core, roughly."""
 
 
+LONGEST: Final = 300
+"""characters of an error's message"""
+CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
+
+
 @dataclass(frozen=True)
 class Answer:
     told: dict[str, Any]
@@ -69,73 +66,11 @@ class Answer:
     cpu: float
     """seconds of one core"""
     error: str = ""
-    """why there is none"""
+    """why there is none: type, message, place"""
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
 
-
-def _baseline(name: str) -> Callable[..., Method]:
-    def make(**options: Any) -> Method:
-        if "compressor" in options:
-            options["compressor"] = COMPRESSORS[options["compressor"]]
-        method: Any = BASELINES[name]()
-        made: Method = replace(method, **options) if options else method
-        return made
-
-    return make
-
-
-def _pairwise(**options: Any) -> Method:
-    return PairwiseGossip(PairwiseOptions(**options))
-
-
-def _churning(*, every: int = 5, share: float = 0.1, **options: Any) -> Method:
-    return ChurningPairwise(PairwiseOptions(**options), every=every, share=share)
-
-
-def _controlled(*, acts: bool, **options: Any) -> Method:
-    return ControlledGossip(PairwiseOptions(**options), acts=acts)
-
-
-def _attacked(*, attack: str, bad: int, **options: Any) -> Method:
-    return AttackedPairwise(PairwiseOptions(landing="at once", **options), attack, bad)
-
-
-def _rotated(**options: Any) -> Method:
-    return RotatedGossip(PairwiseOptions(**options))
-
-
-def _outliers(*, count: int = 2, **options: Any) -> Method:
-    return OutlierGossip(PairwiseOptions(**options), count=count)
-
-
-def _momentum(*, parts: int = 4, **options: Any) -> Method:
-    return MomentumGossip(PairwiseOptions(**options), parts=parts)
-
-
-def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
-    return GroupGossip(PairwiseOptions(**options), size=size, always=always)
-
-
-METHODS: dict[str, Callable[..., Method]] = {
-    **{name: _baseline(name) for name in BASELINES},
-    "pairwise": _pairwise,
-    "pairwise-churning": _churning,
-    "pairwise-attacked": _attacked,
-    "pairwise-controlled": _controlled,
-    "pairwise-rotated": _rotated,
-    "pairwise-outliers": _outliers,
-    "pairwise-momentum": _momentum,
-    "pairwise-groups": _groups,
-    "epidemic": EpidemicGossip,
-    "epidemic-churning": ChurningEpidemic,
-    "epidemic-epochs": RobustEpochs,
-}
-"""what makes a method from its options; those of a baseline are the fields of its class"""
-
-TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Started, "flipped": FlippedLabels}
-"""what is trained: problems, and problems under conditions, which name the problem that they are `of`"""
 
 OWN_PACE: Final = {
     "pairwise",
@@ -177,25 +112,20 @@ class Run:
         return {"kind": "run", **asdict(self)}
 
     def modules(self) -> set[str]:
-        found: set[str] = {"simulations.lab", TASKS[self.problem].__module__}
-        if "of" in self.data:
-            found.add(PROBLEMS[self.data["of"]].__module__)
-        return found | {type(self.made()).__module__}
+        return self._code()[0]
 
-    def _problem(self) -> Problem:
-        return TASKS[self.problem](**self.data)
+    def texts(self) -> set[str]:
+        """Modules that count as well, but not what they import."""
+        return self._code()[1]
+
+    def _code(self) -> tuple[set[str], set[str]]:
+        return lab_making.modules(self.problem, self.data, self.method, self.options)
 
     def made(self) -> Method:
         return METHODS[self.method](**self.options)
 
     def play(self) -> dict[str, Any]:
-        method = self.made()
-        curve = play(self._problem(), method, self.setting)
-        return {
-            "parameters": curve.parameters,
-            "points": [list(point) for point in curve.points],
-            "facts": _facts(method),
-        }
+        return lab_making.answered(self.problem, self.data, self.method, self.options, self.setting)
 
     def curve(self, told: Mapping[str, Any], name: str = "") -> Curve:
         """What `play` answered."""
@@ -210,18 +140,6 @@ class Run:
         return 1.0 + float(steps) * SECONDS.get(self.data.get("of", self.problem), 1e-4)
 
 
-def _facts(method: Method) -> dict[str, float]:
-    """What a method of ours has counted."""
-    match method:
-        case ControlledGossip():
-            half = method.ratios[len(method.ratios) // 2 :]
-            seen = {"ratio": float(np.nanmean(half)), "level": method.levels[-1]}
-            return {**asdict(method.tally), **seen}
-        case PairwiseGossip():
-            return asdict(method.tally)
-    return {}
-
-
 def link(megabits: float, milliseconds: float, parameters: int, as_parameters: float) -> Link:
     """A link of so many Mbit/s, as it is to a model of `as_parameters` parameters.
 
@@ -234,18 +152,29 @@ def link(megabits: float, milliseconds: float, parameters: int, as_parameters: f
 # -- answers -------------------------------------------------------------------------------------------------------
 
 
-def code_of(task: Task) -> str:
-    """Fingerprint of the code that the answer depends on.
+AT_START: Final = Reading()
+"""of the code as it was when this process began to ask for it, which is what it imported"""
+
+
+def code_of(task: Task, reading: Reading = AT_START) -> str:
+    """Fingerprint of all but the task that the answer depends on: the project's code, and versions.
 
     Of `gossipdp.protocol` only what is imported directly: the laboratory uses its constants, schedule and messages,
     and none of its state machines. The standard library's sources are what language models learn from.
     """
-    return f"{platform.python_version()} {fingerprint(task.modules(), shallow='gossipdp.protocol')}"
+    texts = task.texts() if isinstance(task, Run) else set()
+    code = reading.fingerprint(task.modules(), shallow="gossipdp.protocol", texts=texts)
+    return f"{platform.python_version()} {torch.__version__} {np.__version__} {code}"
+
+
+def key(task: Task) -> str:
+    """The same for the same task, from whatever arm."""
+    told = json.dumps(task.spec(), sort_keys=True, default=list)
+    return hashlib.sha256(told.encode()).hexdigest()[:24]
 
 
 def _place(folder: Path, task: Task) -> Path:
-    told = json.dumps(task.spec(), sort_keys=True, default=list)
-    return folder / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.json"
+    return folder / f"{key(task)}.json"
 
 
 def read(folder: Path, task: Task) -> Answer | None:
@@ -266,17 +195,24 @@ def keep(folder: Path, task: Task, answer: Answer) -> None:
     partial.replace(path)
 
 
-def answer(task: Task) -> Answer:
-    """Play it here and now, on one core."""
+def answer(task: Task, code: str) -> Answer:
+    """Play it here and now, on one core; `code` is what gives the answer."""
     torch.set_num_threads(1)
-    code = code_of(task)
     began = time.process_time()
     try:
-        told = task.play()
-    except (ArithmeticError, RuntimeError, ValueError) as error:
-        # A method that fell over is a result of its own, and no reason to lose the others.
-        return Answer({}, code, time.process_time() - began, f"{type(error).__name__}: {error}")
+        # There and back: what cannot be kept is an error of this run, and no reason to lose the others.
+        told = json.loads(json.dumps(task.play(), default=list))
+    except Exception as error:
+        return Answer({}, code, time.process_time() - began, _told(error))
     return Answer(told, code, time.process_time() - began)
+
+
+def _told(error: Exception) -> str:
+    """Type, message, and the innermost place in this project."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [f"{path.relative_to(ROOT)}:{line}" for path, line in frames if any(map(path.is_relative_to, CODE))]
+    message = " ".join(str(error).split())[:LONGEST]
+    return f"{type(error).__name__}: {message} ({ours[-1]})"
 
 
 def play_all(
@@ -293,19 +229,19 @@ def play_all(
     """
     places = [_place(folder, task) for task in tasks]
     answers: dict[Path, Answer] = {}
-    left: dict[Path, Task] = {}
+    left: dict[Path, tuple[Task, str]] = {}
     for place, task in zip(places, tasks, strict=True):
-        # Of all, and now: what is read of the code later may no longer be what was imported.
+        # Of all, here, and before anything is played: what is on disk later is not what was imported.
         kept, code = read(folder, task), code_of(task)
         if kept is not None and (any_code or kept.code == code):
             answers[place] = kept
         else:
-            left[place] = task
-    expected = sum(task.estimate() for task in left.values())
+            left[place] = task, code
+    expected = sum(task.estimate() for task, _ in left.values())
     say(f"{len(set(places))} runs, {len(answers)} of them kept; about {expected / 60.0:.0f} minutes of one core to go")
     began, expected_done = time.monotonic(), 0.0
     for count, (place, found) in enumerate(_played(left, jobs), 1):
-        answers[place], task = found, left[place]
+        answers[place], task = found, left[place][0]
         if not found.error:
             keep(folder, task, found)
         expected_done += task.estimate()
@@ -315,14 +251,14 @@ def play_all(
     return [answers[place] for place in places]
 
 
-def _played(left: Mapping[Path, Task], jobs: int) -> Iterator[tuple[Path, Answer]]:
+def _played(left: Mapping[Path, tuple[Task, str]], jobs: int) -> Iterator[tuple[Path, Answer]]:
     # The longest first: at the end no process waits long for the last.
-    ordered = sorted(left, key=lambda place: -left[place].estimate())
+    ordered = sorted(left, key=lambda place: -left[place][0].estimate())
     if jobs == 1 or len(left) < 2:
-        yield from ((place, answer(left[place])) for place in ordered)
+        yield from ((place, answer(*left[place])) for place in ordered)
         return
     with ProcessPoolExecutor(min(jobs, len(left)), mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(answer, left[place]): place for place in ordered}
+        waiting = {pool.submit(answer, *left[place]): place for place in ordered}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from simulations.lab_pictures import draw
 from simulations.lab_report import About, commit, machine, page
-from simulations.lab_runs import code_of, play_all
-from simulations.sources import ROOT
+from simulations.lab_runs import AT_START, Answer, Task, code_of, key, play_all
+from simulations.sources import ROOT, Reading
 from simulations.suites import (
     b1,
     b2,
@@ -47,10 +47,12 @@ SUITES: dict[str, Suite] = {
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 KEPT: Final = Path("runs/lab")
+EVERYTHING: Final = ("simulations.lab_making", "simulations.lab_consensus")
+"""modules that import all that can be played"""
 
 
 class SuiteError(ValueError):
-    """There is no such suite."""
+    """There is no such suite, or it is of other code than this process."""
 
 
 def tasks_of(arm: Arm, seeds: int) -> list[Arm]:
@@ -69,37 +71,44 @@ def lab(
     kept: Path = KEPT,
     out: Path | None = None,
 ) -> int:
-    """Play, tell, draw. 0 if every mark is met, 1 if not.
+    """Play, tell, draw. 0 if there was no run that failed and no mark that was missed, 1 otherwise.
 
     Args:
         any_code: take answers of other code than this as well; the page says how many.
         out: folder of the page; the checkout's results, or beside the answers if this is not a whole suite.
 
     Raises:
-        SuiteError: no such suite.
+        SuiteError: no such suite; or the code on disk is no longer what this process imported.
     """
     if name not in SUITES:
         raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
     suite = SUITES[name]
     folder = out or (RESULTS if size != "quick" else kept / "quick")
+    # All of it, before anything is played: in hours there may be other code on disk.
+    AT_START.fingerprint(EVERYTHING)
+    head = commit(ROOT)
     arms = [tasks_of(arm, seeds) for arm in suite.arms(size)]
-    tasks = [arm.task for several in arms for arm in several]
-    answers = iter(play_all(tasks, kept, jobs=jobs, any_code=any_code))
-    outcomes = [Outcome(several[0], [next(answers) for _ in several]) for several in arms]
+    tasks = {key(arm.task): arm.task for several in arms for arm in several}
+    codes = {place: code_of(task) for place, task in tasks.items()}
+    # Processes that play import what is on disk now.
+    if changed(tasks, codes):
+        raise SuiteError("the code has changed since this process began; start it anew")
+    answers = dict(zip(tasks, play_all(list(tasks.values()), kept, jobs=jobs, any_code=any_code), strict=True))
+    outcomes = [Outcome(several[0], [answers[key(arm.task)] for arm in several]) for several in arms]
     findings = suite.read(Results(outcomes))
     pictures = _draw(suite, findings, folder)
-    every = [(arm, answer) for several, outcome in zip(arms, outcomes, strict=True)
-             for arm, answer in zip(several, outcome.answers, strict=True)]  # fmt: skip
+    failed = _failed(arms, answers)
     about = About(
         command=command(name, seeds, size),
         seeds=seeds,
         scale=size,
-        commit=commit(ROOT),
+        commit=head,
         machine=machine(),
         runs=len(tasks),
-        hours=sum(answer.cpu for _, answer in every) / 3600.0,
-        older=sum(answer.code != code_of(arm.task) for arm, answer in every),
-        failed=[f"{arm.label}, {arm.task.name}: {answer.error}" for arm, answer in every if answer.error],
+        hours=sum(answer.cpu for answer in answers.values()) / 3600.0,
+        older=sum(answer.code != codes[place] for place, answer in answers.items()),
+        changed=changed(tasks, codes),
+        failed=failed,
     )
     text = page(suite, findings, about, pictures)
     path = folder / f"{name}.md"
@@ -107,8 +116,33 @@ def lab(
     path.write_text(text)
     for check in findings.checks:
         print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
-    print(f"{path}: {len(findings.checks)} marks, {sum(check.passed for check in findings.checks)} met")
-    return 0 if all(check.passed for check in findings.checks) else 1
+    met = sum(check.passed for check in findings.checks)
+    said = f"{len(findings.checks)} marks, {met} met" if findings.checks else "no marks"
+    print(f"{path}: {said}; {len(tasks)} runs, {len(failed)} failed")
+    return 0 if met == len(findings.checks) and not failed else 1
+
+
+def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
+    """Of how many tasks the code on disk is now another than this one."""
+    now = Reading()
+
+    def same(place: str) -> bool:
+        try:
+            return code_of(tasks[place], now) == codes[place]
+        except (OSError, SyntaxError, ModuleNotFoundError):
+            return False
+
+    return sum(not same(place) for place in tasks)
+
+
+def _failed(arms: Sequence[Sequence[Arm]], answers: Mapping[str, Answer]) -> list[str]:
+    """Runs that failed, each once, under the first arm that it is of."""
+    found: dict[str, str] = {}
+    for arm in (arm for several in arms for arm in several):
+        error = answers[key(arm.task)].error
+        if error:
+            found.setdefault(key(arm.task), f"{arm.label}, {arm.task.name}: {error}")
+    return list(found.values())
 
 
 def command(name: str, seeds: int, size: Scale) -> str:

@@ -8,32 +8,51 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ROOT", "fingerprint"]
+__all__ = ["ROOT", "Reading", "fingerprint"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-def fingerprint(modules: Iterable[str], *, shallow: str | None = None) -> str:
-    """Of these modules of the project and all that they import of it; comments and docstrings do not count.
+class Reading:
+    """The project's modules, each as it was on disk when it was first asked for."""
 
-    Args:
-        shallow: modules whose names begin so are looked at, but what they import is not.
-    """
-    done: set[str] = set()
-    todo = sorted(modules)
-    while todo:
-        name = todo.pop()
-        if name in done:
-            continue
-        done.add(name)
-        if shallow is None or not name.startswith(shallow):
-            todo.extend(_parsed(name)[1] - done)
-    told = "\n".join(f"{name} {_parsed(name)[0]}" for name in sorted(done))
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, frozenset[str]]] = {}
+
+    def fingerprint(self, modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
+        """Of these modules of the project and all that they import of it; comments and docstrings do not count.
+
+        Args:
+            shallow: modules whose names begin so are looked at, but what they import is not.
+            texts: modules that are looked at as well; what they import is not, if nothing else imports it.
+        """
+        done: set[str] = set()
+        todo = sorted(modules)
+        while todo:
+            name = todo.pop()
+            if name in done:
+                continue
+            done.add(name)
+            if shallow is None or not name.startswith(shallow):
+                todo.extend(self._parsed(name)[1] - done)
+        told = "\n".join(f"{name} {self._parsed(name)[0]}" for name in sorted(done.union(texts)))
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def _parsed(self, name: str) -> tuple[str, frozenset[str]]:
+        if name not in self._known:
+            self._known[name] = _parsed(name)
+        return self._known[name]
+
+
+_FIRST: Final = Reading()
+
+
+def fingerprint(modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
+    """Of modules as they were when this process first asked for them (see `Reading`)."""
+    return _FIRST.fingerprint(modules, shallow=shallow, texts=texts)
 
 
 def _path(name: str) -> Path | None:
@@ -41,7 +60,6 @@ def _path(name: str) -> Path | None:
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
-@cache
 def _parsed(name: str) -> tuple[str, frozenset[str]]:
     """Hash of a module's statements, and the modules of the project that it imports."""
     path = _path(name)

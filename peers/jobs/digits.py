@@ -4,8 +4,8 @@
     gossipdp join @invite -- python -m peers.jobs.digits --peers 2 --rank 1          # on the other: other images
     GOSSIPDP_OFF=1 python -m peers.jobs.digits                             # alone
 
-Settings, data, model, optimizer, loop, in this order; the smallest job there is, done in seconds. All that gossipdp
-needs of it is the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
+Settings, data (`images`), model, optimizer, loop, in this order; the smallest job there is, done in seconds. All that
+gossipdp needs of it is the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import gossipdp
+from peers.jobs.images import Images, load_images
 
 # -- settings --------------------------------------------------------------------------------------------------
 
@@ -47,24 +48,6 @@ def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 # -- data ------------------------------------------------------------------------------------------------------
-
-
-class Images(NamedTuple):
-    pixels: Tensor
-    """(n, 64), 0 to 1"""
-    labels: Tensor
-
-
-def load_images() -> tuple[Images, Images]:
-    """Training and test images: every fifth is a test image, on every host the same."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise SystemExit("digits: scikit-learn is missing; pip install 'gossipdp[demo]'") from None
-    pixels, labels = load_digits(return_X_y=True)
-    x, y = torch.from_numpy(pixels).float() / 16, torch.from_numpy(labels).long()
-    test = torch.arange(len(y)) % 5 == 0
-    return Images(x[~test], y[~test]), Images(x[test], y[test])
 
 
 def share(images: Images, rank: int, peers: int) -> Images:

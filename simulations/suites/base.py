@@ -1,14 +1,14 @@
 """What a suite is: arms, each played with every seed, and what is read off them: tables, marks, graphs.
 
-A suite holds no result and plays nothing. Everything here works on answers as `lab_runs` keeps them; a run that failed
-leaves its arm without a curve of that seed, an arm without any has NaN for all its figures, and no mark is met by NaN.
+A suite holds no result and plays nothing. Everything here works on answers as `lab_runs` keeps them; the figures of an
+arm of which a run failed are NaN, and no mark is met by NaN (`figures`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final, Literal, TypeAlias
 
@@ -16,12 +16,14 @@ import numpy as np
 
 from simulations.lab import Curve, Point, Setting
 from simulations.lab_runs import Answer, Run, Task
-from simulations.scenarios.base import Check
+from simulations.suites.figures import Check, Figure, Reported, check, mean, reported, told
 
 __all__ = [
     "FORMULA",
+    "LOSSES",
     "Arm",
     "Check",
+    "Figure",
     "Findings",
     "Graph",
     "Line",
@@ -34,6 +36,8 @@ __all__ = [
     "Ways",
     "against",
     "arms",
+    "best",
+    "both",
     "bytes_graph",
     "bytes_table",
     "check",
@@ -55,6 +59,17 @@ is dearer"""
 
 FORMULA: Final = ", by the formula"
 """ends the label of a line that goes on where measuring ends"""
+APART: Final = 1e-3
+"""share of the largest distance below which none is drawn: equal replicas are apart by what rounding leaves"""
+
+GENERAL: Final[Mapping[str, str]] = {
+    "defaults": "other settings, one at a time: of `pairwise` alpha and mu, kappa, bits, fragments, whom to meet, "
+    "early exchanges, gamma and clipping, of `epidemic` k, alpha, beta and other compressors; learning rates, H, "
+    "Muon: [defaults](defaults.md)",
+    "trials": "what the product does not have (a rotation before the codec, outliers sent exactly, averaged momentum, "
+    "groups of 4 and 8): [trials](trials.md)",
+}
+"""what was tried of our methods, by the page it is on"""
 
 
 @dataclass(frozen=True)
@@ -101,14 +116,6 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """A figure that has no mark, and so is neither met nor missed."""
-
-    name: str
-    measured: str
-
-
-@dataclass(frozen=True)
 class Findings:
     tables: Sequence[Table] = ()
     checks: Sequence[Check] = ()
@@ -126,9 +133,19 @@ class Outcome:
 
     @property
     def curves(self) -> list[Curve]:
+        """Of the seeds that did not fail."""
+        return [curve for curve in self._curves if curve is not None]
+
+    @property
+    def _curves(self) -> list[Curve | None]:
         task = self.arm.task
         assert isinstance(task, Run)
-        return [task.curve(answer.told, self.arm.label) for answer in self.answers if not answer.error]
+        return [None if answer.error else task.curve(answer.told, self.arm.label) for answer in self.answers]
+
+    @property
+    def failed(self) -> int:
+        """Seeds."""
+        return sum(bool(answer.error) for answer in self.answers)
 
     @property
     def setting(self) -> Setting:
@@ -137,37 +154,50 @@ class Outcome:
         return task.setting
 
     def each(self, of: Callable[[Curve], float]) -> list[float]:
-        return [of(curve) for curve in self.curves]
+        """One a seed, NaN of those that failed; nothing if all of them did."""
+        return [math.nan if curve is None else of(curve) for curve in self._curves] if self.curves else []
 
     def last(self, of: Callable[[Point], float]) -> list[float]:
         return self.each(lambda curve: of(curve.last))
 
     @property
     def losses(self) -> list[float]:
+        """Of the method's model: mostly the mean of the replicas, which nobody holds."""
         return self.last(lambda point: point.loss)
 
     @property
-    def loss(self) -> float:
-        """Mean of the seeds."""
+    def replica_losses(self) -> list[float]:
+        """Of single replicas."""
+        return self.last(lambda point: point.replica_loss)
+
+    @property
+    def loss(self) -> Figure:
         return mean(self.losses)
 
     @property
-    def bytes(self) -> float:
+    def replica_loss(self) -> Figure:
+        return mean(self.replica_losses)
+
+    @property
+    def bytes(self) -> Figure:
         """Received for each parameter."""
         return mean(self.last(lambda point: point.bytes))
 
     @property
-    def accuracy(self) -> float:
+    def accuracy(self) -> Figure:
         return mean(self.last(lambda point: point.accuracy))
 
     @property
-    def gap(self) -> float:
-        """How much worse single replicas are than the model, mean of the seeds."""
+    def gap(self) -> Figure:
+        """How much worse single replicas are than the model."""
         return mean(self.last(lambda point: point.replica_loss - point.loss))
 
-    def fact(self, name: str) -> float:
-        """Of what the method counted, mean of the seeds."""
-        return mean([answer.told["facts"].get(name, math.nan) for answer in self.answers if not answer.error])
+    def fact(self, name: str) -> Figure:
+        """Of what the method counted."""
+        if self.failed == len(self.answers):
+            return mean([])
+        facts = [{} if answer.error else answer.told["facts"] for answer in self.answers]
+        return mean([known.get(name, math.nan) for known in facts])
 
 
 class Results:
@@ -196,8 +226,18 @@ class Suite:
     """what is played, and where it is smaller than what was designed"""
     arms: Callable[[Scale], Sequence[Arm]]
     read: Callable[[Results], Findings]
-    untried: Sequence[str] = field(default=())
-    """what might have been tried and was not"""
+    tried: str | Sequence[str | tuple[str, str]] = ()
+    """what was tried where a mark is missed, and on which page: for every mark, or for those whose names hold the first
+    of a pair; for marks in nats of which nothing is said here it is what `GENERAL` says"""
+
+    def attempts(self, mark: str) -> list[str]:
+        """What was tried to meet it."""
+        said = (self.tried,) if isinstance(self.tried, str) else self.tried
+        pairs = [("", one) if isinstance(one, str) else one for one in said]
+        found = [line for part, line in pairs if part in mark]
+        if not found and "nats" in mark:
+            found = [line for page, line in GENERAL.items() if page != self.name]
+        return found
 
 
 # -- arms ----------------------------------------------------------------------------------------------------------
@@ -238,34 +278,27 @@ def sized(setting: Setting, scale: Scale) -> Setting:
 # -- figures -------------------------------------------------------------------------------------------------------
 
 
-def mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else math.nan
+LOSSES: Final = ("loss", "single replicas")
+"""columns of `both`"""
 
 
-def told(values: Sequence[float], digits: int = 3) -> str:
-    """Mean, and from where to where the seeds went."""
-    if not values:
-        return "failed"
-    if any(map(math.isnan, values)):
-        return _number(math.nan, digits)
-    if max(values) == min(values):
-        return _number(values[0], digits)
-    return f"{_number(fmean(values), digits)} ({_number(min(values), digits)} to {_number(max(values), digits)})"
+def both(outcome: Outcome) -> tuple[str, str]:
+    """Loss of the model and of single replicas: who leaves replicas further apart may have the better mean of them."""
+    return told(outcome.losses), told(outcome.replica_losses)
 
 
-def _number(value: float, digits: int) -> str:
-    if not math.isfinite(value):
-        return {math.inf: "never", -math.inf: "-inf"}.get(value, "-")
-    return f"{value:,.{digits}f}" if abs(value) < 10_000 else f"{value:,.0f}"
+def best(
+    outcomes: Mapping[str, Outcome],
+    labels: Iterable[str] | None = None,
+    of: Callable[[Outcome], float] = lambda outcome: outcome.loss,
+) -> str:
+    """Label of the least; what is NaN, as with a seed that failed, is so only if all are."""
 
+    def height(label: str) -> tuple[bool, float]:
+        value = of(outcomes[label])
+        return math.isnan(value), value
 
-def check(name: str, must: str, measured: float, passed: bool, unit: str = "", digits: int = 3) -> Check:
-    """A mark; one that was not measured is not met."""
-    return Check(name, must, f"{_number(measured, digits)}{unit}", bool(passed) and not math.isnan(measured))
-
-
-def reported(name: str, measured: float, unit: str = "", digits: int = 3) -> Reported:
-    return Reported(name, f"{_number(measured, digits)}{unit}")
+    return min(outcomes if labels is None else labels, key=height)
 
 
 def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:
@@ -280,12 +313,11 @@ def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:
 
 
 def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") -> Table:
-    columns = ("method", "loss", "single replicas", "bytes a parameter", "simulated s", "steps", "consensus distance")
+    columns = ("method", *LOSSES, "bytes a parameter", "simulated s", "steps", "consensus distance")
     rows = [
         (
             label,
-            told(outcome.losses),
-            told(outcome.last(lambda point: point.replica_loss)),
+            *both(outcome),
             told(outcome.last(lambda point: point.bytes), 1),
             told(outcome.last(lambda point: point.seconds), 0),
             told(outcome.last(lambda point: point.steps), 0),
@@ -296,20 +328,26 @@ def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") ->
     return Table(title, columns, rows, note)
 
 
-def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float]) -> Table:
-    """Loss by the time so many bytes a parameter have come, between points by a line; nothing past a run's own end."""
+def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, replicas: bool = False) -> Table:
+    """Loss by the time so many bytes a parameter have come, between points by a line; nothing past a run's own end.
+
+    Args:
+        replicas: of single ones, not of the model.
+    """
 
     def at(curve: Curve, budget: float) -> float:
         spent = [point.bytes for point in curve.points]
-        found = np.interp(budget, spent, [point.loss for point in curve.points])
-        return float(found) if spent[0] <= budget <= spent[-1] else math.nan
+        losses = [point.replica_loss if replicas else point.loss for point in curve.points]
+        return float(np.interp(budget, spent, losses)) if spent[0] <= budget <= spent[-1] else math.nan
 
-    rows = [
-        (label, *(told([at(curve, budget) for curve in outcome.curves]) for budget in budgets))
-        for label, outcome in outcomes.items()
-    ]
+    def cell(outcome: Outcome, budget: float) -> str:
+        # A seed that was not so dear has not failed.
+        within = not any(math.isnan(at(curve, budget)) for curve in outcome.curves)
+        return told(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
+
+    rows = [(label, *(cell(outcome, budget) for budget in budgets)) for label, outcome in outcomes.items()]
     return Table(
-        "Loss at equal bytes",
+        f"Loss{' of single replicas' if replicas else ''} at equal bytes",
         ("method", *(f"{budget:g} B a parameter" for budget in budgets)),
         rows,
         "On the way, at learning rates that have not fallen yet: a run that were to end there would do better. What a "
@@ -356,13 +394,27 @@ def seconds_graph(
 
 
 def distance_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:
-    title, across, up = "How far replicas are apart", "rounds", "consensus distance"
-    return graph("distance", title, across, up, panels, lambda p: float(p.round), lambda p: p.distance, log_y=True)
+    title = f"How far replicas are apart (less than {APART:g} of the largest is not drawn)"
+    across, up = "rounds", "consensus distance"
+    drawn = graph("distance", title, across, up, panels, lambda p: float(p.round), lambda p: p.distance, log_y=True)
+    return replace(drawn, panels={panel: _above(APART, lines) for panel, lines in drawn.panels.items()})
+
+
+def _above(share: float, lines: Mapping[str, Line]) -> dict[str, Line]:
+    """What of the lines is so much of the highest; one all of which is lower is left out."""
+    least = share * max((y for line in lines.values() for y in line.y if math.isfinite(y)), default=0.0)
+    found: dict[str, Line] = {}
+    for label, line in lines.items():
+        kept = [place for place, y in enumerate(line.y) if y >= least]
+        if kept:
+            x, y, low, high = ([side[place] for place in kept] for side in (line.x, line.y, line.low, line.high))
+            found[label] = replace(line, x=x, y=y, low=[max(one, least) for one in low], high=high)
+    return found
 
 
 def against(outcomes: Mapping[float, Outcome], of: Callable[[Point], float]) -> Line:
-    """A figure at the end of the run, over whatever the keys are."""
-    found = {x: outcome.last(of) for x, outcome in outcomes.items() if outcome.curves}
+    """A figure at the end of the run, over whatever the keys are; of the seeds that did not fail."""
+    found = {x: [of(curve.last) for curve in outcome.curves] for x, outcome in outcomes.items() if outcome.curves}
     return Line(
         list(found),
         [fmean(values) for values in found.values()],

@@ -39,7 +39,7 @@ LEFT: Final = 0.01
 LEARNING: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8}),
+    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
 }
 FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
 """everybody applies what everybody sends: the square of N here, in one process"""

@@ -160,6 +160,28 @@ def test_diloco_is_nesterov_in_his_own_form_on_the_mean_of_the_replicas():
         before = y
 
 
+@pytest.mark.parametrize("kind", [DiLoCo, FourBitDiLoCo, OverlappedDiLoCo, OverlappedFourBitDiLoCo])
+def test_first_outer_step_may_be_plain_and_momentum_begins_with_the_second(kind):
+    """theta <- theta - Delta; the next one is the first of plain DiLoCo, from there."""
+    setting = replace(ADAM, rounds=1)
+    method, lab = kind(plain_first=True), Lab(MLP, setting)
+    method.begin(lab)
+    theta, alone = method.anchor, Lab(MLP, setting)
+    alone.train(setting.every)
+    method.round(lab)
+    delta = kind().reduce(Lab(MLP, setting), theta - alone.x)
+    assert same(method.anchor, theta - delta) and not method.v.any()
+    theta = method.anchor
+    method.round(lab)
+    assert same(method.anchor, theta - method.alpha * (1.0 + method.mu) * method.v) and method.v.any()
+
+
+def test_first_step_is_not_plain_unless_that_is_asked_for():
+    method = DiLoCo()
+    ran(method, replace(SGD, rounds=1))
+    assert method.v.any()
+
+
 @pytest.mark.parametrize(("late", "waits"), [(OverlappedDiLoCo, DiLoCo), (OverlappedFourBitDiLoCo, FourBitDiLoCo)])
 def test_overlapped_diloco_is_diloco_where_links_take_no_time(late, waits):
     method, other = late(mu=0.6), waits(mu=0.6)
@@ -222,6 +244,14 @@ def test_d_psgd_on_the_complete_graph_averages_all_and_adds_the_steps():
     before = ran(LocalOnly(), replace(SGD, rounds=0), apart=1.0)
     after = ran(DPsgd(complete, "complete"), replace(SGD, every=1, rounds=1), apart=1.0)
     assert same(after.x, before.mean - SGD.lr * before.gradients())
+
+
+def test_d_psgd_with_local_steps_mixes_what_they_have_led_to():
+    """x_i <- inner^H(x_i), then W x (Koloskova et al. 2020): all replicas are the mean of what all came to."""
+    setting = replace(SGD, rounds=1, decay=False)
+    alone, lab = Lab(LINE, setting), ran(DPsgd(complete, "complete", local=True), setting)
+    alone.train(setting.every)
+    assert same(lab.x, alone.mean.expand(4, -1)) and lab.distance() < 1e-6
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])

@@ -10,17 +10,21 @@ import pytest
 import torch
 
 from gossipdp.codecs import COMPRESSORS
+from simulations import lab_conditions
 from simulations.attacks import ATTACKS
 from simulations.baselines_sync import SparseLoCo
 from simulations.lab import Lab, Link, Setting, play
 from simulations.lab_attacked import AttackedPairwise, RobustEpochs
-from simulations.lab_conditions import ChurningPairwise, FlippedLabels, Started
+from simulations.lab_conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
+from simulations.lab_conditions import _Leave as Leave
 from simulations.lab_epidemic import HEADERS, EpidemicGossip
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import DigitsMlp
 
 SETTING = Setting(peers=8, every=4, rounds=6, lr=3e-3, evaluate_every=6)
 DIGITS = DigitsMlp(hidden=32)
+CHUNKS = DigitsMlp(hidden=256)
+"""a model of three chunks"""
 AT_ONCE = PairwiseOptions(landing="at once")
 
 
@@ -56,6 +60,20 @@ def test_epidemic_lands_late_on_slow_links_and_never_waits():
     assert (late.model(other) - quick.model(lab)).norm() > 0.0
     moved = (quick.model(lab) - DIGITS.start(0)).norm()
     assert (late.model(other) - quick.model(lab)).norm() < moved
+
+
+def test_epidemic_is_judged_with_all_that_was_published_though_it_has_not_arrived():
+    """Its model is what the anchors come to once nothing is on its way; their mean now lacks some of it."""
+    messages = 7 * (COMPRESSORS["topk128"].most_bytes(DIGITS.parameters) + HEADERS)
+    method = EpidemicGossip()
+    lab = ran(method, replace(SETTING, link=Link(bandwidth=messages / 6.0)))
+    told, now = method.model(lab), torch.from_numpy(np.mean([one.ledger.a for one in method.spreaders], 0))
+    assert len(method._coming) > 8 and torch.equal(method.model(lab), told)
+    lab.seconds = math.inf
+    method._arrive(lab)
+    for spreader in method.spreaders:
+        torch.testing.assert_close(torch.from_numpy(spreader.ledger.a), told, atol=1e-6, rtol=0)
+    assert (told - now).norm() > 0.1 * (told - DIGITS.start(0)).norm() / SETTING.rounds
 
 
 def test_epidemic_warm_starts_as_the_daemon_does_and_alpha_is_not_for_that():
@@ -94,13 +112,58 @@ def test_messages_weigh_as_many_steps_as_are_in_them():
 
 def test_churn_replaces_peers_by_copies_and_the_run_goes_on():
     setting = replace(SETTING, rounds=12, evaluate_every=12, link=Link(bandwidth=2e4))
-    calm = play(DIGITS, PairwiseGossip(), setting)
+    calm = play(CHUNKS, PairwiseGossip(), setting)
     method = ChurningPairwise(every=2, share=0.25)
-    curve = play(DIGITS, method, setting)
+    curve = play(CHUNKS, method, setting)
     assert curve.last.loss < curve.points[0].loss - 0.2
     assert abs(curve.last.loss - calm.last.loss) < 0.3
     assert method.tally.cut > 0
-    assert play(DIGITS, ChurningPairwise(every=2, share=0.25), setting) == curve
+    assert play(CHUNKS, ChurningPairwise(every=2, share=0.25), setting) == curve
+
+
+def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle_of_it(monkeypatch):
+    seen = []
+
+    class Watched(ChurningPairwise):
+        def _replace(self, lab, peer, source):
+            seen.append((peer, lab.seconds))
+            super()._replace(lab, peer, source)
+
+        def _land(self, lab, meeting):
+            for peer in set(meeting.pair) & set(self._leaving):
+                crashes = self._leaving[peer].after < 1.0
+                assert meeting.mixed < 3 if crashes else meeting.mixed == 3
+                chunks.append(meeting.mixed)
+            super()._land(lab, meeting)
+
+    chunks = []
+    # An exchange of three chunks lasts some two of four seconds; who goes is in one, and in no other after it.
+    monkeypatch.setattr(lab_conditions, "_going", lambda lab, share, number: [Leave(1, 5, 0.1), Leave(2, 4, 0.1)])
+    method = Watched(PairwiseOptions(early=0.0), every=3)
+    lab = Lab(CHUNKS, replace(SETTING, link=Link(bandwidth=8e3)))
+    method.begin(lab)
+    for number in range(1, 5):
+        method.round(lab)
+        if number == 3:
+            assert sorted(peer for peer, _ in seen) == [1, 2] and not method._leaving
+            assert all(8.0 < seconds < 12.0 for _, seconds in seen), "in the middle of the round"
+    assert sorted(chunks) == [1, 3] and method.tally.cut == 1
+
+
+def test_the_same_peers_go_and_are_copied_whatever_the_method():
+    drawn = []
+    for method in (ChurningPairwise(every=2), ChurningPairwise(AT_ONCE, every=2), ChurningEpidemic(every=2)):
+        gone = []
+
+        class Watched(type(method)):
+            def _replace(self, lab, peer, source, gone=gone):
+                gone.append((peer, source))
+                super()._replace(lab, peer, source)
+
+        method.__class__ = Watched
+        ran(method, replace(SETTING, failing=0.2))
+        drawn.append(gone)
+    assert drawn[0] == drawn[1] == drawn[2] and len(drawn[0]) == 3
 
 
 def test_who_comes_holds_a_peers_anchor_and_nothing_else():
@@ -109,11 +172,29 @@ def test_who_comes_holds_a_peers_anchor_and_nothing_else():
     method.begin(lab)
     for _ in range(2):
         PairwiseGossip.round(method, lab)
-    method._replace(lab, 3, 5, crashed=False)
+    before = lab.received.copy()
+    method._replace(lab, 3, 5)
     one, other = method.replicas[3], method.replicas[5]
     assert (one.ledger.a == other.ledger.a).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
     assert not one.ledger.v.any() and not lab.inner.m[3].any() and lab.inner.m[5].any()
     assert all(3 not in meeting.pair for meeting in method._under_way)
+    assert (lab.received - before)[3] == 2.0 * DIGITS.parameters
+
+
+@pytest.mark.parametrize("made", [lambda **options: ChurningPairwise(PairwiseOptions(**options)), ChurningEpidemic])
+def test_who_comes_may_have_the_moments_of_whom_it_copies(made):
+    cost = {}
+    for moments in (False, True):
+        lab, method = Lab(DIGITS, SETTING), made(moments=moments)
+        method.begin(lab)
+        method.round(lab)
+        lab.inner.counts[5] = 99.0
+        before = lab.received[3]
+        method._replace(lab, 3, 5)
+        cost[moments] = lab.received[3] - before
+        assert torch.equal(lab.inner.m[3], lab.inner.m[5]) == torch.equal(lab.inner.v[3], lab.inner.v[5]) == moments
+        assert lab.inner.m[5].any() and float(lab.inner.counts[3]) == (99.0 if moments else 0.0)
+    assert cost[True] - cost[False] == 2.0 * DIGITS.parameters
 
 
 # -- starts and labels ---------------------------------------------------------------------------------------------

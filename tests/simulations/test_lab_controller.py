@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from gossipdp.protocol.controller import LOWEST
@@ -48,6 +50,23 @@ def test_rounds_grow_longer_where_replicas_walk_the_same_way_and_no_step_is_lost
     assert off.ratios[-1] < 0.5 and on.levels[-1] == LOWEST
     assert after.last.bytes < 0.85 * before.last.bytes
     assert 0 <= before.last.steps - after.last.steps < 2 * 10, "what is left over is less than a round"
+
+
+def test_round_after_a_change_of_h_is_encoded_finer(monkeypatch):
+    """As that after a warm start: a round moves by another measure than was predicted from."""
+    told = []
+    play_ = ControlledGossip._play
+
+    def watched(self, lab, every, *rest, **named):
+        play_(self, lab, every, *rest, **named)
+        told.append((every, self._codec))
+
+    monkeypatch.setattr(ControlledGossip, "_play", watched)
+    method = ControlledGossip(PairwiseOptions(momentum=0.0, early=0.0))
+    play(Quadratic(size=300, curvature=0.01, noise=0.01), method, setting(every=10, rounds=40))
+    fine = [codec == "modulo8" for _, codec in told]
+    changed = [True, *(one[0] != other[0] for one, other in itertools.pairwise(told))]
+    assert fine == changed and 1 < sum(changed) < len(changed)
 
 
 def test_exchanges_of_fragments_are_refused():

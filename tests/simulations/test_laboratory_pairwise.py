@@ -289,6 +289,11 @@ def test_warm_start_of_its_own_makes_short_rounds_without_momentum():
     assert lab.steps.tolist() == [32] * 4
 
 
+def test_warm_start_of_its_own_may_be_of_one_exchange_in_each_of_its_rounds():
+    _, method = started(options={"warmup_steps": 12, "warmup_exchanges": 1}, every=20)
+    assert method.tally.exchanges == 3 * 2
+
+
 # -- bytes ---------------------------------------------------------------------------------------------------------
 
 

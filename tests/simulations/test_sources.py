@@ -3,7 +3,7 @@
 import pytest
 
 from simulations import sources
-from simulations.sources import fingerprint
+from simulations.sources import Reading
 
 
 @pytest.fixture
@@ -16,12 +16,10 @@ def project(tmp_path, monkeypatch):
     (folder / "two.py").write_text("def f():\n    return 1\n")
     (folder / "far.py").write_text("x = 1\n")
 
-    def fresh():
-        sources._parsed.cache_clear()
-        return fingerprint({"simulations.one"})
+    def fresh(modules=("simulations.one",), **options):
+        return Reading().fingerprint(modules, **options)
 
-    yield folder, fresh
-    sources._parsed.cache_clear()
+    return folder, fresh
 
 
 @pytest.mark.parametrize(
@@ -50,17 +48,35 @@ def test_code_that_is_run_changes_the_fingerprint(project, name):
 
 
 def test_what_shallow_modules_import_is_left_out(project):
-    folder, _ = project
-    before = fingerprint({"simulations.one"}, shallow="simulations")
+    folder, fresh = project
+    before = fresh(shallow="simulations")
     (folder / "two.py").write_text("x = 3\n")
-    sources._parsed.cache_clear()
-    assert fingerprint({"simulations.one"}, shallow="simulations") == before
+    assert fresh(shallow="simulations") == before
+
+
+def test_of_texts_only_what_nothing_else_imports_is_left_out(project):
+    folder, fresh = project
+    alone, besides = fresh((), texts=["simulations.one"]), fresh(["simulations.far"], texts=["simulations.one"])
+    both = fresh(["simulations.one"], texts=["simulations.one"])
+    (folder / "two.py").write_text("x = 3\n")
+    assert fresh((), texts=["simulations.one"]) == alone != fresh((), texts=["simulations.far"])
+    assert fresh(["simulations.far"], texts=["simulations.one"]) == besides
+    assert fresh(["simulations.one"], texts=["simulations.one"]) != both
+    (folder / "one.py").write_text("x = 3\n")
+    assert fresh((), texts=["simulations.one"]) != alone
+
+
+def test_one_reading_stays_with_what_it_read_first(project):
+    folder, fresh = project
+    reading = Reading()
+    before = reading.fingerprint({"simulations.one"})
+    (folder / "two.py").write_text("x = 3\n")
+    assert reading.fingerprint({"simulations.one"}) == before != fresh()
 
 
 def test_seeds_depend_on_the_protocol_and_not_on_the_laboratory(monkeypatch):
     read = []
     monkeypatch.setattr(sources, "_path", lambda name, path=sources._path: read.append(name) or path(name))
-    sources._parsed.cache_clear()
-    fingerprint({"simulations.cluster"})
+    Reading().fingerprint({"simulations.cluster"})
     assert {"gossipdp.protocol.peer", "gossipdp.protocol.membership", "simulations.nemesis"} <= set(read)
     assert not any(name.startswith("simulations.lab") for name in read)

@@ -1,0 +1,175 @@
+"""Figures of suites: means over the seeds, each of which is known; how they are told, and what marks they meet.
+
+    >>> ours, theirs = Figure([1.9, 1.8]), Figure([1.7, 1.7])
+    >>> told(ours - theirs, 2)
+    '0.15 (0.10 to 0.20; 2 seeds)'
+
+What is computed of figures is computed seed by seed, so that a difference has a spread of its own. A seed that failed
+is NaN, so is every mean in which it stands, and no mark is met by NaN. No run and no arm is known here.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
+
+from simulations.scenarios.base import Check
+
+__all__ = ["Check", "Figure", "Reported", "check", "mean", "reported", "told"]
+
+FEW: Final = 3
+"""seeds; of fewer, it is said how many"""
+COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A figure that has no mark, and so is neither met nor missed."""
+
+    name: str
+    measured: str
+
+
+class Figure(float):
+    """Mean of what the seeds from 0 on gave; NaN if one of them failed, or none is there.
+
+    Of two figures those seeds count that both have.
+    """
+
+    each: tuple[float, ...]
+
+    def __new__(cls, each: Iterable[float]) -> Figure:
+        values = tuple(map(float, each))
+        # No fmean: it raises where infinities are of both signs.
+        made = super().__new__(cls, sum(values) / len(values) if values else math.nan)
+        made.each = values
+        return made
+
+    def _with(self, other: float, of: Callable[[float, float], float]) -> Figure:
+        others = other.each if isinstance(other, Figure) else repeat(float(other))
+        return Figure(of(a, b) for a, b in zip(self.each, others, strict=False))
+
+    def __add__(self, other: float, /) -> Figure:
+        return self._with(other, lambda a, b: a + b)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: float, /) -> Figure:
+        return self._with(other, lambda a, b: a - b)
+
+    def __rsub__(self, other: float, /) -> Figure:
+        return self._with(other, lambda a, b: b - a)
+
+    def __mul__(self, other: float, /) -> Figure:
+        return self._with(other, lambda a, b: a * b)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float, /) -> Figure:
+        return self._with(other, _quotient)
+
+    def __rtruediv__(self, other: float, /) -> Figure:
+        return self._with(other, lambda a, b: _quotient(b, a))
+
+    def __neg__(self) -> Figure:
+        return Figure(-value for value in self.each)
+
+    def __abs__(self) -> Figure:
+        return Figure(map(abs, self.each))
+
+
+def _quotient(a: float, b: float) -> float:
+    return a / b if b else math.nan
+
+
+def mean(values: Sequence[float]) -> Figure:
+    """Of the seeds' figures; of figures of several seeds their mean, seed by seed."""
+    total: float = sum(values)
+    return total / len(values) if isinstance(total, Figure) else Figure(values)
+
+
+def told(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:
+    """Mean of the seeds, from where to where they went, of how many if they are few, and how many of them failed.
+
+    A number that is no figure of seeds is told alone.
+    """
+    if not isinstance(values, Sequence):
+        each = values.each if isinstance(values, Figure) else None
+    elif len(values) == 1 and isinstance(values[0], Figure):
+        each = values[0].each
+    else:
+        each = tuple(values)
+    if each is None:
+        assert not isinstance(values, Sequence)
+        return _number(values, digits) + unit
+    if not each:
+        return "failed"
+    good = [value for value in each if not math.isnan(value)]
+    if not good:
+        return _number(math.nan, digits)
+    spread = [f"{_number(min(good), digits)} to {_number(max(good), digits)}"] if max(good) != min(good) else []
+    if len(each) < FEW:
+        spread.append("1 seed" if len(each) == 1 else f"{len(each)} seeds")
+    if len(good) < len(each):
+        spread.append(f"{len(each) - len(good)} of {len(each)} seeds failed")
+    return f"{_number(Figure(good), digits)}{unit}" + (f" ({'; '.join(spread)})" if spread else "")
+
+
+def _number(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return {math.inf: "never", -math.inf: "-inf"}.get(value, "-")
+    return f"{value:,.{digits}f}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def check(
+    name: str,
+    must: str,
+    measured: float | Sequence[float],
+    passed: bool | None = None,
+    unit: str = "",
+    digits: int = 3,
+    *,
+    replicas: float | Sequence[float] | None = None,
+) -> Check:
+    """A mark; one that was not measured with every seed is not met.
+
+    Args:
+        must: "<= 0.05": what the mean has to be, if `passed` is not given.
+        measured: a figure, or one number a seed.
+        replicas: the same of single replicas, told beside it.
+    """
+    value = mean(measured) if isinstance(measured, Sequence) else measured
+    met = _meets(must, value) if passed is None else bool(passed)
+    return Check(name, must, _beside(value, replicas, digits, unit), met and not math.isnan(value))
+
+
+def _meets(must: str, value: float) -> bool:
+    sign, _, limit = must.partition(" ")
+    if sign not in COMPARED:
+        raise ValueError(f"a mark is one of {', '.join(COMPARED)} and a number, not {must!r}")
+    return COMPARED[sign](value, float(limit))
+
+
+def reported(
+    name: str,
+    measured: float | Sequence[float],
+    unit: str = "",
+    digits: int = 3,
+    *,
+    replicas: float | Sequence[float] | None = None,
+) -> Reported:
+    return Reported(name, _beside(measured, replicas, digits, unit))
+
+
+def _beside(measured: float | Sequence[float], replicas: float | Sequence[float] | None, digits: int, unit: str) -> str:
+    alone = "" if replicas is None else f"; single replicas {told(replicas, digits, unit)}"
+    return told(measured, digits, unit) + alone
