@@ -128,6 +128,7 @@ def test_killed_at_a_point__others_go_on_and_it_comes_back(
         kill_and_bring_back(four, host, victim, point, record_property)
 
 
+@pytest.mark.long
 def test_killed_with_the_11M_model__many_chunks_under_credit(
     network: Callable[..., Network], record_property: Record
 ) -> None:

@@ -57,7 +57,7 @@ def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible(
     assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("ended", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_whose_training_ends_or_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int, ended: bool) -> None:
     cluster = Drifting(peers, peers)
