@@ -31,7 +31,7 @@ from simulations.suites.base import (
     told,
 )
 
-__all__ = ["SUITE"]
+__all__ = ["ALIKE", "SUITE"]
 
 PEERS: Final = 8
 SPEEDS: Final = (1.0, 2.0, 4.0)

@@ -10,6 +10,7 @@ from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp
 from simulations.lab_runs import Run, link
 from simulations.suites.b1 import EPIDEMIC, MLP, WIDER, diloco
+from simulations.suites.b4 import ALIKE
 from simulations.suites.base import (
     Arm,
     Findings,
@@ -50,12 +51,7 @@ WAYS: Final[Clocked] = {
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),
     "epidemic k=256": ("epidemic", WIDER, 20),
     "DDP": ("ddp", {}, 20),
-    "DiLoCo fp32, H 20": ("diloco", {}, 20),
-    "DiLoCo fp32, H 80": ("diloco", {}, 80),
-    "DiLoCo fp32, H 320": ("diloco", {}, 320),
-    "DiLoCo 4-bit, H 20": ("diloco-4bit", {}, 20),
-    "DiLoCo 4-bit, H 80": ("diloco-4bit", {}, 80),
-    "DiLoCo 4-bit, overlapped, H 20": ("diloco-4bit-overlapped", {}, 20),
+    **ALIKE,
     "DiLoCo fp32, overlapped, H 80": ("diloco-overlapped", {}, 80),
 }
 PACED: Final[Clocked] = {
