@@ -229,6 +229,10 @@ codecs the finer is used, and a fast host takes more steps a round."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same with epidemic, beside the outer lr."""
 
+OTHERS: Final = frozenset(
+    f"GOSSIPDP_{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
+)
+"""variables that are no key of the configuration"""
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
 """Kubernetes puts such variables into every container for a service named, say, gossipdp-metrics."""
 
@@ -252,7 +256,7 @@ def load(
     Args:
         text: the TOML file's text.
         file: its name, for errors.
-        environment: variables; those that do not name a section are ignored, but for GOSSIPDP_PRESET.
+        environment: variables; of GOSSIPDP_ ones every name that is neither a key's nor in OTHERS is an error.
         flags: "section.key" (or "preset") -> text.
         presets: name -> TOML text.
 
@@ -340,11 +344,10 @@ def _from_file(
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
     names = {"GOSSIPDP_" + key.replace(".", "_").upper(): key for key in RULES}
     for variable in sorted(environment):
-        section = variable.removeprefix("GOSSIPDP_").partition("_")[0].lower()
-        if not variable.startswith("GOSSIPDP_") or section not in SECTIONS or _SERVICE_LINK.search(variable):
+        if not variable.startswith("GOSSIPDP_") or variable in OTHERS or _SERVICE_LINK.search(variable):
             continue
         if variable not in names:
-            raise _unknown("variable", variable, names, "environment")
+            raise _unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
         key = names[variable]
         yield key, RULES[key].from_text(environment[variable]), f"environment {variable}"
 

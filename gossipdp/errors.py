@@ -10,6 +10,8 @@
     ├── LocalProtocolError     this process called the protocol out of order: a bug here
     └── RemoteProtocolError    a peer sent what the protocol does not allow: a fact, never a crash
 
+A port that is taken (GD-104) is an UnreachableError too: it may pass, as others do.
+
 An error says four things: a code, the cause in one sentence, what was seen, and what to do. Nothing here may
 import anything of gossipdp, print, or log.
 """

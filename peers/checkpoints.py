@@ -1,4 +1,7 @@
-"""`gossipdp checkpoint`: look at, verify and export what this peer saved. Needs no daemon, and disturbs none."""
+"""`gossipdp checkpoint`: look at, verify and export what this peer saved; have it save.
+
+All but `save` need no daemon, and disturb none.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,23 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     for row in rows:
         if row["pinned"] is not None:
             click.echo(f"{row['name']} is pinned: {tables.printable(row['pinned']) or 'its reason is lost'}")
+
+
+@checkpoint.command("save")
+@home_option
+@click.pass_context
+def checkpoint_save(ctx: click.Context) -> None:
+    """Have the running peer write a checkpoint.
+
+    Exit with 8 if it has no model yet, or is writing one already.
+    """
+    from gossipdp.errors import DataError
+    from peers.control import ask
+
+    if not ask(find_home(ctx), "checkpoint").get("started"):
+        seen = "there is no whole model yet, or the checkpoint before is still being written"
+        raise DataError("GD-602", "no checkpoint is begun now", seen=seen, do="see `gossipdp status`, and try again")
+    click.echo("begun: `gossipdp checkpoint list` shows it once it is whole")
 
 
 @checkpoint.command("verify")

@@ -25,6 +25,7 @@ from peers.options import (
     home_option,
     json_option,
     log_format_option,
+    verbose_option,
 )
 
 if TYPE_CHECKING:
@@ -86,9 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @click.option("--network", metavar="NAME", help="The network's name.")
 @flags_option
 @log_format_option
+@verbose_option
 @home_option
 @click.pass_context
-def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format: str) -> int:
+def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format: str, verbose: bool) -> int:
     """Start this host's peer, and with `-- CMD...` its training command.
 
     In a new home this founds a network; in a home that has joined one it goes on there. RUN.toml is kept in the home;
@@ -106,10 +108,10 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if (address := homes.advertised(config)) is not None:
         homes.write_invite(home, (address,), config)
-    click.echo(f"network {known.name}, home {home}; to let a host in: gossipdp --home {home} invite", err=True)
+    _say(f"network {known.name}, home {home}; to let a host in: gossipdp --home {home} invite", log_format)
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), founder=known.founder, overrides=flags, log_format=log_format)
+    return run(home, command_of(ctx), founder=known.founder, overrides=flags, log_format=log_format, verbose=verbose)
 
 
 @cli.command(cls=WithCommand, options_metavar="[OPTIONS]")
@@ -117,9 +119,10 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
 @click.option("--config", "run_toml", metavar="RUN.toml", help="Use this instead of the settings in the invite.")
 @flags_option
 @log_format_option
+@verbose_option
 @home_option
 @click.pass_context
-def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str) -> int:
+def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str, verbose: bool) -> int:
     """Join a network, and with `-- CMD...` start the training command.
 
     The invite is read from @FILE, or from standard input (-), or else from the variable GOSSIPDP_INVITE. It is never
@@ -134,17 +137,31 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     text = homes.read_text(file) if file is not None else None
     homes.join(home, network, text)
     homes.read_config(home, flags)
-    click.echo(f"network {network.invite.network}, home {home}", err=True)
+    _say(f"network {network.invite.network}, home {home}", log_format)
     if "GOSSIPDP_INVITE" in os.environ:
-        _go_on_without_invite(home, flags, log_format, command_of(ctx))
+        logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
+        _go_on_without_invite(home, flags, logged, command_of(ctx))
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format)
+    return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format, verbose=verbose)
 
 
-def _go_on_without_invite(home: Path, flags: Mapping[str, str], log_format: str, command: Sequence[str]) -> None:
+def _say(text: str, log_format: str) -> None:
+    """Tell people; programs that read the log as JSON get a line of it."""
+    if log_format == "json":
+        import logging
+
+        from peers import logs
+
+        logs.configure("gossipdp", "json")
+        logging.getLogger("gossipdp").info(text)
+    else:
+        click.echo(text, err=True)
+
+
+def _go_on_without_invite(home: Path, flags: Mapping[str, str], logged: Sequence[str], command: Sequence[str]) -> None:
     """Replace this process by `up` in the home just made: /proc shows a process's first environment for ever."""
-    arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), "--log-format", log_format]
+    arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), *logged]
     for key, value in flags.items():
         arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
@@ -260,8 +277,12 @@ def status(ctx: click.Context, as_json: bool) -> None:
         tables.print_json(answer)
         return
     tables.print_pairs(tables.STATUS_ROWS, answer)
+    if answer.get("training") == "attached" and answer.get("loss") is None:
+        click.echo("\nNo loss is shown until the training script says peer.report(loss=...).")
     for notice in answer.get("notices") or ():
         click.echo(f"\n{notice}")
+    for code, do in (answer.get("do") or {}).items():
+        click.echo(f"\n{code}: {do}")
 
 
 @cli.command()
@@ -282,7 +303,12 @@ def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
         tables.print_table(tables.MEMBER_COLUMNS, rows)
     alive = sum(row.get("state") == "alive" for row in rows)
     if expect is not None and alive < expect:
-        raise UnreachableError("GD-107", "fewer members than expected", seen=f"{alive} alive of {expect}")
+        raise UnreachableError(
+            "GD-107",
+            "fewer members than expected",
+            seen=f"{alive} alive of {expect}",
+            do="wait, or see `gossipdp members` and `gossipdp status` for who is missing and why",
+        )
 
 
 @cli.command()

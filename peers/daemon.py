@@ -40,6 +40,7 @@ from gossipdp.protocol.rumours import RumoursConfig
 from gossipdp.protocol.spreading import SpreadingConfig
 from gossipdp.runtime import files
 from gossipdp.runtime.addresses import advertised, doubt
+from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.identity import Identity, NetworkSecret, next_incarnation
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.metrics import Metrics
@@ -255,6 +256,7 @@ def build(home: Path, config: Config) -> Node:
             checkpoint_every=config.checkpoint.every,
             mode=config.exchange.mode,
             deadline=config.exchange.deadline,
+            waiting=2 * limits.total_bytes,
         ),
         peer,
         Pairwise(clip=config.safety.clip_factor) if config.exchange.strategy == "pairwise" else Epidemic(),
@@ -272,10 +274,11 @@ def build(home: Path, config: Config) -> Node:
     node.add(Signals(node))
     node.status.address, node.status.home, node.status.metrics = address, str(home), scraped
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
+    if transport.scarce:
+        node.notice("GD-104", transport.scarce)
     unsure = doubt(address, config.network.listen.removeprefix("tcp://").rpartition(":")[0], config.network.seeds)
     if unsure is not None:
-        log.warning("%s", unsure, extra={"code": unsure.code})
-        node.status.notices.append(f"{unsure.code} {unsure.seen}: {unsure.do}")
+        node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
     _start(node, home, config, founder=belonging.founder and not run, store=store, remembered=remembered)
     return node
 
@@ -317,6 +320,8 @@ def _start(
     seeds = [] if founder else list(config.network.seeds)
     newest = store.newest()
     resume = None
+    if newest is None and not remembered:
+        node.doors = Doors(seeds)
     if newest is not None and not founder:
         path, meta = newest
         node.holds(path, store.saved_at(path))
@@ -324,8 +329,7 @@ def _start(
         log.info("the newest checkpoint here is of step %d of the network's clock, round %d", *resume)
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
-        log.warning("GD-604 %s", text, extra={"code": "GD-604"})
-        node.status.notices.append(f"GD-604 {text}")
+        node.notice("GD-604", text)
     node.peer.join(seeds, now, remembered=remembered, resume=resume)
 
 
@@ -382,7 +386,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if config.exchange.strategy == "epidemic":
             kernels_sparse.warm_up()
         node = build(home, config)
-        logs.configure(node.peer.membership.me.name, arguments.log_format, verbose=arguments.verbose)
+        me = node.peer.membership.me
+        logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose)
     except (GossipdpError, OSError) as error:
         return failed(told(error))
     try:

@@ -1,6 +1,7 @@
 """How the daemon speaks: one line a fact, as text or JSON, with the peer and, where there is one, the exchange.
 
-The exchange's number is in both peers' logs and joins them. Nothing secret may be given to a logger.
+The initiator and the exchange's number are in both peers' logs (as JSON) and join them; `id` is what others' lines call
+`partner`. Nothing secret may be given to a logger.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import time
 
 __all__ = ["configure"]
 
-FIELDS = ("code", "round", "exchange", "partner")
+FIELDS = ("code", "round", "exchange", "initiator", "partner")
 
 
 class JsonLines(logging.Formatter):
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, id: str) -> None:
         super().__init__()
-        self._peer = peer
+        self._peer = {"peer": peer, "id": id} if id else {"peer": peer}
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
-            "peer": self._peer,
+            **self._peer,
             "message": record.getMessage(),
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
@@ -45,10 +46,10 @@ class Text(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def configure(peer: str, style: str, *, verbose: bool = False) -> None:
-    """Log to standard error as `style`, "text" or "json"; `peer` is its name."""
+def configure(peer: str, style: str, *, id: str = "", verbose: bool = False) -> None:
+    """Log to standard error as `style`, "text" or "json"; `peer` is its name, `id` in hexadecimal if there is one."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(peer) if style == "json" else Text(peer))
+    handler.setFormatter(JsonLines(peer, id) if style == "json" else Text(peer))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -18,6 +18,7 @@ __all__ = [
     "json_option",
     "log_format_option",
     "set_option",
+    "verbose_option",
 ]
 
 _COMMAND = "gossipdp.command"
@@ -106,3 +107,5 @@ def find_home(ctx: click.Context, network: str | None = None) -> Path:
 log_format_option = click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", help="How the daemon writes its log."
 )
+
+verbose_option = click.option("--verbose", is_flag=True, help="Have the daemon log every exchange.")

@@ -1,7 +1,9 @@
 """Keeps a host's two processes alive: the peer daemon and the training command, so that neither takes the other along.
 
-    supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure
-                ├─ training command     started when the daemon listens; exit code 0 ends the run
+    supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure:
+                │                       before it has listened, or for the network turns it away
+                ├─ training command     started when the daemon listens; exit code 0 ends the run, and so does one
+                │                       that says three times in a row that no restart can cure it
                 └─ guard                ends both if the supervisor itself is killed
 
 Nothing of the network or of training may be here. `run` is the whole process from the moment it is called: it takes
@@ -46,6 +48,12 @@ FINAL = frozenset(
     {2} | {error.exit_code for error in (ConfigError, RefusedError, MismatchError, HardwareError, DataError)}
 )
 """the daemon's exit codes (and 2, usage) that starting it again cannot cure, if it has never listened"""
+TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
+"""the daemon's, when everybody it was to dial has refused it: it has listened by then"""
+FRUITLESS = frozenset({ConfigError.exit_code, MismatchError.exit_code})
+"""codes of a training command that `attach` has refused for its model, optimizer or ranks"""
+TRIES = 3
+"""ends in a row with one of these after which it is not started again"""
 FAULT = 70
 COMPILED = "compiled"
 """folder of the home in which kernels are kept if there is no other place"""
@@ -184,6 +192,8 @@ class Supervisor:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
         self._has_listened = False
+        self._fruitless = 0
+        """ends of the training command in a row with a code of FRUITLESS"""
         self._code: int | None = None
 
     @property
@@ -212,16 +222,24 @@ class Supervisor:
                 log.info("%s listens", daemon.name)
         elif self._code is not None:
             self._left(code)
-        elif code == 0 or (code in FINAL and not self._has_listened):
+        elif code == 0 or (code in FINAL and not self._has_listened) or self._turned_away(code):
             self._stop(code, f"{daemon.name} {_ended(code)}")
         else:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
             return
+        self._fruitless = self._fruitless + 1 if code in FRUITLESS else 0
         if code == 0:
             self._stop(0, f"{training.name} has finished")
+        elif self._fruitless == TRIES:
+            log.error("%s %s, %d times in a row: what it says above is not cured by another start",
+                      training.name, _ended(code), TRIES)  # fmt: skip
+            self._stop(code, f"{training.name} {_ended(code)}")
         else:
             training.postpone(now, code)
+
+    def _turned_away(self, code: int) -> bool:
+        return code in TURNED_AWAY and self._daemon.attempts == 1
 
     def _left(self, code: int) -> None:
         """The daemon has ended as it was told to; by the signal itself if it was still starting."""
@@ -276,6 +294,7 @@ def run(
     founder: bool,
     overrides: Mapping[str, str],
     log_format: str = "text",
+    verbose: bool = False,
     policy: Policy | None = None,
     daemon: Sequence[str] | None = None,
 ) -> int:
@@ -284,6 +303,7 @@ def run(
     Args:
         founder: this host may give the network its first model; the home says so to the daemon.
         overrides: configuration keys and values from the command line.
+        verbose: the daemon logs every exchange.
         daemon: stands in for the command line of the peer daemon.
 
     Raises:
@@ -302,7 +322,8 @@ def run(
     if founder:
         log.info("this host founds the network unless its home remembers one")
     if daemon is None:
-        settings = [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
+        settings = ["--verbose"] if verbose else []
+        settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
         # -P: the folder in which somebody trains may hold a `peers`, or a `queue.py`, of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
     # An invite holds the network's secret: who is already in has no use for it.

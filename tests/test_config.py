@@ -207,14 +207,28 @@ def test_an_error_names_file_line_value_range_and_nearest_key(text: str) -> None
     assert caught.value.exit_code == 3
 
 
-def test_an_unknown_variable_of_a_known_section_is_an_error_and_others_are_not() -> None:
+def test_an_unknown_variable_is_an_error_and_others_of_gossipdp_and_service_links_are_not() -> None:
     with pytest.raises(ConfigError) as caught:
         load(environment={"GOSSIPDP_OUTER_RL": "1"})
     assert str(caught.value) == (
         "GD-312 environment: unknown variable GOSSIPDP_OUTER_RL\n  do:   did you mean GOSSIPDP_OUTER_LR?"
     )
+    for variable, near in (
+        ("GOSSIPDP_EXCHNGE_EVERY", "did you mean GOSSIPDP_EXCHANGE_EVERY?"),
+        ("GOSSIPDP_METRIC_LISTEN", "did you mean GOSSIPDP_METRICS_LISTEN?"),
+        ("GOSSIPDP_HOMES", "did you mean GOSSIPDP_HOME?"),
+    ):
+        with pytest.raises(ConfigError, match="GD-312") as caught:
+            load(environment={variable: "1"})
+        assert caught.value.do == near
     harmless = {"GOSSIPDP_HOME": "/x", "GOSSIPDP_OFF": "1", "GOSSIPDP_INVITE": "?", "PATH": "/bin"}
-    kubernetes = {"GOSSIPDP_METRICS_PORT": "tcp://10.0.0.1:80", "GOSSIPDP_METRICS_SERVICE_HOST": "10.0.0.1"}
+    harmless |= {"GOSSIPDP_ATTEMPT": "1", "GOSSIPDP_CHILD": "x", "GOSSIPDP_KILL_AT": "x"}
+    kubernetes = {
+        "GOSSIPDP_PORT": "tcp://10.0.0.1:80",
+        "GOSSIPDP_RUN_7_SERVICE_PORT_HTTP": "80",
+        "GOSSIPDP_METRICS_PORT": "tcp://10.0.0.1:80",
+        "GOSSIPDP_METRICS_SERVICE_HOST": "10.0.0.1",
+    }
     assert load(environment=harmless | kubernetes | {"GOSSIPDP_METRICS_PORT_80_TCP_ADDR": "10.0.0.1"}) == Config()
 
 

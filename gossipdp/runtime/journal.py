@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Final
 
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import short
@@ -14,7 +15,7 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
 
-__all__ = ["Journal"]
+__all__ = ["DO", "Journal"]
 
 log = logging.getLogger("gossipdp.node")
 
@@ -23,16 +24,39 @@ AGAIN = 60.0
 REMEMBERED = 256
 """things said, of which it is known when"""
 
+DO: Final = {
+    "GD-101": "see that a peer runs there, that its address is right, that firewalls let its port through",
+    "GD-104": "raise the limit of open files (`ulimit -n`, systemd's LimitNOFILE)",
+    "GD-201": "compare `gossipdp keys show` of both hosts; who has the wrong secret joins again with a new invite",
+    "GD-202": "see who is at that address: it does not hold the key that it shows",
+    "GD-203": "`gossipdp status` names network and run; to join another one, take a home of its own (--home)",
+    "GD-204": "if it is to be let in, have those who banned it take that back",
+    "GD-205": "give each host a home of its own: on the copy, `gossipdp join` with another --home",
+    "GD-302": "install one version on all hosts: `gossipdp version` says which",
+    "GD-401": "see `gossipdp members`: who is alive, at which round, and by which path",
+    "GD-402": "NaN: look at the training of whoever sent it; anything else: at that host's version and settings",
+    "GD-501": "see what that rank wrote last; the group goes on once its launcher has started it again",
+    "GD-502": "use a host with more memory, or raise its container's limit",
+    "GD-506": "restart it, under a memory limit; `gossipdp keys rotate` keeps a member out that does so again",
+    "GD-602": "see to the disk, or name another folder: [checkpoint] dir",
+    "GD-604": "start another member of this run",
+}
+"""code -> what to do about it, where the text of a notice does not say so itself"""
+
 
 class Journal:
     def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
         self._peer, self._status, self._metrics = peer, status, metrics
         self._told: dict[tuple[str, str], float] = {}
+        self._advised: set[str] = set()
 
-    def trouble(self, code: str, text: str, now: float) -> None:
-        """Trouble of the daemon's own: it is counted each time, and said, but not again and again."""
+    def trouble(self, code: str, text: str, now: float, **about: str) -> None:
+        """Trouble that no event tells of: it is counted each time, and said, but not again and again.
+
+        What to do about `code` is said with the first that has it.
+        """
         self._metrics.observe(events.Notice(code, text))
-        self._say(code, text, now)
+        self._say(code, text, now, **about)
 
     def _say(self, code: str, text: str, now: float, **about: str) -> None:
         last = self._told.get((code, text), -math.inf)
@@ -42,16 +66,21 @@ class Journal:
         self._told[(code, text)] = now
         if len(self._told) > REMEMBERED:
             del self._told[next(iter(self._told))]
-        log.warning("%s %s", code, text, extra={"code": code, **about})
+        do = DO.get(code, "")
+        advice = f"; do: {do}" if do and code not in self._advised else ""
+        self._advised.add(code)
+        log.warning("%s %s%s", code, text, advice, extra={"code": code, **about})
         self._status.notices.append(f"{code} {text}")
+        if do:
+            self._status.advice[code] = do
 
     def observe(self, event: events.Event, now: float) -> None:
         """Whatever the peer emits."""
         self._status.observe(event)
         self._metrics.observe(event)
         match event:
-            case events.SnapshotTaken(snapshot, refused) if refused:
-                log.warning("GD-402 snapshot %d not used: %s", snapshot, refused, extra={"code": "GD-402"})
+            case events.SnapshotTaken(_, refused) if refused:
+                self.trouble("GD-402", f"a snapshot of this host's training was not used: {refused}", now)
             case events.MemberChanged(member, before):
                 was = "" if before is None else f", was {before.name.lower()}"
                 log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
@@ -83,10 +112,10 @@ class Journal:
             case events.Notice(code, text):
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
-                self._say("GD-402", f"update of {short(peer)} refused: {reason}", now)
+                self.trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
             case events.Struck(peer, reason, strikes, pause) if pause:
                 told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
-                self._say("GD-402", told, now, partner=peer.hex())
+                self.trouble("GD-402", told, now, partner=peer.hex())
             case events.Struck(peer, reason, strikes):
                 log.warning("strike %d of %s: %s", strikes, short(peer), reason, extra={"partner": peer.hex()})
             case events.ChunksInDoubt(partner, count):
@@ -103,7 +132,12 @@ class Journal:
             event.of,
             event.codec,
             event.duration,
-            extra={"exchange": event.exchange, "partner": event.partner.hex(), "round": self._peer.rounds.rounds},
+            extra={
+                "exchange": event.exchange,
+                "initiator": (self._peer.id if event.initiator else event.partner).hex(),
+                "partner": event.partner.hex(),
+                "round": self._peer.rounds.rounds,
+            },
         )
 
 

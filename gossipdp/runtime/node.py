@@ -29,9 +29,11 @@ from gossipdp.runtime import link as links
 from gossipdp.runtime import transport as wires
 from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.data_server import DataServer
+from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.journal import Journal
 from gossipdp.runtime.keeper import Keeper
+from gossipdp.runtime.memory_watch import MemoryWatch
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.moments import ROUNDS, MomentsKeeper
 from gossipdp.runtime.pins import Pins
@@ -69,6 +71,8 @@ class NodeConfig:
     """when corrections reach the live parameters"""
     deadline: float = 30.0
     """seconds that training waits for a round with mode sync"""
+    waiting: int = 2 << 30
+    """bytes that messages may take, to be sent or to be passed on"""
 
 
 class Node:
@@ -111,6 +115,9 @@ class Node:
         self.status = Status(peer, transport, network=config.network)
         self._journal = Journal(peer, self.status, metrics)
         self._pins = Pins(store, self._journal)
+        self._memory = MemoryWatch(config.waiting)
+        self.doors = Doors()
+        """the addresses without which this peer is nobody's member"""
         self._attached_schema = b""
         self._region: links.Region | None = None
         self._attached = False
@@ -141,7 +148,11 @@ class Node:
         self._services.append(self._data)
 
     def run(self) -> None:
-        """Until the peer has left."""
+        """Until the peer has left.
+
+        Raises:
+            RefusedError, MismatchError: GD-201, 203, 204, 302, all `doors` are shut.
+        """
         while not self._finished:
             self._turn()
 
@@ -157,6 +168,10 @@ class Node:
         """The newest one that earlier starts have left here, of this Unix time."""
         self.status.checkpoint = str(checkpoint)
         self._metrics.checkpoint_saved(saved_at)
+
+    def notice(self, code: str, text: str) -> None:
+        """Something about this host that its operator should read."""
+        self._journal.trouble(code, text, self._clock())
 
     def checkpoint(self) -> bool:
         """Begin a checkpoint now; False if there is no model yet, or but half of one, or one is being written."""
@@ -313,8 +328,9 @@ class Node:
             return
         if isinstance(job, jobs.Restore):
             result, notices = result
-            for notice in notices:
-                log.warning("%s", notice)
+            for notice in notices:  # they begin with their code
+                code, _, text = notice.partition(" ")
+                self.notice(code, text)
         half_way = isinstance(job, jobs.OuterStep | jobs.Publish) and job.chunk == self._algorithm.ledger.chunks // 2
         if half_way and self._faults is not None:
             self._faults.passed("outer step half done")
@@ -331,11 +347,15 @@ class Node:
             case wires.LinkDown(peer, reason):
                 self.peer.link_down(peer, reason, now)
             case wires.LinkUp(peer, address, inbound):
+                self.doors.opened()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code):
-                self._journal.trouble(code, f"{address or short(peer)}: {reason}", now)
+                cause = "no peer met there: " if code == "GD-101" else ""
+                self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now)
                 if peer:
                     self.peer.link_down(peer, reason, now)
+                if (error := self.doors.failed(address, code, reason)) is not None:
+                    raise error
             case wires.HandshakeRefused(address, code, reason):
                 self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
             case wires.Dialable(address, dialable, opinions):
@@ -485,6 +505,8 @@ class Node:
         self._next_tick = now + TICK
         self._metrics.update(self.status, queued=self._compute.waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
+        if told := self._memory.look(0 if self.peer.model is None else self.peer.model.schema.size):
+            self._journal.trouble("GD-506", told, now)
         if self._data is not None:
             self._data.tick(now)
         members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
@@ -495,7 +517,7 @@ class Node:
                 self._remember([member for member in members if member.id in addresses])
                 self._remembered = addresses
             except GossipdpError as error:
-                self._journal.trouble(error.code, str(error), now)
+                self._journal.trouble(error.code, f"{error.cause}: {error.seen}", now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
             if not self.checkpoint() and self._keeper.busy:

@@ -75,6 +75,8 @@ class Status:
     leaving: bool = False
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
     """what `journal` has said last"""
+    advice: dict[str, str] = field(default_factory=dict)
+    """code -> what to do, of what has been said"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
     _rates: dict[bytes, _Rate] = field(default_factory=dict)
     _transfer: str = ""
@@ -153,12 +155,14 @@ class Status:
         return self._partners.setdefault(peer, _Partner())
 
     def _samples_seen(self) -> None:
-        now = time.monotonic()
-        for report in self.peer.progress.reports():
+        now, reports = time.monotonic(), self.peer.progress.reports()
+        for report in reports:
             rate = self._rates.setdefault(report.id, _Rate(now, report.samples))
             if now - rate.at >= 5.0:
                 rate.rate = (report.samples - rate.samples) / (now - rate.at)
                 rate.at, rate.samples = now, report.samples
+        if len(self._rates) > len(reports):
+            self._rates = {report.id: self._rates[report.id] for report in reports}
 
     @property
     def steps(self) -> int:
@@ -238,6 +242,7 @@ class Status:
             "checkpoint": self.checkpoint,
             "uptime": time.monotonic() - self._started,
             "notices": list(self.notices),
+            "do": {code: do for code, do in self.advice.items() if any(said.startswith(code) for said in self.notices)},
         }
 
     def members(self) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ class Transport:
         limits: see `TransportLimits`.
 
     Raises:
-        UnreachableError: GD-104, the port is busy.
+        UnreachableError: GD-104, the port is busy; that may pass.
         ConfigError: `listen` is no address of this host.
     """
 
@@ -118,6 +118,10 @@ class Transport:
         # A dialled link holds 8 descriptors: a connection and three mailboxes (socket, both monitor ends) a lane.
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         limits = replace(self._limits, links=max(4, min(self._limits.links, (descriptors - 256) // 8)))
+        self.scarce = ""
+        """what is to be told if there are fewer links for want of descriptors"""
+        if limits.links < self._limits.links:
+            self.scarce = f"{descriptors} open files are enough for {limits.links} links of {self._limits.links}"
         me = Self(identity, network, run, incarnation)
         self._peering = Peering(me, self, limits, self.counters, time.monotonic())
         self._origins: dict[int, str] = {}
@@ -266,7 +270,10 @@ class Transport:
         except zmq.ZMQError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UnreachableError(
-                    "GD-104", "the port is busy", seen=listen, do="stop what listens there, or set another port"
+                    "GD-104",
+                    "the port is busy",
+                    seen=listen,
+                    do="stop what listens there, or take another: --listen tcp://*:PORT, or [network] listen",
                 ) from None
             raise ConfigError("usage", f"cannot listen there: {error.strerror}", seen=listen) from None
         self.address_bound = router.getsockopt_string(zmq.LAST_ENDPOINT)

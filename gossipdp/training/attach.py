@@ -31,6 +31,7 @@ from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replica_group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
+from gossipdp.training.uncaught import tell_uncaught
 from gossipdp.training.watched import Watched
 
 __all__ = ["Attachment", "Progress", "attach"]
@@ -332,7 +333,8 @@ def attach(
     """Train `model` together with the network whose daemon runs on this host.
 
     Waits for the network's model, loads it into `model`, and returns; from then on nothing waits. Under
-    torch.distributed call it on every rank, after `init_process_group`.
+    torch.distributed call it on every rank, after `init_process_group`. An error of gossipdp's that nobody catches ends
+    the script from then on with its text, without a traceback, and with its exit code.
 
     Args:
         model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
@@ -361,6 +363,7 @@ def attach(
         attachment = Attachment(model, optimizers, None, None, None, samples)
         attachment._begin(timeout)
         return attachment
+    tell_uncaught()
     layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
     place = default_home() if home is None else Path(home).expanduser()

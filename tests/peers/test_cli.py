@@ -239,6 +239,7 @@ def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[An
             "founder": True,
             "overrides": {"network.name": "tiny"},
             "log_format": "text",
+            "verbose": False,
         }
     ]
     assert where.stat().st_mode & 0o777 == 0o700
@@ -282,6 +283,14 @@ def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) 
     assert gossipdp("up", "--set", "exchange.every").code == 2
 
 
+def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipdp: Run, started: list[Any]) -> None:
+    done = gossipdp("up", "--verbose", "--log-format", "json")
+    assert started[0]["verbose"] is True
+    (line,) = [json.loads(line) for line in done.err.splitlines()]
+    assert line["level"] == "info" and "to let a host in" in line["message"]
+    assert gossipdp("up").err.startswith("network gossipdp, home ") and started[1]["verbose"] is False
+
+
 def test_a_home_of_one_network_is_not_used_for_another(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
     assert gossipdp("up", "--network", "one", "--home", tmp_path / "h").code == 0
     done = gossipdp("up", "--network", "two", "--home", tmp_path / "h")
@@ -317,6 +326,7 @@ def test_join_brings_secret_seed_and_settings(gossipdp: Run, started: list[Any],
     joiner = tmp_path / "joiner"
     assert started[0] == {
         "home": joiner, "command": ["python", "train.py"], "founder": False, "overrides": {}, "log_format": "text",
+        "verbose": False,
     }  # fmt: skip
     assert NetworkSecret.load(joiner) == NetworkSecret.load(founder)
     assert Identity.load(joiner).id != Identity.load(founder).id
@@ -356,11 +366,11 @@ def test_an_invite_in_the_environment_does_not_outlive_its_reading(
     monkeypatch.setenv("GOSSIPDP_INVITE", (founder / "invite").read_text())
     home = tmp_path / "joiner"
     with pytest.raises(SystemExit):
-        gossipdp("join", "--home", home, "--set", "exchange.every=9", "--", "python", "train.py")
+        gossipdp("join", "--home", home, "--verbose", "--set", "exchange.every=9", "--", "python", "train.py")
     arguments, environment = replaced[0]
     assert "GOSSIPDP_INVITE" not in environment
     assert arguments[:7] == [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home)]
-    assert arguments[-5:] == ["--set", "exchange.every=9", "--", "python", "train.py"]
+    assert arguments[-6:] == ["--verbose", "--set", "exchange.every=9", "--", "python", "train.py"]
 
 
 def test_a_secret_in_argv_is_refused_with_the_three_ways(gossipdp: Run, started: list[Any], founder: Path) -> None:
@@ -481,19 +491,33 @@ def test_members_expect_counts_the_living(gossipdp: Run, answering: Any, tmp_pat
     assert gossipdp("members", "--expect", "1", "--home", tmp_path).code == 0
     done = gossipdp("members", "--expect", "2", "--home", tmp_path)
     assert done.code == 4 and done.out
-    assert done.err == "GD-107 fewer members than expected\n  seen: 1 alive of 2\n"
+    assert done.err.startswith("GD-107 fewer members than expected\n  seen: 1 alive of 2\n  do:   ")
 
 
 def test_status_copes_with_what_is_not_there(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
     answers = {"name": "host1", "state": "ready", "members": {"alive": 3, "failed": 1}, "loss": None, "uptime": 3725,
-               "sent_bytes": 12_345_678, "notices": ["GD-401 no partner"]}  # fmt: skip
+               "sent_bytes": 12_345_678, "notices": ["GD-401 no partner"], "do": {"GD-401": "look"}}  # fmt: skip
     answering(tmp_path, {"status": answers})
     out = gossipdp("status", "--home", tmp_path).out
     shown = dict(re.findall(r"^(\S[\w ]*?) {2,}(.*)$", out, re.M))
     assert shown["peer"] == "host1" and shown["members"] == "alive 3, failed 1" and shown["uptime"] == "1h 2m"
     assert shown["loss"] == "-" and shown["round"] == "-" and shown["sent"] == "12.3MB"
-    assert out.endswith("\nGD-401 no partner\n")
+    assert out.endswith("\nGD-401 no partner\n\nGD-401: look\n") and "peer.report" not in out
     assert json.loads(gossipdp("status", "--json", "--home", tmp_path).out) == answers
+
+
+def test_status_of_a_training_that_reports_no_loss_says_how_to(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answering(tmp_path, {"status": {"training": "attached", "loss": None}})
+    assert "peer.report(loss=...)" in gossipdp("status", "--home", tmp_path).out
+
+
+@pytest.mark.parametrize(("started", "code"), [(True, 0), (False, 8)])
+def test_checkpoint_save_asks_the_daemon(
+    gossipdp: Run, answering: Any, tmp_path: Path, started: bool, code: int
+) -> None:
+    answering(tmp_path, {"checkpoint": {"started": started}})
+    done = gossipdp("checkpoint", "save", "--home", tmp_path)
+    assert done.code == code and (done.out if started else done.err).startswith("begun: " if started else "GD-602 ")
 
 
 def test_leave_asks_the_daemon(gossipdp: Run, answering: Any, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
 import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -17,17 +19,19 @@ import psutil
 import pytest
 
 from gossipdp import config as configuration
-from gossipdp.errors import ConfigError, DataError, HardwareError
+from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.runtime import files
+from gossipdp.runtime.compute import Finished
 from gossipdp.runtime.identity import NetworkSecret
 from gossipdp.runtime.keeper import PIECE
 from gossipdp.runtime.link_socket import socket_path as link_path
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.transport import DialFailed, LinkUp
 from peers import daemon, home, memory
 from peers.control import ControlServer, socket_path
 from peers.daemon import RETRY
@@ -117,7 +121,7 @@ def test_home_of_a_run_without_a_checkpoint_waits_for_others_and_says_so(where: 
     files.save_run(where / "run", RUN)
     node = start()
     assert not node.peer.founds and node.peer.resumes is None
-    assert [notice[:6] for notice in node.status.notices] == ["GD-604"]
+    assert [notice[:6] for notice in node.status.notices] == ["GD-604"] and noticed(node) == {"GD-604": 1.0}
 
 
 def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(where: Path, start: Start) -> None:
@@ -194,7 +198,7 @@ def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
     node._checkpoint_saved(path)
     assert done == [jobs.Keep(reason)]
     pinned = reason == "apart"
-    assert Store.pinned(path) == pinned and noticed(node) == ({"GD-607": 1.0} if pinned else {})
+    assert Store.pinned(path) == pinned and noticed(node) == {"GD-604": 1.0, **({"GD-607": 1.0} if pinned else {})}
     node._checkpoint_saved(save(where, 110))
     assert len(done) == 1
 
@@ -210,7 +214,7 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     node._keeping = jobs.Keep("apart")
     node._keep_own()
     node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
-    assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-602": 1.0}
+    assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-604": 1.0, "GD-602": 1.0}
 
 
 def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
@@ -250,6 +254,58 @@ def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
     with pytest.raises(HardwareError):
         start()
     assert not link_path(where).exists()
+
+
+def test_few_descriptors_that_cut_the_links_are_told(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    monkeypatch.setattr("gossipdp.runtime.transport.resource.getrlimit", lambda _: (512, hard))
+    node = start()
+    assert list(node.status.notices)[:1] == ["GD-104 512 open files are enough for 32 links of 128"]
+    assert "ulimit -n" in node.status.describe()["do"]["GD-104"]
+
+
+def test_address_that_others_hardly_reach_is_told_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubt = ConfigError("GD-103", "others will hardly reach this peer", seen="127.0.0.1:4710", do="set advertise")
+    monkeypatch.setattr(daemon, "doubt", lambda *_: doubt)
+    node = start()
+    assert noticed(node) == {"GD-103": 1.0}
+    assert list(node.status.notices) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
+
+
+def test_damaged_checkpoint_passed_over_at_a_restore_is_told_and_counted(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.save_run(where / "run", RUN)
+    save(where, 120)
+    (save(where, 240) / "state.safetensors").write_bytes(b"")
+    node = start()
+    _, notices = node._store.latest()
+    monkeypatch.setattr(node.peer, "job_done", lambda *_: None)
+    node._finish(Finished((jobs.Restore(), None), (None, notices), None))
+    (notice,) = node.status.notices
+    assert notice.startswith("GD-601 checkpoint ") and noticed(node) == {"GD-601": 1.0}
+
+
+@pytest.mark.parametrize("met", [None, "checkpoint", "members", "link"])
+def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_goes_on(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch, met: str | None
+) -> None:
+    seed = "127.0.0.1:9"
+    monkeypatch.setattr(home, "belonging", lambda _: Belonging(name="tiny", founder=False, seeds=(seed,)))
+    if met == "checkpoint":
+        save(where, 120)
+    if met == "members":
+        files.save_members(where / daemon.MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
+    node = start()
+    if met == "link":
+        node._from_transport(LinkUp(b"b" * 32, seed, False, 1), 0.0)
+    refused = DialFailed(b"", seed, f"{seed} broke off the encrypted handshake", "GD-201")
+    for now in (1.0, 2.0):
+        node._from_transport(refused, now)
+    with pytest.raises(RefusedError, match="GD-201 every address") if met is None else nullcontext():
+        node._from_transport(refused, 3.0)
 
 
 @pytest.mark.parametrize(("text", "on"), [("", False), ('[exchange]\ncontroller = "on"\n', True)])

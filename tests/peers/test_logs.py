@@ -20,11 +20,12 @@ def root_logger_restored():
 
 
 def test_a_json_line_has_peer_code_and_exchange(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("p1", "json")
-    extra = {"code": "GD-401", "exchange": 7, "round": 3}
+    logs.configure("p1", "json", id="ab" * 32)
+    extra = {"code": "GD-401", "exchange": 7, "round": 3, "initiator": "cd" * 32}
     logging.getLogger("gossipdp.node").warning("no partner in %d s", 30, extra=extra)
     line = json.loads(capsys.readouterr().err)
     assert (line["peer"], line["level"], line["message"]) == ("p1", "warning", "no partner in 30 s")
+    assert (line["id"], line["initiator"]) == ("ab" * 32, "cd" * 32)
     assert (line["code"], line["exchange"], line["round"]) == ("GD-401", 7, 3)
 
 

@@ -222,6 +222,27 @@ def test_training_died_is_restarted_and_told_its_attempt(supervise: type[Running
     assert running.code() == 0
 
 
+@pytest.mark.parametrize("code", [3, 6])
+def test_training_that_no_restart_cures_ends_the_run_at_its_third_end(supervise: type[Running], code: int) -> None:
+    training = f"say('refused'); sys.exit(1 if os.environ['GOSSIPDP_ATTEMPT'] == '2' else {code})"
+    running = supervise(DAEMON + WAIT, training)
+    running.number("daemon")
+    assert running.rest() == ["refused"] * 6 + ["daemon leaves"]  # the third end was another's
+    assert running.code() == code
+    assert f"training command exited with {code}, 3 times in a row: " in running.log()
+
+
+@pytest.mark.parametrize("code", [5, 6])
+def test_daemon_turned_away_by_all_in_its_first_start_ends_the_run(supervise: type[Running], code: int) -> None:
+    daemon = f"on('SIGUSR1', lambda: sys.exit({code}))\n" + DAEMON + WAIT
+    running = supervise(daemon, None)
+    first = running.number("daemon")
+    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    os.kill(first, signal.SIGUSR1)
+    assert running.rest() == []
+    assert running.code() == code
+
+
 def test_training_died_takes_its_own_children_along(supervise: type[Running]) -> None:
     training = """
 if os.environ['GOSSIPDP_ATTEMPT'] == '1': say('again'); sys.exit(0)
@@ -542,7 +563,7 @@ def test_daemon_keeps_what_it_compiles_in_its_home_if_there_is_no_other_place(
 def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_module_in_the_users_folder(
     started: Callable[..., tuple[list[str], dict[str, str]]], tmp_path: Path
 ) -> None:
-    argv, _ = started(tmp_path, overrides={"exchange.every": "7"}, log_format="auto")
+    argv, _ = started(tmp_path, overrides={"exchange.every": "7"}, log_format="auto", verbose=True)
     assert [argv] == [
         [
             sys.executable,
@@ -553,6 +574,7 @@ def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_mod
             str(tmp_path),
             "--log-format",
             "text",
+            "--verbose",
             "--set",
             "exchange.every=7",
         ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import short
-from gossipdp.runtime.journal import AGAIN, REMEMBERED, Journal
+from gossipdp.runtime.journal import AGAIN, DO, REMEMBERED, Journal
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
 
@@ -23,6 +24,7 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[events.Event] = []
         self.notices: deque[str] = deque()
+        self.advice: dict[str, str] = {}
 
     def observe(self, event: events.Event) -> None:
         self.heard.append(event)
@@ -91,8 +93,11 @@ def test_what_an_event_says_is_a_notice_once_and_not_again_within_a_minute(
     journal = Journal(peer, status, cast(Any, metrics))
     for now in (0.0, 1.0, AGAIN):
         journal.observe(event, now)
-    assert list(status.notices) == caplog.messages == [notice] * 2
-    assert metrics.heard == [event] * 3
+    code = notice[:6]
+    assert list(status.notices) == [notice] * 2
+    assert caplog.messages == [f"{notice}; do: {DO[code]}", notice]
+    told = [each for each in metrics.heard if isinstance(each, events.Notice)]
+    assert [each.code for each in told] == [code] * 3 and metrics.heard.count(event) == 3
 
 
 @pytest.mark.parametrize("code", ["GD-102", "GD-501"])
@@ -104,6 +109,44 @@ def test_trouble_of_the_daemons_own_is_counted_each_time(code: str) -> None:
         journal.trouble(code, "what happened", now)
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": code}) == 2.0
     assert list(status.notices) == [f"{code} what happened"]
+
+
+def test_what_to_do_is_said_once_a_code_and_stands_in_the_status(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, status, _ = listeners
+    for now in (0.0, AGAIN):
+        for host in "ab":
+            journal.trouble("GD-201", f"from {host}: another network secret", now)
+    first, *others = caplog.messages
+    assert first == f"GD-201 from a: another network secret; do: {DO['GD-201']}" and "invite" in first
+    assert others and not any("do:" in text for text in others)
+    assert status.advice == {"GD-201": DO["GD-201"]} and not any("do:" in text for text in status.notices)
+
+
+def test_snapshot_refused_is_a_notice_and_counted() -> None:
+    peer: Any = None
+    status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
+    Journal(peer, status, metrics).observe(events.SnapshotTaken(7, "nan"), 0.0)
+    assert list(status.notices) == ["GD-402 a snapshot of this host's training was not used: nan"]
+    assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": "GD-402"}) == 1.0
+
+
+@pytest.mark.parametrize("initiator", [True, False])
+def test_line_of_an_exchange_says_who_began_it(initiator: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "gossipdp.node")
+    me = b"m" * 32
+    peer: Any = SimpleNamespace(id=me, rounds=SimpleNamespace(rounds=3))
+    listener: Any = Listener()
+    ended = events.ExchangeEnded(
+        SOURCE, 7, initiator, "done", "modulo4", chunks=16, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
+        escalation_bytes=0, sent=1, received=1, duration=0.1,
+    )  # fmt: skip
+    Journal(peer, listener, listener).observe(ended, 0.0)
+    (record,) = caplog.records
+    said = vars(record)
+    assert (said["initiator"], said["partner"]) == ((me if initiator else SOURCE).hex(), SOURCE.hex())
+    assert (said["exchange"], said["round"]) == (7, 3)
 
 
 def test_change_of_the_controllers_level_is_told_with_what_it_means(
@@ -138,9 +181,7 @@ def test_strike_is_told_and_who_is_set_aside_with_for_how_long(
     journal, status, _ = listeners
     journal.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
     journal.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
-    assert caplog.messages == [
-        f"strike 2 of {short(SOURCE)}: payload",
-        f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
-    ]
-    assert list(status.notices) == caplog.messages[1:]
+    aside = f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan"
+    assert caplog.messages == [f"strike 2 of {short(SOURCE)}: payload", f"{aside}; do: {DO['GD-402']}"]
+    assert list(status.notices) == [aside]
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}

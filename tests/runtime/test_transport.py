@@ -471,7 +471,7 @@ def test_busy_port_is_gd_104(net: Net) -> None:
     a = net.peer()
     with pytest.raises(UnreachableError, match="GD-104") as caught:
         net.peer(listen=f"tcp://127.0.0.1:{a.port}")
-    assert str(a.port) in caught.value.seen
+    assert str(a.port) in caught.value.seen and "--listen tcp://*:PORT" in caught.value.do
 
 
 # -- who is not let in -------------------------------------------------------------------------------------------

@@ -428,6 +428,32 @@ def test_several_ranks_without_a_process_group_are_told(tmp_path: Path, monkeypa
     assert "init_process_group" in caught.value.do
 
 
+UNCAUGHT = """
+import sys, atexit, torch, gossipdp
+def before(kind, error, trace): sys.stderr.write(f"before: {error}\\n")
+sys.excepthook = before
+atexit.register(print, "finalized")
+model = torch.nn.Linear(2, 2)
+for _ in range(2):
+    try: gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=sys.argv[1], timeout=0)
+    except gossipdp.GossipdpError as error: last = error
+raise last if sys.argv[2] == "ours" else ValueError("theirs")
+"""
+
+
+@pytest.mark.parametrize(("whose", "code"), [("ours", 4), ("theirs", 1)])
+def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and_code(
+    tmp_path: Path, whose: str, code: int
+) -> None:
+    command = [sys.executable, "-c", UNCAUGHT, str(tmp_path / "none"), whose]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (code, "finalized\n")
+    if whose == "theirs":
+        assert run.stderr == "before: theirs\n"
+    else:
+        assert run.stderr.startswith("GD-105 ") and "\n  do:   " in run.stderr and "Traceback" not in run.stderr
+
+
 def test_importing_gossipdp_imports_no_torch() -> None:
     code = (
         "import sys, gossipdp; assert 'torch' not in sys.modules and 'attach' in dir(gossipdp);"

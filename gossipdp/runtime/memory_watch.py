@@ -1,0 +1,53 @@
+"""Watches what the daemon itself holds in memory against what its bounds add up to, for its operator to hear of more.
+
+Nothing is freed here: libzmq has no limit for a message of endless parts, and only ending the process gives such a one
+back. What training processes map too is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import psutil
+
+__all__ = ["FIXED", "PER_PARAMETER", "MemoryWatch", "own"]
+
+FIXED: Final = 1 << 30
+"""bytes of interpreter, compiled kernels, open chunks (220 MB with wan) and what malloc keeps of them"""
+PER_PARAMETER: Final = 32
+"""bytes: anchor and momentum, and what joiners, a re-sync and moments take at the same time, with some to spare"""
+
+
+def own() -> int:
+    """Bytes of this process in memory that are shared with no other."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
+class MemoryWatch:
+    """Args:
+
+    waiting: bytes that messages may take, to be sent or to be passed on.
+    held: bytes that this process holds now.
+    """
+
+    def __init__(self, waiting: int, held: Callable[[], int] = own) -> None:
+        self._waiting, self._held = waiting, held
+        self._told = 1
+        """times the bounds that are told next"""
+
+    def look(self, parameters: int) -> str:
+        """What to tell (GD-506), or "": once past the bounds, and again each time it is twice as much."""
+        bound = FIXED + PER_PARAMETER * parameters + self._waiting
+        held = self._held()
+        if held <= bound:
+            self._told = 1
+        if held <= bound * self._told:
+            return ""
+        while held > bound * self._told:
+            self._told *= 2
+        return (
+            f"this daemon holds {held / 1e9:.1f} GB of memory, and its bounds add up to {bound / 1e9:.1f} GB: a member"
+            " may be sending it one message without an end"
+        )
