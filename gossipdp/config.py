@@ -97,7 +97,7 @@ class Exchange(Section, frozen=True, kw_only=True):
     """with mode "sync": how long training waits at most for a round's exchanges; with epidemic, for an increment of
     everybody else who publishes"""
     every: Annotated[int, Integer(1, 100_000)] = 50
-    """H: inner steps a round"""
+    """H: inner steps a round, of a host as fast as most; others' are by speed (pairwise, modes async and overlap)"""
     codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
     """how differences travel; of two peers' wishes the finer is used"""
     bits: Annotated[int, Integer(2, 16)] = 4

@@ -42,7 +42,7 @@ class _Watched(Pairwise):
     def run(self, job: jobs.Job) -> jobs.Result:
         if isinstance(job, jobs.OuterStep):
             momentum = min(job.momentum, self.controller.terms.momentum)
-            result = super().run(jobs.OuterStep(job.chunk, job.lr, momentum, job.applied))
+            result = super().run(jobs.OuterStep(job.chunk, job.lr, momentum, job.applied, job.part))
             self._moved(job.chunk, result)
             return result
         result = super().run(job)

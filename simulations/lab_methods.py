@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -197,8 +197,9 @@ class PairwiseGossip:
     def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
         """Train one round, while what is under way lands; then step, and begin this round's exchanges."""
         self._train(lab, every)
-        for replica in self.replicas:
-            replica.outer(outer)
+        speeds = lab.setting.all_speeds
+        for replica, part in zip(self.replicas, np.minimum(1.0, speeds / np.median(speeds)), strict=True):
+            replica.outer(replace(outer, part=float(part)))
         options = self.options
         self._rounds += 1
         bits = max(options.bits, options.first_bits) if self._rounds in self._fine else options.bits

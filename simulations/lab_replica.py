@@ -81,7 +81,7 @@ class Replica:
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
             for chunk in chunks:
-                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied))
+                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, wanted.part))
         self.alone += 1
         self.drain()
 

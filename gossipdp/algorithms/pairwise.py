@@ -10,12 +10,13 @@ Pair averaging follows AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al.
 ClippedGossip (He et al. 2022, arXiv 2202.01545). Both sides of a chunk know the share of the difference that clipping
 leaves: where it is less than all, neither pulls at its momentum, so that the sum of v is as exact as that of a.
 
-The bound tau follows what this peer does itself. The exchanges of a round share it, and all that are made between two
-of its steps move it by no more than `MOST_A_ROUND` times. No partner's distance widens it, nor that of most partners:
-liars who push honest peers apart make them far from one another in truth, so a bound that opened for them would open
-for liars. Before its first own step the anchor's own length is the measure, the one scale that no partner sets. Halves
-of a network that trained apart come together all the same, by up to tau at each exchange, in a few times as many rounds
-as they were apart. This module knows chunks and jobs, not peers or messages.
+The bound tau follows what this peer does itself, a slow one in its short rounds as if they were usual ones: others go
+further meanwhile than it does, and it is to come along. The exchanges of a round share it, and all that are made
+between two of its steps move it by no more than `MOST_A_ROUND` times. No partner's distance widens it, nor that of most
+partners: liars who push honest peers apart make them far from one another in truth, so a bound that opened for them
+would open for liars. Before its first own step the anchor's own length is the measure, the one scale that no partner
+sets. Halves of a network that trained apart come together all the same, by up to tau at each exchange, in a few times
+as many rounds as they were apart. This module knows chunks and jobs, not peers or messages.
 """
 
 from __future__ import annotations
@@ -99,6 +100,11 @@ class Pairwise(OnLedger):
                 for key in keys:
                     self._open.pop(key, None)
                 return None
+            case jobs.OuterStep(chunk, part=part):
+                stepped = super().run(job)
+                # By its own short rounds a slow host would let in too little of what the others do meanwhile.
+                self._step[chunk] /= part
+                return stepped
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None

@@ -96,13 +96,15 @@ class Check(Job):
 class OuterStep(Job):
     """The outer step on one chunk, from the submitted snapshot. Result: Stepped.
 
-    `applied` is the last slot that is inside the snapshot. With momentum 0, v becomes 0.
+    `applied` is the last slot that is inside the snapshot. With momentum 0, v becomes 0. It is `part` of what a usual
+    round would have moved, if all its steps went one way.
     """
 
     chunk: int
     lr: float
     momentum: float
     applied: int
+    part: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

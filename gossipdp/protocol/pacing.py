@@ -24,11 +24,12 @@ from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
+from gossipdp.protocol.speed import Speed
 
 __all__ = ["Pacing", "Timetable"]
 
 WARMUP_EVERY: Final = 5
-"""H during the warm start, at the least"""
+"""H during the warm start, at the least, of a peer as fast as most"""
 ALONE_AFTER: Final = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 FORGET_AFTER: Final = 10
@@ -46,6 +47,7 @@ class Pacing:
 
     rounds: how many this peer has made.
     averaging: is told the terms.
+    speed: of this peer, measured here after each round.
     clock: the network's, in steps, as far as this peer knows.
     """
 
@@ -55,11 +57,18 @@ class Pacing:
         rounds: Rounds,
         averaging: Averaging,
         outputs: Outputs,
+        speed: Speed,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._config, self._rounds, self._averaging, self._outputs = config, rounds, averaging, outputs
-        self._clock = clock
+        self._speed, self._clock = speed, clock
+        self._by_speed = config.algorithm == "pairwise" and not config.sync
+        """elsewhere rounds wait for each other, or are counted in steps of the network's clock"""
+        self._trained = 0
+        """steps"""
+        self._part = 1.0
+        """of a usual round that the last one was"""
         self._alone = ALONE_AFTER
         """rounds since the last exchange"""
         self._fresh = True
@@ -86,6 +95,11 @@ class Pacing:
         return self._every or self._pace()
 
     @property
+    def speed(self) -> float:
+        """H is so many times that of a peer as fast as most."""
+        return self._speed.factor
+
+    @property
     def level(self) -> int:
         """The controller's; 0 if all is as configured."""
         return self._controller.level
@@ -103,8 +117,8 @@ class Pacing:
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         if self.warming_up or self._alone >= ALONE_AFTER:
-            return Outer(1.0, 0.0)
-        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum))
+            return Outer(1.0, 0.0, self._part)
+        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum), self._part)
 
     def own(self, clock: int) -> Own:
         """How far this peer has come, at `clock` of its own."""
@@ -139,6 +153,9 @@ class Pacing:
         if self._submitted_at is not None and steps > 0:
             self._step_time = (now - self._submitted_at) / steps
         self._submitted_at = now
+        self._trained += steps
+        # A training process may have an H of its own.
+        self._part = min(1.0, self.speed * max(1.0, steps / self.every))
 
     def detached(self) -> None:
         """The training process is gone."""
@@ -165,6 +182,8 @@ class Pacing:
         self._alone += 1
         self._steps = self._rounds.open
         self._control()
+        if self._by_speed:
+            self._speed.look(self._trained, now)
         self.set()
         self._choose_terms()
 
@@ -201,7 +220,8 @@ class Pacing:
         if self.warming_up or self._fresh or self._alone >= FORGET_AFTER:
             controller.forget()
         elif self._alone < ALONE_AFTER:
-            controller.stepped(self._rounds.movement)
+            # Far apart or not is a matter of usual rounds, as others make them.
+            controller.stepped(self._rounds.movement / self._part)
             ratio = controller.ratio
             if self._config.controller:
                 # Early rounds want more agreement, never less (algorithms section 6).
@@ -211,14 +231,17 @@ class Pacing:
             self._outputs.emit(LevelChanged(controller.level, ratio, terms.exchanges, terms.every, terms.momentum))
 
     def _pace(self) -> int:
-        """H: short while the network warms up or disagrees, but never shorter than the exchanges of a round last."""
-        every, factor = self._config.every, self.terms.every
+        """H: proportional to speed; short while the network warms up or disagrees, but then, if that is no longer than
+        usual, as long as an exchange lasts (with more of them a round, these one after another). What is usual is not
+        lengthened: an exchange that outlasts its round goes on in the next, and is cut in the one after."""
+        usual, factor = self.speed * self._config.every, self.terms.every
+        every = max(1, round(usual))
         lasting = self._exchange_time / self._step_time if self._step_time > 0 else 0.0
         if self.warming_up:
-            return min(every, max(WARMUP_EVERY, round(lasting + 0.5)))
+            return min(every, max(1, round(self.speed * WARMUP_EVERY), round(lasting + 0.5)))
         if factor < 1.0:
-            return min(every, max(1, round(factor * every), round((1 + self.terms.exchanges) * lasting + 0.5)))
-        return round(factor * every)
+            return min(every, max(1, round(factor * usual), round((1 + self.terms.exchanges) * lasting + 0.5)))
+        return max(1, round(factor * usual))
 
     def set(self) -> None:
         """Tell the training process of a change of H."""
@@ -269,7 +292,7 @@ class Timetable:
             early = max(clock, self._progress.clock()) < self._config.early_steps
             # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one. And
             # whose rounds are of another length, or make more exchanges, does not keep step with a schedule.
-            follows = (early or self._policy == "base2") and not self._pacing.level
+            follows = (early or self._policy == "base2") and not self._pacing.level and self._pacing.speed == 1.0
             self._averaging.schedule = self._schedule(clock, seed, now) if follows else None
             exchanges = exchanges_per_round(members, early) + self._pacing.terms.exchanges
             self._averaging.want(exchanges, now, clock // self._pacing.every)

@@ -38,6 +38,7 @@ from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.sharding import Sharding
+from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.spreading import Spreading
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.wire import Buffer
@@ -92,7 +93,8 @@ class Peer:
         self._strategy: Averaging | Spreading = self.spreading or self.averaging
         """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
         self.rounds = Rounds(self._outputs, self.spreading)
-        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, clock=lambda: self.clock)
+        speed = Speed(self.membership, self.progress)
+        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, speed, clock=lambda: self.clock)
         self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self.pacing)
         self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
         if self.spreading is not None:

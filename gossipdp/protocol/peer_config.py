@@ -28,7 +28,7 @@ class PeerConfig:
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
     algorithm: Literal["pairwise", "epidemic"] = "pairwise"
     every: int = 50
-    """H, inner steps a round, after the warm start"""
+    """H, inner steps a round, after the warm start, of a peer as fast as most (`speed`)"""
     codec: str = "modulo"
     bits: int = 4
     """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""

@@ -27,6 +27,8 @@ class Outer:
 
     lr: float
     momentum: float
+    part: float = 1.0
+    """of a usual round that this one is: less for a slow host, whose rounds have fewer steps"""
 
 
 class Steps(Protocol):
@@ -229,7 +231,8 @@ class Rounds:
 
     def _step(self, chunk: int) -> None:
         if self._steps is None:
-            self._outputs.ask(jobs.OuterStep(chunk, self._outer.lr, self._outer.momentum, self._applied))
+            outer = self._outer
+            self._outputs.ask(jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part))
         else:
             self._outputs.ask(self._steps.job(chunk, self._applied))
 

@@ -343,7 +343,8 @@ def attach(
             share one model (Muon for matrices, AdamW for the rest) in the order in which they step: a step is over,
             and counts, when the last of them has stepped.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
-        every: steps between snapshots, instead of what the network says.
+        every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start, those by
+            this host's speed and the controller's then come to nothing.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
         timeout: seconds to wait for the model; None waits for ever.
 

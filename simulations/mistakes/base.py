@@ -62,6 +62,7 @@ PACING = "gossipdp/protocol/pacing.py"
 ATTACHING = "gossipdp/protocol/attaching.py"
 PEER = "gossipdp/protocol/peer.py"
 TEMPO = "gossipdp/protocol/tempo.py"
+SPEED = "gossipdp/protocol/speed.py"
 OUTBOUND = "gossipdp/protocol/outbound.py"
 PROBING = "gossipdp/protocol/probing.py"
 QUARANTINE = "gossipdp/protocol/quarantine.py"
@@ -116,6 +117,7 @@ TESTS = {
     LOAD: "tests/protocol/test_load.py",
     PACING: "tests/protocol/test_pacing.py",
     TEMPO: "tests/protocol/test_tempo.py",
+    SPEED: "tests/protocol/test_speed.py",
     PEER: "tests/protocol/test_state_age.py",
     OUTBOUND: "tests/protocol/test_outbound.py",
     PROBING: "tests/protocol/test_outbound.py",

@@ -21,6 +21,7 @@ from simulations.mistakes.base import (
     QUARANTINE,
     RESPONDER,
     ROUNDS,
+    SPEED,
     TEMPO,
     Mutation,
 )
@@ -469,6 +470,35 @@ MUTATIONS = (
         TEMPO,
         "self.patience = min(wanted, MOST * self._least)",
         "self.patience = wanted",
+    ),
+    # -- unequal hosts
+    Mutation(
+        "pace-by-the-fastest",
+        "H is measured by the fastest peer, not by the median: one that is far ahead, or lies, shortens everybody's",
+        SPEED,
+        "median([own, *others])",
+        "max([own, *others])",
+    ),
+    Mutation(
+        "still-sets-the-pace",
+        "members that train no more count in the median for as long as they are there",
+        SPEED,
+        " if not rate.stands_still(now, interval)]",
+        "]",
+    ),
+    Mutation(
+        "pause-is-speed",
+        "a pause is taken for slowness: whoever goes on after one has a short H for some rounds",
+        SPEED,
+        "                self._looks.clear()\n",
+        "",
+    ),
+    Mutation(
+        "bound-by-short-rounds",
+        "the bound of a slow host follows its short rounds: the others leave it behind",
+        PAIRWISE,
+        "                self._step[chunk] /= part\n",
+        "",
     ),
     # -- hostile partners
     Mutation(

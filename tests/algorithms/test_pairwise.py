@@ -50,9 +50,9 @@ class Replica:
             self.applied = sealed.slot
             self.run(jobs.Release(sealed.slot))
 
-    def outer(self, lr, momentum):
+    def outer(self, lr, momentum, part=1.0):
         for chunk in range(self.ledger.chunks):
-            self.run(jobs.OuterStep(chunk, lr, momentum, self.applied))
+            self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
 
 
 COUNTER = itertools.count(1)
@@ -425,10 +425,11 @@ class Trainee(Replica):
         self.progress = np.random.default_rng(1).standard_normal(256).astype(np.float32)
         self.progress /= np.linalg.norm(self.progress)
 
-    def round(self):
+    def round(self, rounds=1.0):
+        """So long a part of a usual one, or so many."""
         self.settle()
-        self.x += self.progress
-        self.outer(0.7, 0.8)
+        self.x += np.float32(rounds) * self.progress
+        self.outer(0.7, 0.8, min(1.0, rounds))
         self.settle()
         return self.algorithm._bound(0)
 
@@ -454,6 +455,23 @@ def test_liar_that_is_just_within_the_bound_in_every_round_does_not_widen_it_wit
         [turn] = exchange(liar, victim, pull=0.3 / 0.7)
         assert turn.share == 1.0
     assert bounds[-1] < 1.05 * bounds[-30] and bounds[-1] < 5.0 * bounds[10]
+
+
+@pytest.mark.parametrize("factor", [2, 10, 30])
+def test_slow_one_whose_rounds_last_as_long_as_a_fast_ones_does_not_lag_though_all_go_one_way(factor):
+    """Algorithms section 8: H by speed, here of the median of the two."""
+    fast, slow = Trainee(1), Trainee(2)
+    for _ in range(300):
+        fast.round(2 * factor / (factor + 1))
+        exchange(fast, slow, pull=0.3 / 0.7)
+        slow.round(2 / (factor + 1))
+    assert np.linalg.norm(fast.a) > 900 and np.linalg.norm(fast.a - slow.a) < 10
+
+
+def test_bound_of_a_short_round_is_that_of_a_usual_one():
+    usual, short = Trainee(1), Trainee(2)
+    for _ in range(20):
+        assert short.round(0.1) == pytest.approx(usual.round(), rel=1e-4)
 
 
 def test_halves_that_trained_apart_come_together_though_all_is_clipped_between_them():

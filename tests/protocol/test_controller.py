@@ -235,7 +235,8 @@ class Paced:
         self.config = PeerConfig(
             membership=LOCAL, averaging=AVERAGING, every=every, controller=on, early_steps=early_steps
         )
-        self.pacing = Pacing(self.config, self.rounds, self.averaging, self.outputs, clock=lambda: self.now)
+        self.speed = SimpleNamespace(factor=1.0, look=lambda steps, now: None)
+        self.pacing = Pacing(self.config, self.rounds, self.averaging, self.outputs, self.speed, clock=lambda: self.now)
         self.pacing.began(fresh=True)
         self.pacing.set()
         self.play(1.0, 1)
@@ -352,7 +353,7 @@ class Wanted:
 def test_round_makes_one_exchange_more_and_keeps_step_with_no_schedule(level: int, wanted: tuple[int, bool]) -> None:
     ids = [bytes([number]) * 32 for number in range(8)]
     averaging = Wanted()
-    pacing = SimpleNamespace(level=level, terms=terms_of(level), every=10, warming_up=False)
+    pacing = SimpleNamespace(level=level, terms=terms_of(level), every=10, warming_up=False, speed=1.0)
     membership = SimpleNamespace(alive=lambda: ids[1:], settled=lambda now: ids)
     progress = SimpleNamespace(clock=lambda: 100, of=lambda peer: SimpleNamespace(clock=100))
     config = PeerConfig(membership=LOCAL, averaging=AVERAGING)

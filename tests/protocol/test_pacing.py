@@ -20,11 +20,13 @@ WINDOW, PATIENCE = AVERAGING.window, AVERAGING.deadlines.ask
 class Paced:
     """A peer past its warm start that has fetched the model, of which a chunk came every so many `seconds`."""
 
-    def __init__(self, seconds: float = 0.01) -> None:
+    def __init__(self, seconds: float = 0.01, **changed: object) -> None:
         self.averaging = SimpleNamespace(model=SimpleNamespace(chunks=CHUNKS), codec="", window=0, pull=0.0)
-        rounds = SimpleNamespace(rounds=50, open=True)
-        config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=10)
-        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), clock=lambda: 10_000)
+        rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
+        config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=10, **changed)
+        self.clock, self.looks = 10_000, []
+        self.speed = SimpleNamespace(factor=1.0, look=lambda steps, now: self.looks.append((steps, now)))
+        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), self.speed, clock=lambda: self.clock)
         for chunk in range(CHUNKS):
             self.pacing.state_came(5.0 + chunk * seconds)
         self.pacing.began(fresh=True)
@@ -67,3 +69,35 @@ def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_
     assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
     paced.pacing.mixed(CHUNKS, 30.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
+
+
+def test_h_is_by_speed_in_the_warm_start_too_and_a_step_at_the_least() -> None:
+    paced = Paced()
+    found = []
+    for factor, clock in [(1.0, 10_000), (2.0, 10_000), (0.2, 10_000), (1 / 16, 10_000), (2.0, 0), (0.2, 0), (1.0, 0)]:
+        paced.speed.factor, paced.clock = factor, clock
+        paced.pacing.set()
+        found.append(paced.pacing.every)
+    assert found == [10, 20, 2, 1, 10, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("factor", "steps", "part"), [(1.0, 10, 1.0), (1.0, 5, 1.0), (2.0, 20, 1.0), (0.2, 2, 0.2), (0.2, 10, 1.0)]
+)
+def test_outer_step_is_the_part_of_a_usual_round_that_its_steps_are(factor: float, steps: int, part: float) -> None:
+    """Also of a training process with an H of its own, and however late a snapshot is."""
+    paced = Paced()
+    paced.speed.factor = factor
+    paced.pacing.set()
+    paced.pacing.submitted(steps, 1.0)
+    assert paced.pacing.outer().part == pytest.approx(part)
+
+
+@pytest.mark.parametrize(
+    ("changed", "looks"), [({}, [(7, 2.0)]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])]
+)
+def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
+    paced = Paced(**changed)
+    paced.pacing.submitted(7, 1.0)
+    paced.pacing.round_done(2.0)
+    assert paced.looks == looks
