@@ -8,7 +8,6 @@ nearest known key. Nothing here opens a file or reads the environment by itself:
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import math
 import re
@@ -33,6 +32,7 @@ from gossipdp.config_rules import (
     Text,
 )
 from gossipdp.errors import ConfigError
+from gossipdp.protocol.alike import digest_of
 
 __all__ = [
     "Checkpoint",
@@ -44,7 +44,6 @@ __all__ = [
     "Outer",
     "Safety",
     "agreed",
-    "differences",
     "dump",
     "load",
     "settings_digest",
@@ -62,6 +61,7 @@ EARLY_SHARE: Final = 0.4
 
 _NAME: Final = Text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", "1 to 48 letters, digits, '.', '_' or '-', the first no sign")
 _PATH: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,1024}", "a path without control characters")
+_ID: Final = Text(r"[0-9a-f]{64}", "a peer's id, 64 digits, as `gossipdp keys show` has it")
 _SEED: Final = Endpoint('"host:port"', any_port=False)
 
 
@@ -159,6 +159,10 @@ class Safety(Section, frozen=True, kw_only=True):
     """factor on the bound of what one chunk of one exchange may move; "auto" is 1.5"""
     memory: Annotated[float, Measure(BYTES, 2.0**24, 2.0**44, "a size", {AUTO: 0.0})] = 0.0
     """bytes that may wait to be sent, to all peers together; 0 ("auto"): a quarter of the memory, at most 1 GiB"""
+    allow: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
+    """ids of the only peers this one has links with; none: any that knows the secret"""
+    ban: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
+    """ids of peers this one has no link with"""
 
     @property
     def clip_factor(self) -> float:
@@ -399,15 +403,8 @@ def agreed(config: Config) -> dict[str, Any]:
 
 
 def settings_digest(config: Config) -> bytes:
-    """16 bytes that are equal exactly if `agreed` is; peers compare them before they exchange anything (GD-303)."""
-    text = json.dumps(agreed(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"gossipdp setting").digest()
-
-
-def differences(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
-    """(key, a's value, b's value) of what peers must agree on and these two do not."""
-    ours, theirs = agreed(a), agreed(b)
-    return [(key, ours[key], theirs.get(key)) for key in ours if ours[key] != theirs.get(key)]
+    """16 bytes that are equal if `agreed` is; peers compare them before they exchange anything (GD-303)."""
+    return digest_of({key: json.dumps(value) for key, value in agreed(config).items()})
 
 
 def dump(config: Config) -> str:

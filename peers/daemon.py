@@ -168,6 +168,7 @@ def peer_config(config: Config) -> PeerConfig:
         averaging=AveragingConfig(
             fineness={name: codec.fineness for name, codec in CODECS.items()},
             settings=settings,
+            keys=tuple(configuration.agreed(config)),
             weight=exchange.weight,
             rate=exchange.bandwidth,
             window=exchange.window,
@@ -230,7 +231,15 @@ def build(home: Path, config: Config) -> Node:
     listen = None if config.network.listen == "off" else config.network.listen
     limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()))
     transport = Transport(
-        identity, secret, network=belonging.name, run=run, incarnation=incarnation, listen=listen, limits=limits
+        identity,
+        secret,
+        network=belonging.name,
+        run=run,
+        incarnation=incarnation,
+        listen=listen,
+        allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
+        banned=frozenset(map(bytes.fromhex, config.safety.ban)),
+        limits=limits,
     )
     address, why = address_to_advertise(config, transport.port)
     transport.advertise(address)

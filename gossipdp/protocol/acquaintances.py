@@ -1,4 +1,5 @@
-"""What a peer remembers of others between two exchanges: when they met, their latest offer, and time they have wasted.
+"""What a peer remembers of others between two exchanges: since when they are known, when they met, their latest offer,
+and time they have wasted.
 
 An exchange keeps its two peers from all others until it ends. One that mixes nothing, for a word was lost or a host has
 died, costs both the same; but one side that never comes to the point, or at a crawl, and is always there with the next
@@ -6,18 +7,27 @@ offer, would have all of the other's time. So whoever has wasted some is left al
 as long at each exchange in a row that mixed nothing, up to a minute, as long as there is anybody else. One exchange
 that is worth its time, and all is forgotten. Nothing is proven by it, and it is no strike (`conduct`): an honest peer
 on a bad link is met less often for a while, and that serves both.
+
+Whoever appears later than this peer's first RAMP rounds is new to it, and moves it by a tenth of the usual weight at
+first, by all of it after RAMP rounds more: a key costs nothing, and one that has been set aside must not be back at
+full weight under another at once. Those found at the start vouched for the state that this peer has; a network that is
+young itself knows nobody longer. A member that restarts, or comes back from the far side of a cut, is not new.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 __all__ = ["Acquaintances"]
 
 MOST = 4096
 """members of whom anything is remembered"""
+MOST_KNOWN: Final = 16_384
+"""members of whom it is remembered since when they are known: as many as membership holds"""
+RAMP: Final = 10
+"""rounds of this peer in which a newcomer's weight rises to the whole"""
 SLOW: Final = 4.0
 """an exchange is worth its time if it takes no longer than so many times what its chunks usually take"""
 SHORTEST: Final = 0.1
@@ -36,8 +46,24 @@ class Acquaintances:
     def __init__(self) -> None:
         self._met: OrderedDict[bytes, int] = OrderedDict()
         """round of this peer in which an exchange with each began last"""
+        self._since: dict[bytes, int] = {}
+        """round of this peer from which each counts as known"""
         self._latest: OrderedDict[bytes, int] = OrderedDict()
         self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
+        self._differing: OrderedDict[bytes, bytes] = OrderedDict()
+        """the settings of those that have others than this peer"""
+
+    def appeared(self, peer: bytes, round: int, members: Container[bytes]) -> None:
+        """`peer` is there; if it was not before, it is new. members: whom membership knows; the others make room."""
+        if peer in self._since:
+            return
+        if len(self._since) >= MOST_KNOWN:
+            self._since = {known: since for known, since in self._since.items() if known in members}
+        self._since[peer] = round if round >= RAMP else -RAMP
+
+    def share(self, peer: bytes, round: int) -> float:
+        """Of the usual weight, with which `peer` may move this one in `round`."""
+        return min(1.0, (round - self._since.get(peer, round if round >= RAMP else -RAMP) + 1) / RAMP)
 
     def met(self, partner: bytes, round: int) -> None:
         """An exchange with `partner` begins."""
@@ -57,6 +83,13 @@ class Acquaintances:
         self._latest[source] = exchange
         _keep(self._latest, source)
 
+    def differs(self, source: bytes, settings: bytes) -> bool:
+        """`source` has offered with these other settings: is that news?"""
+        news = self._differing.get(source) != settings
+        self._differing[source] = settings
+        _keep(self._differing, source)
+        return news
+
     def parted(self, partner: bytes, chunks: int, seconds: float, usual: float, now: float) -> None:
         """An exchange is over that mixed so many chunks; usual: seconds these take, infinite if unknown."""
         before = self._wasted.pop(partner, None)
@@ -75,7 +108,9 @@ class Acquaintances:
         return dict.fromkeys(waiting, "slow") if len(waiting) < len(there) else {}
 
 
-def _keep(table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted], latest: bytes) -> None:
+def _keep(
+    table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted] | OrderedDict[bytes, bytes], latest: bytes
+) -> None:
     """The one heard of longest ago makes room."""
     table.move_to_end(latest)
     if len(table) > MOST:

@@ -59,8 +59,9 @@ class Attaching:
         if self._waiting is None:
             return
         if model is not None:
-            if model.schema_bytes != self._waiting:
-                difference = model.schema.first_difference(Schema.from_bytes(self._waiting))
+            same = model.schema_bytes == self._waiting
+            difference = "" if same else model.schema.first_difference(Schema.from_bytes(self._waiting))
+            if difference:
                 self._outputs.emit(SessionRefused("GD-301", difference))
             elif self._wants_moments or self._held():
                 return  # `seek_moments` comes back, or who holds it does

@@ -15,6 +15,7 @@ from random import Random
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.acquaintances import Acquaintances
+from gossipdp.protocol.alike import unlike
 from gossipdp.protocol.appointments import Appointments
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
 from gossipdp.protocol.exchange import Deadlines, Terms, keeps_to
@@ -35,6 +36,7 @@ from gossipdp.protocol.messages import (
     Refuse,
     State,
     Void,
+    short,
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
@@ -57,7 +59,9 @@ class AveragingConfig:
     fineness: Mapping[str, int]
     """the codecs this peer speaks; of two wishes the finer holds"""
     settings: bytes
-    """digest of what peers must agree on (16 bytes)"""
+    """digest of what peers must agree on (16 bytes, see `alike`)"""
+    keys: tuple[str, ...] = ()
+    """what it is of, in its order"""
     weight: float = 0.5
     """gamma: a_i += gamma k delta"""
     rate: float = math.inf
@@ -231,6 +235,7 @@ class Averaging:
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news: a failed partner ends its exchange, a new incarnation ends its doubts."""
         over = member.state == State.LEFT
+        self._known.appeared(member.id, self._round, self._membership.members)
         sides: list[Initiator | Responder] = [*self._settling.values()]
         sides += [log for log in self._logs.values() if log.terms.partner == member.id]
         sides += [self._active] if isinstance(self._active, Initiator) else []
@@ -319,6 +324,9 @@ class Averaging:
         if offer.schema != self.model.schema.digest:
             return "schema"
         if offer.settings != self._config.settings:
+            if self._known.differs(source, offer.settings):
+                mine, keys = self._config.settings, self._config.keys
+                self._outputs.emit(Notice("GD-303", unlike(f"member {short(source)}", mine, offer.settings, keys)))
             return "settings"
         if offer.codec not in self._config.fineness:
             return "codec"
@@ -461,9 +469,11 @@ class Averaging:
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
     def _wish(self, partner: bytes) -> float:
-        """The weight of an exchange with `partner`: only the schedule may ask for more than gamma."""
+        """The weight of an exchange with `partner`: only the schedule may ask for more than gamma, a newcomer for
+        less."""
         named, weight = self._appointments.next()
-        return 2.0 * self._config.weight * weight if partner == named else self._config.weight
+        share = self._known.share(partner, self._round)
+        return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 
     def _send_offer(self, partner: bytes) -> None:
         assert self._offer_out is not None

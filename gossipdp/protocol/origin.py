@@ -154,8 +154,7 @@ class Origin:
         if mismatch == "size":
             self._outputs.emit(Notice("GD-502", "the network's model does not fit this host's memory"))
         elif mismatch:
-            text = "the network runs with other settings than this peer: see `gossipdp config show` on both"
-            self._outputs.emit(Notice("GD-303", text))
+            self._outputs.emit(Notice("GD-303", mismatch))
         self._conclude()
 
     def member_changed(self, member: Member, now: float) -> None:

@@ -110,7 +110,7 @@ class Peer:
         )
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
-        joiner = partial(joiner, shuns=self.conduct.shuns)
+        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns)
         self._origin = Origin(
             self.membership,
             self.progress,

@@ -2,7 +2,9 @@
 
 Trainable parameters come first, one after another in the model's order; floating-point buffers follow from the next
 multiple of 256, for they are plain averages (outer lr 1, momentum 0). Offsets follow from names and shapes alone,
-so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Nothing here may hold a value.
+so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Frozen parameters stay at home and
+have no place in the vector; a digest of each tells whether two hosts train on top of the same. Nothing here may hold a
+value.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
 
-__all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Kind", "Schema", "chunk_count", "chunk_parameters"]
+__all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_count", "chunk_parameters"]
 
 MAX_BYTES: Final = 4 << 20
 """bytes of a schema; it travels as one buffer of a manifest"""
@@ -43,6 +45,7 @@ Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
 Kind: TypeAlias = Literal["buffer", "parameter"]
 Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIZE)], ...], Meta(max_length=16)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Digest: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Entry(NamedTuple):
@@ -66,6 +69,13 @@ class Entry(NamedTuple):
         return f"{self.name} {self.shape} {self.dtype}"
 
 
+class Frozen(NamedTuple):
+    """A parameter that is not trained: digest of its shape, dtype and values."""
+
+    name: str
+    digest: bytes
+
+
 class _Spec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An entry as it is written."""
 
@@ -78,6 +88,8 @@ class _Spec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: Literal[1]
     entries: Annotated[tuple[_Spec, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
+    frozen: Annotated[tuple[tuple[Name, Digest], ...], Meta(max_length=MAX_ENTRIES)] = ()
+    """left out if there are none"""
 
 
 _decoder = msgspec.msgpack.Decoder(_Written)
@@ -89,27 +101,33 @@ class Schema:
 
     Args:
         entries: parameters first, then buffers, each at the offset the layout gives it. `Schema.of` computes them.
+        frozen: what is trained on top of, sorted by name; none if it is not to be compared.
 
     Raises:
         ValueError: the entries are not such a layout.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry], frozen: Iterable[Frozen] = ()) -> None:
         self.entries: tuple[Entry, ...] = tuple(entries)
+        self.frozen: tuple[Frozen, ...] = tuple(sorted(frozen))
         _check(self.entries)
+        names = [each.name for each in self.frozen]
+        if len(set(names)) != len(names):
+            raise ValueError("two frozen parameters have the same name")
         specs = tuple(_Spec(entry.name, entry.shape, entry.dtype, entry.kind) for entry in self.entries)
-        self._bytes: bytes = _encoder.encode(_Written(_VERSION, specs))
+        written = (_VERSION, specs, self.frozen) if self.frozen else (_VERSION, specs)
+        self._bytes: bytes = _encoder.encode(written)
         if len(self._bytes) > MAX_BYTES:
             raise ValueError(f"the schema takes {len(self._bytes)} bytes, limit {MAX_BYTES}")
 
     @classmethod
-    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]]) -> Schema:
+    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]], frozen: Iterable[Frozen] = ()) -> Schema:
         """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise."""
         listed = sorted(tensors, key=lambda tensor: tensor[3] == "buffer")
         entries: list[Entry] = []
         for name, shape, dtype, kind in listed:
             entries.append(Entry(name, shape, dtype, kind, _next_offset(entries[-1] if entries else None, kind)))
-        return cls(entries)
+        return cls(entries, frozen)
 
     @property
     def size(self) -> int:
@@ -141,7 +159,8 @@ class Schema:
             raise RemoteProtocolError(f"schema of {len(data)} bytes, limit {MAX_BYTES}")
         try:
             written = _decoder.decode(data)
-            schema = cls.of((spec.name, spec.shape, spec.dtype, spec.kind) for spec in written.entries)
+            specs = ((spec.name, spec.shape, spec.dtype, spec.kind) for spec in written.entries)
+            schema = cls.of(specs, (Frozen(*each) for each in written.frozen))
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise RemoteProtocolError(f"schema: {error!s:.120}") from None
         if schema.to_bytes() != data:
@@ -149,24 +168,38 @@ class Schema:
         return schema
 
     def first_difference(self, other: Schema) -> str:
-        """What a person needs to find why `other` (this model) is not `self` (the network's); "" if they are equal."""
+        """What a person needs to find why `other` (this model) is not `self` (the network's); "" if they go together.
+
+        Frozen parameters are compared if both have told of theirs.
+        """
         for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
             if mine != theirs:
                 kind = mine.kind if mine.kind == theirs.kind else "tensor"
                 return f"{kind} {number}: {mine} in the network, {theirs} in this model"
         shared = min(len(self.entries), len(other.entries))
         if len(self.entries) == len(other.entries):
-            return ""
+            return self._frozen_difference(other)
         longer, where = (self, "the network") if len(self.entries) > shared else (other, "this model")
         extra = longer.entries[shared]
         counts = f"{len(self.entries)} tensors in the network, {len(other.entries)} in this model"
         return f"{counts}; the first that only {where} has is {extra.kind} {extra}"
 
+    def _frozen_difference(self, other: Schema) -> str:
+        if not self.frozen or not other.frozen:
+            return ""
+        network, here = dict(self.frozen), dict(other.frozen)
+        apart = [name for name in {**network, **here} if network.get(name) != here.get(name)]
+        if not apart:
+            return ""
+        first = apart[0]
+        where = "only here" if first not in network else "only in the network" if first not in here else "other values"
+        return f"frozen parameter {first}: {where}, and so {len(apart)} of {len(network.keys() | here.keys())}"
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and self.entries == other.entries
+        return isinstance(other, Schema) and self._bytes == other._bytes
 
     def __hash__(self) -> int:
-        return hash(self.entries)
+        return hash(self._bytes)
 
     def __repr__(self) -> str:
         return f"Schema({len(self.entries)} tensors, {self.size} parameters, {self.digest.hex()[:8]})"

@@ -18,6 +18,7 @@ from typing import Final
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.alike import unlike
 from gossipdp.protocol.events import TransferProgress, UpdateRefused
 from gossipdp.protocol.flow import Flow
 from gossipdp.protocol.freezing import HASH, Giving, TransferConfig, signed_part
@@ -67,11 +68,13 @@ class Joiner:
         random: Random,
         *,
         settings: bytes,
+        keys: Sequence[str] = (),
         take: Callable[[int, Buffer, bytes], jobs.Job] = jobs.Adopt,
         shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._settings, self._take, self._shuns, self._exact = settings, take, shuns, config.exact
+        self._settings, self._keys, self._take, self._shuns = settings, keys, take, shuns
+        self._exact = config.exact
         self._most = MOST_EXACT if config.exact else MOST
         self._judge = Judge(outputs, random, config.witness)
         self._members: Sequence[bytes] = ()
@@ -81,6 +84,7 @@ class Joiner:
         self.schema_bytes = b""
         self.refusals: dict[bytes, str] = {}
         self.mismatch = ""
+        """what the operator has to know of the state that was turned down: "size", or how the settings differ"""
         self.summary = b""
         """what is inside an exact state"""
         self._hashes = b""
@@ -167,7 +171,7 @@ class Joiner:
         assert self.source is not None
         if manifest.settings != self._settings:
             # First of all, for what a manifest looks like follows from the settings: nobody is blamed for its own.
-            self.mismatch = "settings"
+            self.mismatch = unlike("the network", self._settings, manifest.settings, self._keys)
             return self._abandon("settings", now)
         if manifest.clock > LARGEST or manifest.rounds > MOST_ROUNDS:
             # Others could not read what is said by whoever took this over, and nor may its source have made it up.

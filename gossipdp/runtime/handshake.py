@@ -137,12 +137,20 @@ def unpack(frames: Sequence[Buffer]) -> ServiceMessage:
 
 @dataclass(slots=True)
 class Self:
-    """What this peer says of itself. `run` is b"" until the peer founds one or learns it."""
+    """What this peer says of itself, and whom it has links with. `run` is b"" until the peer founds one or learns it.
+
+    allowed: nobody else is admitted; none: anybody is who is not banned.
+    """
 
     identity: Identity
     network: str
     run: bytes
     incarnation: int
+    allowed: frozenset[bytes] = frozenset()
+    banned: frozenset[bytes] = frozenset()
+
+    def admits(self, peer: bytes) -> bool:
+        return peer not in self.banned and (not self.allowed or peer in self.allowed)
 
 
 class DiallerHello:
@@ -173,6 +181,8 @@ class DiallerHello:
         key = self._me.identity.curve.public
         if not Identity.verify(answer.id, _transcript(b"listener", self._hello, answer, key), answer.signature):
             raise RefusedError("GD-202", f"{short(answer.id)} could not prove its identity")
+        if not self._me.admits(answer.id):
+            raise RefusedError("GD-204", f"{short(answer.id)} is banned here, or not among those allowed")
         check_run(self._me.run, answer.run)
         self.peer, self.run, self.incarnation = answer.id, answer.run, answer.incarnation
         return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key))))

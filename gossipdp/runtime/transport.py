@@ -2,7 +2,7 @@
 
 One ROUTER is bound. A neighbour is dialled with two DEALERs, so that a payload on the data lane never stands in front
 of a ping on the control lane; both connections together are a link, and a link serves both directions. CURVE is always
-on (see `identity`), ZAP admits every key that is not banned, and a signed hello over each connection comes before
+on (see `identity`), ZAP admits the keys that are to be, and a signed hello over each connection comes before
 anything else (see `handshake`). Dialling again is the protocol's decision: libzmq never reconnects by itself. Which
 links there are, and what becomes of them, is kept by `Peering`; here is what only libzmq can do.
 
@@ -88,7 +88,8 @@ class Transport:
         run: 16 bytes, or b"" while unknown; see `run`.
         incarnation: of this start (`identity.next_incarnation`).
         listen: ``tcp://*:4710`` or the like, port 0 for a free one; None for a peer that only dials out.
-        banned: peer ids whose key is refused.
+        allowed: ids of the only peers to have links with; none: anybody who knows the secret.
+        banned: ids of peers to have no link with.
         limits: see `TransportLimits`.
 
     Raises:
@@ -105,6 +106,7 @@ class Transport:
         run: bytes,
         incarnation: int,
         listen: str | None,
+        allowed: frozenset[bytes] = frozenset(),
         banned: frozenset[bytes] = frozenset(),
         limits: TransportLimits | None = None,
     ) -> None:
@@ -114,7 +116,8 @@ class Transport:
         self._limits = limits or TransportLimits()
         self.identity = identity
         self._server = secret.curve_server_keys()
-        self._banned = known_curve_keys(tuple(banned))
+        allowed = allowed and allowed | {identity.id}
+        self._allowed, self._banned = known_curve_keys(tuple(allowed)), known_curve_keys(tuple(banned))
         # A dialled link holds 8 descriptors: a connection and three mailboxes (socket, both monitor ends) a lane.
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         limits = replace(self._limits, links=max(4, min(self._limits.links, (descriptors - 256) // 8)))
@@ -122,7 +125,7 @@ class Transport:
         """what is to be told if there are fewer links for want of descriptors"""
         if limits.links < self._limits.links:
             self.scarce = f"{descriptors} open files are enough for {limits.links} links of {self._limits.links}"
-        me = Self(identity, network, run, incarnation)
+        me = Self(identity, network, run, incarnation, allowed, banned)
         self._peering = Peering(me, self, limits, self.counters, time.monotonic())
         self._origins: dict[int, str] = {}
         self._broken: tuple[int, int] | None = None
@@ -381,7 +384,7 @@ class Transport:
                 return
 
     def _admit(self, admission: _Socket) -> None:
-        """ZAP (ZeroMQ RFC 27): admit every CURVE key that is not banned, and name the connection by it."""
+        """ZAP (ZeroMQ RFC 27): admit the CURVE keys of those allowed and not banned, and name the connection by it."""
         while True:
             try:
                 request = admission.recv_multipart(zmq.NOBLOCK)
@@ -389,13 +392,13 @@ class Transport:
                 return
             _, sequence, _, address, _, mechanism, *credentials = request
             key = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
-            admitted = bool(key) and key not in self._banned
+            admitted = bool(key) and key not in self._banned and (not self._allowed or key in self._allowed)
             status = (b"200", b"OK", key.hex().encode()) if admitted else (b"400", b"refused", b"")
             admission.send_multipart([b"1.0", sequence, *status, b""], zmq.NOBLOCK)
             if not admitted:
-                self._peering.refused(
-                    _plain_ip(address.decode("ascii", "replace")), "GD-204", "a banned key dialled in"
-                )
+                origin = _plain_ip(address.decode("ascii", "replace"))
+                reason = "a key dialled in that is banned here, or not among those allowed"
+                self._peering.refused(origin, "GD-204", reason)
 
     def _on_listener_monitor(self, monitor: _Socket) -> None:
         for event, value in _monitor_events(monitor):
@@ -452,7 +455,7 @@ def _dial_failure(event: int, value: int, patience: float) -> tuple[str, str, st
     if event == zmq.EVENT_CLOSED:
         return "GD-101", "refused", "unreachable"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "GD-204", "refused this peer's key: it is banned there", "GD-204"
+        return "GD-204", "refused this peer's key: it is banned there, or not among those allowed", "GD-204"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return "GD-101", "answered, but is no gossipdp peer", "mechanism"
     if value == errno.EAGAIN:

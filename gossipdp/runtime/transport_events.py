@@ -50,8 +50,8 @@ class DialFailed(TransportEvent):
     """`reason` names each address tried and what came of it. `peer` is b"" when only the address was known.
 
     code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret; GD-202 an identity was not
-    proven; GD-203 another network or run; GD-204 this peer's key is banned there; GD-205 this identity is live there;
-    GD-302 another protocol version.
+    proven; GD-203 another network or run; GD-204 this peer's key is banned there, or not allowed, or that one's here;
+    GD-205 this identity is live there; GD-302 another protocol version.
     """
 
     peer: bytes

@@ -329,6 +329,7 @@ def attach(
     every: int | None = None,
     samples_per_step: int | None = None,
     timeout: float | None = None,
+    compare_frozen: bool = True,
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host.
 
@@ -347,10 +348,13 @@ def attach(
             this host's speed and the controller's then come to nothing.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
         timeout: seconds to wait for the model; None waits for ever.
+        compare_frozen: refuse to train on top of other frozen parameters than the network, as LoRA over another base
+            does; they are read once. False where they move, as a teacher's do, or where their dtypes differ by host.
 
     Raises:
         UnreachableError: GD-105, no daemon on this host; GD-106, no model in time.
-        MismatchError: GD-301, the network trains another model; GD-304, GD-305, this one cannot be exchanged.
+        MismatchError: GD-301, the network trains another model, or on top of another; GD-304, GD-305, this one cannot
+            be exchanged.
         ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts; GD-317, an
             optimizer does not step on this model's own parameters. Of one that keeps a copy of them this turns out
             after the first corrections, and its `step` raises it.
@@ -365,7 +369,7 @@ def attach(
         attachment._begin(timeout)
         return attachment
     tell_uncaught()
-    layout = Watched(model, optimizers)
+    layout = Watched(model, optimizers, frozen=compare_frozen)
     refuse_strangers(model, optimizers)
     place = default_home() if home is None else Path(home).expanduser()
     several = together()

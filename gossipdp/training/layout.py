@@ -19,7 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.link import Region
+from gossipdp.training.frozen import frozen_digests
 from gossipdp.training.schema import candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.streams import STAGED, Fence, SideStreams, passed, pin, pinned
 
@@ -45,13 +47,18 @@ class Piece(NamedTuple):
 class Layout:
     """The exchanged tensors of one model.
 
+    Args:
+        frozen: tell in the schema what the parameters hold that are not trained.
+
     Raises:
         MismatchError: GD-304 or GD-305, as `exchanged` says.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, frozen: bool = False) -> None:
         self.schema, self.tensors = exchanged(model)
         self._model = unwrap(model)
+        if frozen:
+            self.schema = Schema(self.schema.entries, frozen_digests(self._model))
         self._places = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
         self._homes = self._find_homes()

@@ -21,7 +21,7 @@ from torch import Tensor
 from gossipdp.errors import ConfigError, MismatchError
 from gossipdp.protocol.schema import Schema
 from gossipdp.training.layout import Layout
-from gossipdp.training.schema import NOT_FINITE, local
+from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE, local
 from gossipdp.training.streams import STAGED
 
 __all__ = ["Comparison", "checksums", "meet", "replicas_differ"]
@@ -59,6 +59,14 @@ def meet(schema: Schema, group: Any) -> int:
 
 def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchError:
     """Of `others`, whose models are not the first rank's."""
+    if models[0].entries == models[others[0]].entries:
+        apart = set(models[0].frozen) ^ set(models[others[0]].frozen)
+        return MismatchError(
+            "GD-301",
+            "the ranks of one group hold different models",
+            seen=f"{_named(others)} of {len(models)}; frozen parameter {min(apart).name} is another than on rank 0",
+            do=FROZEN_DIFFER,
+        )
     pairs = zip_longest(models[0].entries, models[others[0]].entries)
     number, (mine, theirs) = next((number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])
     do = "give each rank the whole model: the ranks of a host train one replica, and stages of a pipeline are none"

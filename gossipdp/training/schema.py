@@ -1,9 +1,9 @@
 """Which tensors of a torch model are exchanged, and in which order.
 
-Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters and
-integer buffers stay at home. A sharded parameter counts with its full shape, so that the layout of a model is the same
-however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing here may change
-a number in a tensor.
+Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters (see
+`frozen`) and integer buffers stay at home. A sharded parameter counts with its full shape, so that the layout of a
+model is the same however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing
+here may change a number in a tensor.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 __all__ = [
+    "FROZEN_DIFFER",
     "NOT_FINITE",
     "Extent",
     "candidates",
@@ -45,6 +46,9 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
     torch.float64: "float64",
 }
 
+FROZEN_DIFFER: Final = (
+    "load the same base on every host, in one dtype; where it is to differ: attach(..., compare_frozen=False)"
+)
 NOT_FINITE: Final = "a buffer that holds Inf or NaN at attach is not exchanged: register it with persistent=False"
 
 

@@ -29,7 +29,7 @@ from gossipdp.runtime import link as links
 from gossipdp.training.handover import Handover
 from gossipdp.training.layout import Fence, Layout, passed
 from gossipdp.training.orders import Drain, Load, Order, Recall, Snapshot, Tell, Write, moment_of
-from gossipdp.training.schema import NOT_FINITE
+from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE
 
 __all__ = ["Drain", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
 
@@ -443,7 +443,9 @@ class Session:
             case links.Taken(snapshot, refused):
                 self._taken(snapshot, refused)
             case links.Refused(code, cause, seen, do):
-                if code == "GD-301" and "buffer" in seen:
+                if code == "GD-301" and seen.startswith("frozen"):
+                    do = FROZEN_DIFFER
+                elif code == "GD-301" and "buffer" in seen:
                     do = f"{do}; {NOT_FINITE}"
                 self._error = _FAMILIES.get(code[:4], RefusedError)(code, cause, seen=seen, do=do)
                 self._lose(str(self._error), now)

@@ -53,6 +53,13 @@ MUTATIONS = (
         "False and side.ended and side.terms.partner not in known",
     ),
     Mutation(
+        "newcomers-in-full",
+        "a member that has just appeared moves others by the whole weight",
+        AVERAGING,
+        "        share = self._known.share(partner, self._round)\n",
+        "        share = 1.0\n",
+    ),
+    Mutation(
         "left-standing",
         "whose training stands still is moved by nobody, once it was moved some bounds",
         PACING,

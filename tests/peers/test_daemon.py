@@ -21,6 +21,7 @@ import pytest
 from gossipdp import config as configuration
 from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.alike import keys_apart
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.schema import MOST_EXACT, Schema
@@ -90,6 +91,26 @@ def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Pa
     )  # fmt: skip
     arrays = {"anchor": np.ones(8, np.float32), "momentum": np.zeros(8, np.float32)}
     return Store(where / "checkpoints").save(arrays, meta, b"schema")
+
+
+def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    friend, foe = b"\x0a" * 32, b"\x0b" * 32
+    given: list[dict[str, Any]] = []
+    made = daemon.Transport
+
+    def transport(*arguments: Any, **options: Any) -> Any:
+        given.append(options)
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(daemon, "Transport", transport)
+    flags = {
+        "network.name": "tiny", "network.listen": "off", "metrics.listen": "off",
+        "safety.allow": friend.hex(), "safety.ban": foe.hex(),
+    }  # fmt: skip
+    daemon.build(where, home.read_config(where, flags, {})).close()
+    assert (given[0]["allowed"], given[0]["banned"]) == ({friend}, {foe})
 
 
 def test_new_home_in_which_up_was_said_founds(start: Start) -> None:
@@ -480,6 +501,12 @@ def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> 
     invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
     home.join(where, NewNetwork(invite, ""), None)
     assert home.belonging(where) == Belonging(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
+
+
+@pytest.mark.parametrize("text", ["", '[exchange]\nalgorithm = "epidemic"\n'])
+def test_keys_that_peers_share_are_told_so_that_those_which_differ_can_be_named(text: str) -> None:
+    peer, other = (daemon.peer_config(configuration.load(text, flags={"outer.lr": lr})).averaging for lr in "12")
+    assert keys_apart(peer.settings, other.settings, peer.keys) == ["outer.lr"]
 
 
 def test_epidemic_is_what_the_configuration_says() -> None:

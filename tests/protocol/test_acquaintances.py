@@ -54,6 +54,37 @@ def test_nobody_is_left_alone_if_it_is_everybody():
     assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
 
 
+@pytest.mark.parametrize(
+    ("appears", "now", "share"),
+    [
+        (0, 0, 1.0),  # found at the start
+        (9, 9, 1.0),  # all are young
+        (10, 10, 0.1),
+        (30, 30, 0.1),
+        (30, 34, 0.5),
+        (30, 39, 1.0),
+        (30, 90, 1.0),
+    ],
+)
+def test_weight_of_a_newcomer_rises_with_the_rounds_since_it_appeared(appears, now, share):
+    known = Acquaintances()
+    known.appeared(A, appears, {A})
+    known.appeared(A, now, {A})
+    assert known.share(A, now) == pytest.approx(share)
+
+
+def test_whom_membership_has_not_told_of_yet_is_as_new_as_can_be():
+    assert Acquaintances().share(A, 50) == 0.1 and Acquaintances().share(A, 3) == 1.0
+
+
+def test_those_that_membership_has_forgotten_make_room_for_newcomers_and_no_member_does(monkeypatch):
+    monkeypatch.setattr(acquaintances, "MOST_KNOWN", 2)
+    known = Acquaintances()
+    for peer, members in ((A, {A}), (B, {A, B}), (C, {A, C})):
+        known.appeared(peer, 20, members)
+    assert [known.share(peer, 40) for peer in (A, B, C)] == [1.0, 0.1, 1.0]
+
+
 def test_who_was_met_in_a_round():
     known = Acquaintances()
     known.met(A, 3)

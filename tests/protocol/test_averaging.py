@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import acquaintances, averaging, jobs, wire
+from gossipdp.protocol.alike import digest_of
 from gossipdp.protocol.averaging import FORGOTTEN, Averaging, AveragingConfig
 from gossipdp.protocol.events import (
     ChunksInDoubt,
@@ -22,7 +23,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.freezing import Model
-from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State
+from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, short
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.schema import Schema
@@ -254,6 +255,18 @@ def test_offer_that_does_not_fit_is_refused_with_the_reason(reason, changes):
     assert node.averaging.at_rest
 
 
+def test_offer_with_other_settings_is_told_as_gd_303_once_a_partner_and_names_the_keys():
+    keys, mine = ("exchange.algorithm", "outer.lr"), {"exchange.algorithm": "pairwise", "outer.lr": "0.7"}
+    node = Node(A, [B, C], config=configured(settings=digest_of(mine), keys=keys))
+    other, third = digest_of({**mine, "outer.lr": "0.6"}), digest_of({**mine, "outer.lr": "0.5"})
+    for number, (partner, settings) in enumerate([(B, other), (B, other), (C, other), (B, other), (B, third)], 1):
+        node.hear(partner.id, an_offer(1 << 32 | number, settings=settings))
+    node.post()
+    told = [(event.code, event.text.partition(" runs")[0]) for event in node.of(Notice)]
+    assert told == [("GD-303", f"member {short(peer.id)}") for peer in (B, C, B)]
+    assert all("than this peer (outer.lr):" in event.text for event in node.of(Notice))
+
+
 def test_offer_before_the_model_is_there_is_refused_as_joining():
     node = Node(A, [B])
     node.averaging.model = None
@@ -301,6 +314,36 @@ def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     node.averaging.codec, node.averaging.pull = "modulo4", 0.2
     node.hear(B.id, an_offer(1 << 32 | 1, codec="modulo16", weight=0.4, pull=0.3, window=1))
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
+
+
+def test_newcomer_is_offered_and_granted_a_tenth_at_first_and_the_whole_ten_rounds_later():
+    node = Node(A, [B])
+    node.news(B)
+    for number in range(40):
+        node.averaging.want(0, float(number))
+    node.news(C)
+    node.hear(C.id, an_offer(1 << 32 | 1))
+    assert node.post()[0].message.weight == pytest.approx(0.05)
+    node.hear(C.id, End(1 << 32 | 1, True, "unwanted"))
+    node.news(member(b"b", state=State.LEFT))
+    node.averaging.want(1, 41.0)
+    assert node.post(41.0)[-1].message.weight == pytest.approx(0.1), "the second round since"
+    node.averaging.stop(41.5)
+    assert node.averaging._wish(B.id) == 0.5, "found at the start"
+    for number in range(42, 51):
+        node.averaging.want(0, float(number))
+    assert node.averaging._wish(C.id) == 0.5
+
+
+def test_member_that_restarts_is_no_newcomer():
+    node = Node(A, [B])
+    node.news(B)
+    for number in range(40):
+        node.averaging.want(0, float(number))
+    node.news(member(b"b", state=State.FAILED))
+    node.news(member(b"b", incarnation=2))
+    node.hear(B.id, an_offer(2 << 32 | 1))
+    assert node.post()[0].message.weight == 0.5
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Has, Member, PushPull, Standing, State, StateManifest, StateRequest
 from gossipdp.protocol.origin import Held
 from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.schema import Frozen, Schema
 from simulations.network import Conditions, Network
 from simulations.trainer import Trainer, TrainerConfig
 
@@ -184,6 +184,31 @@ def test_attach_before_the_state_with_another_schema_is_gd_301_when_it_comes():
     trainer = town.train(1, OTHER)
     town.run(5.0)
     assert trainer.refused == "GD-301" and town.peer(1).ready
+
+
+@pytest.mark.parametrize(
+    ("founder", "here", "refused"),
+    [
+        (b"one revision....", b"one revision....", False),
+        (b"one revision....", b"another revision", True),
+        (b"one revision....", b"", False),
+        (b"", b"another revision", False),
+    ],
+)
+def test_attach_on_top_of_other_frozen_parameters_is_gd_301_where_both_tell_of_theirs(founder, here, refused):
+    def on_top_of(digest):
+        return Schema(SCHEMA.entries, [Frozen("base.weight", digest)] if digest else [])
+
+    town = Town()
+    town.start(0, found=True)
+    town.train(0, on_top_of(founder))
+    town.run(0.5)
+    town.start(1)
+    trainer = town.train(1, on_top_of(here))
+    town.run(5.0)
+    assert bool(trainer.session) is not refused
+    told = [event.reason for event in town.of(1, SessionRefused)]
+    assert told == ["frozen parameter base.weight: other values, and so 1 of 1"] * refused
 
 
 def test_other_settings_are_gd_303_and_no_state_is_taken():

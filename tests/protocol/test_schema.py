@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol.schema import MAX_BYTES, Entry, Schema, chunk_count, chunk_parameters
+from gossipdp.protocol.schema import MAX_BYTES, Entry, Frozen, Schema, chunk_count, chunk_parameters
 
 TENSORS = [
     ("head.weight", (10, 7), "float32", "parameter"),
@@ -58,6 +58,27 @@ def test_bytes_and_back(listed: list[tuple[str, tuple[int, ...], str, str]]) -> 
     assert schema.first_difference(again) == ""
 
 
+FROZEN = [Frozen("embed.weight", b"e" * 16), Frozen("base.weight", b"b" * 16)]
+
+
+def test_frozen_parameters_have_no_place_and_part_two_schemas() -> None:
+    bare, schema = Schema.of(TENSORS), Schema.of(TENSORS, FROZEN)
+    assert (schema.entries, schema.size, schema.trainable) == (bare.entries, bare.size, bare.trainable)
+    assert schema != bare and schema.digest != bare.digest
+    assert Schema.from_bytes(schema.to_bytes()) == schema and schema.frozen[0].name == "base.weight"
+    assert len(msgspec.msgpack.decode(bare.to_bytes())) == 2, "nothing is said where there is nothing"
+
+
+def test_frozen_parameters_that_differ_are_named_where_both_tell_of_theirs() -> None:
+    network, bare = Schema.of(TENSORS, FROZEN), Schema.of(TENSORS)
+    assert not network.first_difference(bare) and not bare.first_difference(network)
+    other = Schema.of(TENSORS, [FROZEN[0], Frozen("base.weight", b"B" * 16)])
+    assert network.first_difference(other) == "frozen parameter base.weight: other values, and so 1 of 2"
+    fewer = Schema.of(TENSORS, FROZEN[:1])
+    assert network.first_difference(fewer) == "frozen parameter base.weight: only in the network, and so 1 of 2"
+    assert fewer.first_difference(network) == "frozen parameter base.weight: only here, and so 1 of 2"
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(data: bytes) -> None:
@@ -96,6 +117,10 @@ def test_a_mutated_schema_is_refused_or_is_another_schema(data: st.DataObject) -
         ([1, [["a", [1], "float32", "buffer"], ["b", [2], "float32", "parameter"]]], "canonical"),
         ([1, [["a", [1], "float32", "parameter", 5]]], "length"),
         ([1, [["a", [1.5], "float32", "parameter"]]], "int"),
+        ([1, [["a", [1], "float32", "parameter"]], []], "canonical"),
+        ([1, [["a", [1], "float32", "parameter"]], [["f", b"short"]]], "length"),
+        ([1, [["a", [1], "float32", "parameter"]], [["f", bytes(16)], ["f", bytes(16)]]], "same name"),
+        ([1, [["a", [1], "float32", "parameter"]], [["g", bytes(16)], ["f", bytes(16)]]], "canonical"),
     ],
 )
 def test_an_insane_schema_is_refused(written: object, why: str) -> None:

@@ -527,10 +527,35 @@ def test_banned_key_is_gd_204_on_both_sides(net: Net) -> None:
     a.send(name(b), at(b), Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
     assert net.events(a, DialFailed)[0].code == "GD-204"
-    assert net.events(b, HandshakeRefused)[0] == HandshakeRefused("127.0.0.1", "GD-204", "a banned key dialled in")
+    assert net.events(b, HandshakeRefused)[0] == HandshakeRefused(
+        "127.0.0.1", "GD-204", "a key dialled in that is banned here, or not among those allowed"
+    )
     assert b.links() == []
     c = net.peer()
     net.link(c, b)
+
+
+def test_who_is_not_among_those_allowed_is_gd_204_whoever_dials(net: Net) -> None:
+    a, c = net.peer(), net.peer()
+    b = net.peer(allowed=frozenset({name(c)}))
+    net.link(c, b)
+    a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    assert net.events(a, DialFailed)[0].code == net.events(b, HandshakeRefused)[0].code == "GD-204"
+    net.forget()
+    b.send(name(a), at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, DialFailed))
+    failed = net.events(b, DialFailed)[0]
+    assert failed.code == "GD-204" and "not among those allowed" in failed.reason
+    assert a.links() == [] and len(b.links()) == 1
+
+
+def test_banned_peer_is_not_dialled_in_to_either(net: Net) -> None:
+    a = net.peer()
+    b = net.peer(banned=frozenset({name(a)}))
+    b.send(b"", at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, DialFailed))
+    assert net.events(b, DialFailed)[0].code == "GD-204" and a.links() == b.links() == []
 
 
 def test_cloned_identity_is_gd_205(net: Net) -> None:

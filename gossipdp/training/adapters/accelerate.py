@@ -65,6 +65,7 @@ def attach(
     every: int | None = None,
     samples_per_step: int | None = None,
     timeout: float | None = None,
+    compare_frozen: bool = True,
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host; call it on every rank.
 
@@ -76,7 +77,7 @@ def attach(
         accelerator, model, optimizer, loader: as `accelerator.prepare` returned them; several optimizers as
             `gossipdp.attach` takes them. Of `loader` its batch size is taken, for the samples of a step.
         samples_per_step: samples one process takes a step, instead of that; 1 if neither is known.
-        home, every, timeout: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
         GossipdpError: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed or Megatron steps.
@@ -84,7 +85,15 @@ def attach(
     whole, stepping = getattr(loader, "total_batch_size", None), followed(optimizer)
     batch = whole // accelerator.num_processes if samples_per_step is None and isinstance(whole, int) else 0
     usual = batch * accelerator.gradient_accumulation_steps if batch else samples_per_step
-    peer = training.attach(model, stepping, home=home, every=every, samples_per_step=usual, timeout=timeout)
+    peer = training.attach(
+        model,
+        stepping,
+        home=home,
+        every=every,
+        samples_per_step=usual,
+        timeout=timeout,
+        compare_frozen=compare_frozen,
+    )
     if batch:
 
         def count(*_: Any) -> None:

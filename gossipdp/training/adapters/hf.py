@@ -33,16 +33,21 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     it and goes on without training calls `detach`; another `train()` attaches anew by itself.
 
     Args:
-        home, every, timeout: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
         GossipdpError: from `train()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps.
     """
 
     def __init__(
-        self, *, home: str | os.PathLike[str] | None = None, every: int | None = None, timeout: float | None = None
+        self,
+        *,
+        home: str | os.PathLike[str] | None = None,
+        every: int | None = None,
+        timeout: float | None = None,
+        compare_frozen: bool = True,
     ) -> None:
-        self._home, self._every, self._timeout = home, every, timeout
+        self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
         self.peer: Attachment | None = None
         """while training runs, and after it"""
         self._batches = 0
@@ -62,6 +67,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             every=self._every,
             samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,
             timeout=self._timeout,
+            compare_frozen=self._compare_frozen,
         )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

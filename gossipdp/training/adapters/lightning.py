@@ -38,7 +38,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
 
     Args:
         batch_size: samples one process reads a batch; what the data loader says by default.
-        home, every, timeout: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
         GossipdpError: from `fit()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps, or two
@@ -52,7 +52,9 @@ class GossipCallback(Callback):  # type: ignore[misc]
         home: str | os.PathLike[str] | None = None,
         every: int | None = None,
         timeout: float | None = None,
+        compare_frozen: bool = True,
     ) -> None:
+        self._compare_frozen = compare_frozen
         self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
         self._reported = 0
         """step of the last loss that was reported"""
@@ -83,6 +85,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
             every=self._every,
             samples_per_step=self._batch * trainer.accumulate_grad_batches or None,
             timeout=self._timeout,
+            compare_frozen=self._compare_frozen,
         )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

@@ -37,6 +37,7 @@ def attach(
     every: int | None = None,
     samples_per_step: int | None = None,
     timeout: float | None = None,
+    compare_frozen: bool = True,
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host; call it in every worker.
 
@@ -45,7 +46,7 @@ def attach(
     Args:
         home: as `gossipdp.attach` takes it. Workers have the environment that Ray was started in on this host, which
             need not be the one of the script: where GOSSIPDP_HOME is not in it, say it here.
-        every, samples_per_step, timeout: as `gossipdp.attach` takes them.
+        every, samples_per_step, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
         GossipdpError: what `gossipdp.attach` raises; GD-308 if the workers are on several hosts.
@@ -54,7 +55,13 @@ def attach(
     ray.train.get_context()
     try:
         peer = training.attach(
-            model, optimizer, home=home, every=every, samples_per_step=samples_per_step, timeout=timeout
+            model,
+            optimizer,
+            home=home,
+            every=every,
+            samples_per_step=samples_per_step,
+            timeout=timeout,
+            compare_frozen=compare_frozen,
         )
     except ConfigError as error:
         if error.code != "GD-308":
