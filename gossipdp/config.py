@@ -54,7 +54,8 @@ DEFAULT_PRESET: Final = "wan"
 AUTO_CLIP: Final = 1.5
 """factor on the clipping bound (algorithms section 3) when `clip` is "auto\""""
 EPIDEMIC_LR: Final = 2.0
-"""alpha of epidemic (algorithms section 4), unless `lr` is set"""
+"""alpha of epidemic (algorithms section 4), unless `lr` is set: for runs of tens of rounds; 1 is for those of hundreds.
+It is guarded against overshoot (`algorithms/epidemic`), and not tied to the share of the residual that is sent"""
 COMPRESSORS: Final = ("topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "sign", "twobit", "whole")
 EARLY_SHARE: Final = 0.4
 """of a run whose length is known, the part whose rounds make more than one exchange"""
@@ -229,7 +230,8 @@ RULES: Final[dict[str, Rule]] = {
 
 AGREED: Final = ("exchange.weight", "exchange.kappa", "exchange.warmup_steps", "outer.lr", "outer.momentum")
 """Keys that all peers of a network must have alike, beside the algorithm. `bits` and `every` may differ: of two
-codecs the finer is used, and a fast host takes more steps a round."""
+codecs the finer is used, and a fast host takes more steps a round. So may `early_steps`, `run_steps` and `partners`:
+who differs in these names other partners in a schedule than the others do, waits for them in vain, and takes any."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same with epidemic, beside the outer lr."""
 

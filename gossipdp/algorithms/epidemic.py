@@ -11,11 +11,12 @@ Guards. What a *receiver* does must be the same at all of them, so it looks only
 agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement alpha
 p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ from
 peer to peer at any moment. `bound` follows from what settled epochs' increments said of their lengths, which all know
-alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it keeps its own movement
-under `bound`, and it listens for an overshoot. A parameter that waited T rounds in e moves by up to T rounds' worth of
-D at once, more than there was to go when training is fast; then the next D there points back. So what is offered to the
-compressor shrinks while cos(D, last c) on the support of c is under -0.3, and grows again when it is not; the rest
-stays in e.
+alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it may keep its movement
+under `bound`, and it listens for an overshoot. The daemon's limit is on all chunks together, which are known when the
+last is made: so it cuts its own as all others do, and then e <- e + kept c takes the rest back. A parameter that waited
+T rounds in e moves by up to T rounds' worth of D at once, more than there was to go when training is fast; then the
+next D there points back. So what is offered to the compressor shrinks while cos(D, last c) on the support of c is under
+-0.3, and grows again when it is not; the rest stays in e.
 
 Buffers (past `trainable`) are averages of the peers' own: alpha and beta 1, and sent whole, as bfloat16: c = e but for
 the rounding, so a_new = sum_i p_i x_i when the weights add up to 1. They are few, and top-k of a variance is none.
@@ -98,11 +99,14 @@ class Epidemic(OnLedger):
         match job:
             case jobs.Publish():
                 return self._publish(job)
-            case jobs.Apply(chunk, compressor, payload, lr, weight, bound, back):
+            case jobs.Apply(chunk, compressor, payload, lr, weight, bound, back, kept):
                 increment = self._increment(chunk, compressor, payload, lr, weight)
                 if increment is None:
                     return jobs.Inspected(False)
                 added = self._move(chunk, increment, bound, back=back)
+                if kept:
+                    c = self._decode(chunk, compressor, payload)
+                    self.ledger.v[self.ledger.span(chunk)] += np.float32(kept) * c
                 return jobs.Inspected(True, increment.length, added)
             case jobs.CheckIncrement(chunk, compressor, payload, lr, weight):
                 increment = self._increment(chunk, compressor, payload, lr, weight)

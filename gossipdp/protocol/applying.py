@@ -86,7 +86,9 @@ class Applying:
         self._turns.ask(partial(self._look, rumour, parts, done, back, self._longest(rumour)), ahead=True)
 
     def cut(self, rumour: Rumour, parts: Sequence[Buffer]) -> None:
-        """This peer's own is in its anchor whole: make that what it is at all others."""
+        """This peer's own is in its anchor whole: make that what it is at all others. What is cut off goes back to the
+        residual, as much again as has moved at the most: of up to twice the longest nothing is lost, and one fault is
+        not sent round after round for as long as the residual remembers it."""
         longest = self._longest(rumour)
         if rumour.length > longest:
             again = partial(self._look, rumour, parts, lambda: None, False, longest, own=True)
@@ -129,7 +131,8 @@ class Applying:
         rumour = made.rumour
         (compressor, lr), payload = self._terms(rumour.clock), made.payloads[chunk]
         bound = made.scale * made.lengths[made.chunks.index(chunk)] if made.scale < 1.0 else math.inf
-        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, made.back))
+        kept = min(1.0 - made.scale, made.scale) if made.own else 0.0
+        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, made.back, kept))
 
     def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
         """The result of a CheckIncrement or an Apply."""

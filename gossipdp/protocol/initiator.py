@@ -51,6 +51,7 @@ class Initiator(Side):
         self._me, self._deadlines, self._tempo = me, deadlines, tempo
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
+        """what the next exchange begins with: after one that ended early with what it left out, else as this one"""
         self._open: dict[int, OpenChunk] = {}
         self._result = "done"
         self._exhausted = False

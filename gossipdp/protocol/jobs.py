@@ -387,7 +387,8 @@ class Apply(Job):
     the same bits, if all apply each once, with the same arguments. Result: Inspected.
 
     bound: a longer movement is scaled down to it, at every peer alike. back: undo, exactly, what such an Apply has
-    done, for nothing of its origin counts any more.
+    done, for nothing of its origin counts any more. kept: share of c that goes back into the residual, e += kept c, at
+    its origin alone: of what the bound takes off.
     """
 
     chunk: int
@@ -397,6 +398,7 @@ class Apply(Job):
     weight: float
     bound: float = float("inf")
     back: bool = False
+    kept: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

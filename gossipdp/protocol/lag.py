@@ -31,8 +31,8 @@ NEW: Final = BEHIND - 1
 
 
 class Own(NamedTuple):
-    """How far this peer has come: its own clock in steps, its rounds, how many of them since its last exchange, and how
-    many steps a transfer is expected to take."""
+    """How far this peer has come: its own clock in steps, without what it may count on from another's (`progress`); its
+    rounds, how many of them since its last exchange, and how many steps a transfer is expected to take."""
 
     clock: int
     rounds: int

@@ -205,7 +205,7 @@ class Peer:
         self._samples += samples
         self._report()
         if self.spreading is not None:
-            self.spreading.submitted(samples, self.clock)
+            self.spreading.submitted(samples, steps, self.clock)
 
     def slot_applied(self, session: int, slot: int, now: float) -> None:
         """The training process has added a sealed slot to x."""
@@ -498,7 +498,7 @@ class Peer:
         assert self.model is not None
         self.pacing.round_done(now)
         if self.spreading is None:
-            self._timetable.begin_round(self._clock, self.model.schema.digest, now)
+            self._timetable.begin_round(self.progress.mine.clock, self.model.schema.digest, now)
 
     def _exchange_ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
         if chunks:

@@ -3,11 +3,17 @@
 A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types"): one entry a peer, written
 by that peer alone, each field merged by maximum, so order, loss and duplication of reports do not matter.
 
+The furthest leads, by its own steps. If it leaves, dies or stands still, the others may be far behind it, and the clock
+would stand until one of them has come as far. So who has trained on while the clock stood still counts those steps from
+where it stood. It does so only of a clock that stood, for else the clock would add the best of everybody's rounds, and
+run ahead of all; and only from a value known before those steps began, so it never runs faster than the fastest does.
+
 A member that lies about progress is believed, and nobody can say afterwards who it was, for reports travel unsigned.
 With one word it takes everybody's clock ahead, for good: what follows the clock, as learning rates do, comes that much
-early, and epochs are closed before their increments have come. At LARGEST no epoch begins any more, and nothing is
-published. A second report would prove nothing, as a liar can name two peers; nor is there a most that a clock may gain
-in some time, for a peer just started, or cut off for long, knows none of it.
+early, and epochs are closed before their increments have come. From there others count on, as from any clock that
+stands: what they claim is what `clock` says already, and their own steps. At LARGEST no epoch begins any more, and
+nothing is published. A second report would prove nothing, as a liar can name two peers; nor is there a most that a
+clock may gain in some time, for a peer just started, or cut off for long, knows none of it.
 
 Nothing here knows what a step is.
 """
@@ -46,6 +52,8 @@ class ProgressBoard:
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._base = self._life = (0, 0, 0)
         self._clock = self._furthest = 0
+        self._known = 0
+        """the network's clock at the last `report`"""
         self.refused = 0
 
     @property
@@ -76,11 +84,15 @@ class ProgressBoard:
 
     def report(self, *, clock: int, steps: int, samples: int, rounds: int) -> None:
         """This peer's progress: `clock` absolute (that adopted at the join, plus own steps since), the rest
-        counted since this process started."""
-        self._clock = max(self._clock, min(clock, LARGEST))
+        counted since this process started. If nobody has come further since the last of these, the steps since then are
+        counted from the network's clock."""
+        made = max(0, steps - self._life[0])
+        stood = made > 0 and self._furthest == self._known
+        self._clock = min(max(clock, made + (self._furthest if stood else self._clock)), LARGEST)
         before, now = self._life, (steps, samples, rounds)
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
         self._write(self.mine)
+        self._known = self._furthest
 
     def merge(self, reports: Iterable[Progress]) -> None:
         """Reports that came from a peer, or from this peer's own store."""

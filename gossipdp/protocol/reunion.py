@@ -70,7 +70,8 @@ LAST: Final = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class _Lost:
-    """A member that failed, and the clocks then: this peer's (None if it came later itself), and the member's."""
+    """A member that failed, and how far both had come by then: this peer by its clock (None if it came later itself),
+    the member by its own steps, for it may count on from another's clock meanwhile."""
 
     incarnation: int
     own: int | None
@@ -186,7 +187,7 @@ class Reunion:
             if peer not in self.apart and (known is None or known.incarnation < member.incarnation):
                 report = self._progress.of(peer)
                 own = self._me().clock if before is not None else None
-                self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.clock)
+                self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.steps)
         elif self._ready:
             self._back(member, before, now)
 
@@ -225,7 +226,7 @@ class Reunion:
         if lost.own is not None:
             return self._me().clock - lost.own >= self._steps
         report = self._progress.of(peer)
-        return report is not None and lost.theirs is not None and report.clock - lost.theirs >= self._steps
+        return report is not None and lost.theirs is not None and report.steps - lost.theirs >= self._steps
 
     def _part(self, peer: bytes, *, measured: bool) -> None:
         self.apart[peer] = self._lives.get(peer, 0)

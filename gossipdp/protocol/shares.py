@@ -4,11 +4,15 @@ of peers.
     p = samples (span / steps) / S        S: samples an epoch of all, as the last closed epochs had it
 
 `samples` are those of the increment, `steps` those of the network's clock since the sender's last one, `span` those of
-an epoch: so many samples an epoch does this sender make. A round need not be as long as an epoch for that. S is a mean
-over the last epochs, for an epoch may have two rounds of a peer, or none. Who has come since then is not in S: it is
-taken for as fast as the others, or a network that grows from 1 to 2 would for some epochs move twice as far as it
-should. An epoch in which somebody came has some of that one's samples, and does not tell how many it makes: S is of
+an epoch: so many samples an epoch does this sender make. A round need not be as long as an epoch for that. Where the
+sender has made more steps than it has heard of the network, `steps` are its own: the network is not slower than it. S
+is a mean over the last epochs, for an epoch may have two rounds of a peer, or none. Who has come since then is not in
+S: it is taken for as fast as the others, or a network that grows from 1 to 2 would for some epochs move twice as far as
+it should. An epoch in which somebody came has some of that one's samples, and does not tell how many it makes: S is of
 those after it, or while there are none of those before. Until anything is closed, all are taken for equally fast.
+
+A host that takes twice the steps with twice the samples counts four times: once by its share, and once by its progress,
+which is twice as long. The weighting is by samples all the same, for p knows nothing of the length of an increment.
 
 What one origin claims beyond MOST_TIMES what the middle one made is not counted, be it the own: a liar alone in an
 epoch would leave the others without a share for as long as the mean goes back, and one that is far ahead of all, if it

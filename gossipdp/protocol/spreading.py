@@ -67,7 +67,8 @@ class SpreadingConfig:
     compressor: str = "topk256"
     whole_until: int = 0
     """steps of the network's clock until which increments travel whole, if the model is small enough: in the warm start
-    peers agree on all of every step, not on the largest of it"""
+    peers agree on all of every step, not on the largest of it. What a slow link cannot carry of that, 2 bytes a
+    parameter of everybody's each round, comes late, and after GRACE epochs counts no more"""
     lr: float = 2.0
     """alpha; 1 where increments travel whole, for then nothing waits in the residual, and all of the way is gone"""
     beta: float = 0.95
@@ -142,9 +143,10 @@ class Spreading:
         self._round: _Round | None = None
         self._lone = False
         """the round under way is a lone peer's"""
-        self._samples = 0
         self._published_at = 0
         """the network's clock at the last round that counted"""
+        self._samples = self._steps = 0
+        """this peer's own since then"""
         self._shared_at: int | None = None
         """the network's clock when somebody else was last there who may have the state; None: nobody has it"""
         self._foundings = 0
@@ -219,9 +221,10 @@ class Spreading:
 
     # -- what a round does: see `rounds.Steps` ----------------------------------------------------------------
 
-    def submitted(self, samples: int, clock: int) -> None:
-        """A good snapshot has come, of so many samples more: the round that follows is cut at this clock."""
+    def submitted(self, samples: int, steps: int, clock: int) -> None:
+        """A good snapshot has come, of so many samples and steps more: the round that follows is cut at this clock."""
         self._samples += samples
+        self._steps += steps
         self._advance(clock)
 
     def begin(self, run: Callable[[Outer | None], None]) -> None:
@@ -238,12 +241,12 @@ class Spreading:
             run(None)
             return False
         else:
-            steps = self._clock - self._published_at
+            steps = max(self._clock - self._published_at, self._steps)
             weight = self._shares.of(self._samples, steps, self._members())
             self._round = _Round(weight, self._clock, self._samples)
             run(Outer(self._terms(self._clock).lr, 0.0))
         self._before_last, self._since = self._since, self._published_at
-        self._samples, self._published_at = 0, self._clock
+        self._samples, self._steps, self._published_at = 0, 0, self._clock
         return True
 
     def _alone(self) -> bool:

@@ -7,7 +7,9 @@ chunks are kept and the rest comes from the next one's manifest (algorithms sect
 
 Where anchors are the same bits everywhere (`epidemic`) a state is exact: a snapshot stands still while it is made, what
 is inside it is signed with it, and of the chunks that are here already only those are kept that are the same in the
-next source's. No vector is touched here.
+next source's. One member signs for that, and it is judged by others' values to a tolerance, as anchors that differ are;
+that a state is nobody else's is found once it is taken, by the digests of epochs, and then it is fetched anew. No
+vector is touched here.
 """
 
 from __future__ import annotations

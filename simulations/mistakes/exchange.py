@@ -400,6 +400,20 @@ MUTATIONS = (
         "                self._merge_mine(report)\n                continue\n",
         "                continue\n",
     ),
+    Mutation(
+        "clock-led-by-nobody",
+        "when the furthest goes, the network's clock stands until another has come as far",
+        PROGRESS,
+        "made + (self._furthest if stood else self._clock)",
+        "made + self._clock",
+    ),
+    Mutation(
+        "clock-led-by-all",
+        "everybody counts on from the furthest, which goes on meanwhile",
+        PROGRESS,
+        "stood = made > 0 and self._furthest == self._known",
+        "stood = made > 0",
+    ),
     # -- terms that follow the link
     Mutation(
         "one-in-vain-is-the-link",

@@ -29,6 +29,14 @@ MUTATIONS = (
         "float(samples)",
     ),
     Mutation(
+        "share-by-the-clock-alone",
+        "a share is of the network's steps, though they stand still",
+        SPREADING,
+        "steps = max(self._clock - self._published_at, self._steps)",
+        "steps = self._clock - self._published_at",
+        "tests/protocol/test_spreading_units.py::test_a_share_is_no_greater_when_the_network_s_clock_stands_still",
+    ),
+    Mutation(
         "share-of-the-dead",
         "a share is set aside for members that are dead",
         SPREADING,
@@ -47,8 +55,8 @@ MUTATIONS = (
         "samples-twice",
         "samples of a round are counted in the next again",
         SPREADING,
-        "self._samples, self._published_at = 0, self._clock\n",
-        "self._published_at = self._clock\n",
+        "self._samples, self._steps, self._published_at = 0, 0, self._clock\n",
+        "self._steps, self._published_at = 0, self._clock\n",
         "tests/simulations/test_epidemic_spreading.py::test_no_share_is_set_aside_for_the_dead",
     ),
     Mutation(
@@ -76,8 +84,8 @@ MUTATIONS = (
         "never-undone",
         "what a proven liar has published is applied again instead of taken back",
         APPLYING,
-        "rumour.weight, bound, made.back))",
-        "rumour.weight, bound, False))",
+        "rumour.weight, bound, made.back, kept))",
+        "rumour.weight, bound, False, kept))",
     ),
     Mutation(
         "length-believed",
@@ -101,6 +109,13 @@ MUTATIONS = (
         "            self._applying.cut(told[1], parts)\n",
         "            pass\n",
         "tests/simulations/test_epidemic_peers.py::test_a_host_that_diverges_moves_nobody_much_and_all_cut_it_alike",
+    ),
+    Mutation(
+        "cut-and-lost",
+        "what a cut takes off an increment is nowhere any more",
+        APPLYING,
+        "kept = min(1.0 - made.scale, made.scale) if made.own else 0.0",
+        "kept = 0.0",
     ),
     Mutation(
         "usual-forgotten",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -163,6 +164,26 @@ def test_nothing_is_lost_by_what_is_left_out(seed, lr, compressor):
             peer.release()
         residual = sum(peer.ledger.v.astype(np.float64) for peer in peers)
         np.testing.assert_allclose(peers[0].ledger.a - weight * residual, start - weight * given_, atol=2e-5)
+
+
+@pytest.mark.parametrize("kept", [0.25, 0.5])
+@pytest.mark.parametrize("compressor", ["topk64", "whole"])
+def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
+    """Section 9, 7, for what all peers cut alike."""
+    peer, weight = Peer(7), scale(2.0, 0.5)
+    peer.train()
+    given_ = peer.ledger.a - peer.x.astype(np.float64)
+    start = peer.ledger.a.astype(np.float64)
+    message, said = peer.publish(compressor, lr=2.0, beta=1.0, weight=0.5)
+    for chunk, one in enumerate(said):
+        apply = partial(jobs.Apply, chunk, compressor, one.payload, 2.0, 0.5)
+        assert peer.algorithm.run(apply(back=True)).sound
+        assert peer.algorithm.run(apply((1.0 - kept) * one.movement, kept=kept)).sound
+    peer.drain()
+    assert peer.error() < 1e-6
+    moved = peer.ledger.a - start
+    np.testing.assert_allclose(moved, -(1.0 - kept) * weight * peer.decode(message), atol=1e-6)
+    np.testing.assert_allclose(moved - weight * peer.ledger.v, -weight * given_, atol=1e-6)
 
 
 @pytest.mark.parametrize("compressor", ["topk64", "topk256", "whole"])

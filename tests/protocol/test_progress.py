@@ -38,8 +38,8 @@ def test_clock_is_the_furthest_and_the_counters_are_sums() -> None:
 def test_own_report_never_goes_back() -> None:
     board = ProgressBoard(peer(0))
     board.report(clock=50, steps=50, samples=400, rounds=5)
-    board.report(clock=40, steps=60, samples=300, rounds=4)
-    assert board.mine == told(0, 50, 60, 400, 5)
+    board.report(clock=40, steps=40, samples=300, rounds=4)
+    assert board.mine == told(0, 50, 50, 400, 5)
 
 
 def test_each_field_is_merged_by_maximum_on_its_own() -> None:
@@ -72,6 +72,56 @@ def test_counters_never_fall_whatever_is_merged(items: list[Progress]) -> None:
         after = (board.clock(), board.steps(), board.samples())
         assert all(late >= early for early, late in zip(before, after, strict=True))
         before = after
+
+
+def rounds_of(board: ProgressBoard, *clocks: int, own: int = 100) -> list[int]:
+    """Rounds of 10 steps of a peer that began at `own`; in each it hears of peer 1 at this clock. What it claims."""
+    board.report(clock=own, steps=0, samples=0, rounds=0)
+    claims = []
+    for number, clock in enumerate(clocks, 1):
+        board.merge([told(1, clock, 1, 1, 1)])
+        board.report(clock=own + 10 * number, steps=10 * number, samples=1, rounds=number)
+        claims.append(board.mine.clock)
+    return claims
+
+
+@pytest.mark.parametrize(
+    ("heard", "claims"),
+    [
+        ((510, 520, 530), (110, 120, 130)),  # somebody leads: one's own steps, from where one began
+        ((500, 500, 500, 500), (110, 510, 520, 530)),  # nobody does any more
+        ((500, 500, 515, 530), (110, 510, 520, 530)),  # or is faster than this peer, and late
+        ((500, 500, 560, 610), (110, 510, 520, 530)),
+        ((500, 500, 490, 500), (110, 510, 520, 530)),
+        ((LARGEST, LARGEST, LARGEST), (110, LARGEST, LARGEST)),
+    ],
+)
+def test_steps_count_on_from_a_clock_that_stands_still(heard: tuple[int, ...], claims: tuple[int, ...]) -> None:
+    assert rounds_of(ProgressBoard(peer(0)), *heard) == list(claims)
+
+
+def test_of_a_clock_that_stands_still_nobody_makes_more_by_reporting_twice() -> None:
+    board = ProgressBoard(peer(0))
+    assert rounds_of(board, 500, 500) == [110, 510]
+    for _ in range(3):
+        board.report(clock=120, steps=20, samples=1, rounds=2)
+    assert board.clock() == 510
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5, 40])
+@pytest.mark.parametrize("starts", [(0, 0), (0, 3), (0, 9)])
+def test_two_who_hear_late_of_each_other_do_not_run_the_clock_faster_than_one(
+    starts: tuple[int, ...], delay: int
+) -> None:
+    boards, sent = [ProgressBoard(peer(number)) for number in range(2)], []
+    for time in range(1, 400):
+        for number, start in enumerate(starts):
+            if (time - start) % 10 == 0:
+                boards[number].report(clock=time - start, steps=time - start, samples=1, rounds=1)
+                sent.append((time + delay, 1 - number, boards[number].mine))
+        for _, to, report in [each for each in sent if each[0] == time]:
+            boards[to].merge([report])
+    assert all(time - 10 - delay <= board.clock() <= time for board in boards)
 
 
 def test_restarted_peer_counts_on_from_what_the_others_remember() -> None:

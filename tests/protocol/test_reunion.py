@@ -190,9 +190,18 @@ def test_member_known_only_as_failed_is_apart_by_how_far_it_has_come(ahead, apar
     b = Side()
     b.progress.merge([Progress(D, 90, 90, 90, 9)])
     b.see(D, State.FAILED)
-    b.progress.merge([Progress(D, 90 + ahead, 90, 90, 9)])
+    b.progress.merge([Progress(D, 90 + ahead, 90 + ahead, 90, 9)])
     b.see(D)
     assert b.apart == ({D} if apart else set())
+
+
+def test_member_that_counts_on_from_another_s_clock_is_not_apart_for_that():
+    b = Side()
+    b.progress.merge([Progress(D, 90, 90, 90, 9)])
+    b.see(D, State.FAILED)
+    b.progress.merge([Progress(D, 9000, 95, 95, 10)])
+    b.see(D)
+    assert not b.apart
 
 
 @pytest.mark.parametrize(("rounds", "apart"), [(ROUNDS - 1, False), (ROUNDS, True)])

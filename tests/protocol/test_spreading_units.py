@@ -236,8 +236,16 @@ def test_the_own_increment_is_cut_as_others_cut_it():
     assert [(job.back, job.bound) for job in made.jobs if isinstance(job, jobs.Apply)] == [
         (True, math.inf), (True, math.inf), (False, pytest.approx(1.0)), (False, pytest.approx(1.0)),
     ]  # fmt: skip
+    assert not any(job.kept for job in Applied([b"one", b"", b"six"], longest=1.0).jobs[2:]), "that is its origin's"
     assert made.turns.idle and not made.outputs.events
     assert Applied([b"one", b"", b"six"], longest=18**0.5, own=True).jobs == [], "it is not too long"
+
+
+@pytest.mark.parametrize(("scale", "kept"), [(0.75, 0.25), (0.5, 0.5), (0.25, 0.25), (1e-3, 1e-3), (0.0, 0.0)])
+def test_what_a_cut_takes_off_the_own_goes_back_to_the_residual_as_much_again_as_has_moved_at_the_most(scale, kept):
+    made = Applied([b"one", b"", b"six"], longest=scale * 18**0.5, own=True)
+    said = [job.kept for job in made.jobs if isinstance(job, jobs.Apply)]
+    assert said == [0.0, 0.0, pytest.approx(kept), pytest.approx(kept)]
 
 
 def test_chunks_that_do_not_move_are_passed_over():
@@ -295,6 +303,31 @@ def test_of_those_who_come_and_go_nothing_is_kept():
         spreading._moved(replace(RUMOUR, origin=peer, clock=number), 0)
         spreading._outputs.messages.clear()
     assert len(spreading._newest) == 1
+
+
+def weights(*rounds):
+    """p of rounds of so many samples, own steps, and steps of the network's clock, at a peer that is not alone."""
+    members, clock, told = Members(), 0, []
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
+    spreading.freeze(lambda: True)
+    spreading.frozen()
+    closed(spreading._shares, 3, (4000, 4), (4000, 4))
+    for samples, steps, network in rounds:
+        clock += network
+        spreading.submitted(samples, steps, clock)
+        spreading.begin(lambda outer: told.append(spreading._round.weight))
+        spreading._round = None
+        spreading._turns.over()
+    return told
+
+
+@pytest.mark.parametrize("rounds", [[(1000, 50, 50)] * 4, [(1000, 50, 0)] * 4, [(1000, 50, 0), (1000, 50, 50)] * 2])
+def test_a_share_is_no_greater_when_the_network_s_clock_stands_still(rounds):
+    assert weights(*rounds) == [0.25] * 4
 
 
 # -- rounds whose outer step is another -------------------------------------------------------------------------------

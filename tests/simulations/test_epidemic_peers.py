@@ -580,8 +580,8 @@ def test_a_round_is_cut_at_the_clock_of_its_own_last_step():
     net.start(1)
     net.until_ready()
     net.trainers[0].die()
-    shares, told = net.network.hosts[1].peer.spreading._shares, []
-    of = shares.of
-    shares.of = lambda samples, steps, members: told.append(steps) or of(samples, steps, members)
+    spreading, told = net.network.hosts[1].peer.spreading, []
+    of = spreading._shares.of
+    spreading._shares.of = lambda *of_what: told.append(spreading._clock - spreading._published_at) or of(*of_what)
     net.run(10 * SPAN * STEP)
     assert len(told) > 5 and min(told) > 0, "steps of the network's clock since the one before"

@@ -1,0 +1,76 @@
+"""The furthest of all leaves, dies, or trains no more: the network's clock goes on from where it stands (algorithms
+section 1), and with it what follows it."""
+
+from __future__ import annotations
+
+import pytest
+from epidemic_network import SPAN, STEP, Epidemics
+
+from gossipdp.protocol.events import EpochClosed, IncrementPublished
+from simulations.cluster import Cluster, Plan
+from simulations.network import Conditions
+
+EPOCH = SPAN * STEP
+"""seconds, at the speed of those who stay"""
+GONE = ["left", "crashed", "stands still"]
+FOUND = {"left": 0.0, "crashed": 5.0, "stands still": 0.0}
+"""seconds until the others know"""
+
+
+def go(network, leader, how):
+    if how == "left":
+        network.command(leader, "leave", lambda peer: peer.leave(network.now))
+    elif how == "crashed":
+        network.stop(leader)
+    else:
+        leader.step_slowness = 1e9
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_without_the_fastest_shares_sum_to_one_and_epochs_close(how):
+    net = Epidemics(3, 4)
+    net.form()
+    leader = net.network.hosts[0]
+    leader.step_slowness = 0.5
+    net.run(15.0)
+    ahead = min(leader.peer.clock - host.peer.steps for host in net.up[1:])
+    assert ahead > 10 * SPAN, "who stay are far behind"
+    if how == "crashed":
+        net.crash(0)
+    else:
+        go(net.network, leader, how)
+    net.run(2.0)
+    if how == "left":
+        net.crash(0)
+    net.run(FOUND[how])
+    since = net.network.now
+    net.run(8 * EPOCH)
+    told = [event.weight for n in (1, 2, 3) for event in net.of(IncrementPublished, n, since)]
+    assert 0.4 < sum(told) / 8 < 1.2 and max(told) < 0.6
+    for host in net.network.hosts[1:]:
+        assert host.peer.clock - host.peer.steps > 8 * SPAN
+        assert len(net.of(EpochClosed, host.index, since)) >= 7
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_without_the_fastest_the_clock_goes_on_within_a_round(how):
+    every, step = 4, 0.2
+    cluster = Cluster(2, Plan(peers=4, size=300, conditions=Conditions(), every=every, window=2, step_time=step))
+    for host in cluster.network.hosts:
+        cluster.network.at(0.1 * host.index, "start", None, lambda host=host: cluster.restart(host))
+    cluster.network.run(10.0)
+    leader, *others = cluster.network.hosts
+    leader.step_slowness = 0.5
+    cluster.network.run(40.0)
+    stood = leader.running.clock
+    if how == "crashed":
+        cluster.stop(leader)
+    else:
+        go(cluster.network, leader, how)
+    cluster.network.run(40.0 + 3 * every * step)
+    clock = others[0].running.clock
+    assert clock > stood and others[0].running.steps < stood / 1.5
+    cluster.network.run(60.0 + 3 * every * step)
+    gained = others[0].running.clock - clock
+    assert gained == pytest.approx(20.0 / step, abs=2 * every), "by the steps of the fastest who is left"
+    assert max(host.running.clock for host in others) - min(host.running.clock for host in others) <= every
