@@ -74,7 +74,8 @@ class Codec(Protocol):
             a: the own anchor's chunk, shape (n,); copied where it is needed later, for it may move.
             predicted: own predicted range of each block, shape (ceil(n/256),), absolute units, >= 0.
             lower: this side has the lower peer id (it computes differences, the other negates).
-            seed: 64-bit seed of this side's stochastic rounding.
+            seed: 64 bits, the same on both sides and of this chunk of this exchange alone: of the stochastic rounding,
+                and of the coefficients of checks.
         """
 
 

@@ -25,7 +25,18 @@ from numpy.typing import NDArray
 from gossipdp.codecs.base import BLOCK, Vector
 from gossipdp.codecs.kernels_compiled import kernel
 
-__all__ = ["capture", "encode", "encode_rows", "mix", "recompute", "unpack_rows", "verdict", "verdict_rows", "warm_up"]
+__all__ = [
+    "capture",
+    "coefficients",
+    "encode",
+    "encode_rows",
+    "mix",
+    "recompute",
+    "unpack_rows",
+    "verdict",
+    "verdict_rows",
+    "warm_up",
+]
 
 Bytes = NDArray[np.uint8]
 Checks = NDArray[np.uint16]
@@ -37,25 +48,6 @@ SHIFTER_BITS: Final = 0x4338_0000_0000_0000
 LARGEST: Final = np.float32(2.0**48)
 """an own parameter beyond this is read as this (NaN as 0): the network's grid ends here"""
 LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
-
-
-def _coefficients() -> Checks:
-    state, table = 0x9E37_79B9_7F4A_7C15, list[int]()
-    while len(table) < BLOCK:  # SplitMix64 (Steele, Lea & Flood 2014)
-        state = (state + 0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_FFFF
-        z = ((state ^ (state >> 30)) * 0xBF58_476D_1CE4_E5B9) & 0xFFFF_FFFF_FFFF_FFFF
-        z = ((z ^ (z >> 27)) * 0x94D0_49BB_1331_11EB) & 0xFFFF_FFFF_FFFF_FFFF
-        odd = ((z ^ (z >> 31)) & 0xFFFF) | 1
-        if odd not in table and 0x1_0000 - odd not in table:
-            table.append(odd)
-    return np.array(table, np.uint16)
-
-
-COEFFICIENTS: Final = _coefficients()
-"""Odd, and no two equal or opposite, so that up to three parameters wrong by one wrap each never pass, nor one alone
-unless it is wrong by a multiple of 2^16 wraps. Part of the wire format."""
-_COEF: Final = COEFFICIENTS.astype(np.uint32)
-_COEF16: Final = COEFFICIENTS.view(np.int16)
 
 _STRIDE: Final = 0x9E37_79B9
 _COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.uint32)
@@ -215,15 +207,44 @@ def capture(a: Vector, predicted: Vector, ranges: Doubles, guard: float, copy: V
 
 
 @kernel
+def coefficients(low: np.uint32, high: np.uint32) -> Checks:
+    """The coefficients of a chunk's checks, drawn by its seed: wraps that one exchange misses are no likelier to be
+    missed by the next.
+
+    Odd, and no two equal or opposite, so that up to three parameters wrong by one wrap each never pass, nor one alone
+    unless it is wrong by a multiple of 2^16 wraps. Part of the wire format.
+    """
+    drawn, taken = np.empty(256, np.uint16), np.zeros(1 << 15, np.uint8)
+    state, count = (np.uint64(high) << np.uint64(32)) | np.uint64(low), 0
+    while count < 256:  # SplitMix64 (Steele, Lea & Flood 2014)
+        state = np.uint64(state + np.uint64(0x9E37_79B9_7F4A_7C15))
+        z = np.uint64((state ^ (state >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9))
+        z = np.uint64((z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB))
+        odd = np.int64((z ^ (z >> np.uint64(31))) & np.uint64(0xFFFF)) | 1
+        size = min(odd, 0x1_0000 - odd)
+        if not taken[size]:
+            drawn[count], taken[size] = odd, 1
+            count += 1
+    return drawn
+
+
+@kernel
 def encode(
-    copy: Vector, scale: Doubles, low: np.uint32, high: np.uint32, bits: int, codes: Bytes, checks: Checks
+    copy: Vector,
+    scale: Doubles,
+    low: np.uint32,
+    high: np.uint32,
+    bits: int,
+    coefs: Checks,
+    codes: Bytes,
+    checks: Checks,
 ) -> None:
     """The low `bits` bits of every u, and of each block the upper 16 bits of its check.
 
     The check is C = sum_k coef_k u_k mod 2^(16 + bits); with u = code + 2^bits w it follows from the codes and from
     sum_k coef_k w_k mod 2^16, which is what is sent.
     """
-    fields, shift = np.empty(256, np.uint32), np.uint32(bits)
+    fields, shift, coef = np.empty(256, np.uint32), np.uint32(bits), coefs.astype(np.uint32)
     for block in range(len(scale)):
         base, factor = block * 256, scale[block]
         offset = np.uint32(np.uint32(block) * _BLOCK_STRIDE + low)
@@ -235,7 +256,7 @@ def encode(
             fields[k + 128] = np.uint32(second >> np.uint64(16))
         check = np.uint32(0)
         for k in range(256):
-            check = np.uint32(check + np.uint32(_COEF[k] * _shr(fields[k], shift)))
+            check = np.uint32(check + np.uint32(coef[k] * _shr(fields[k], shift)))
         checks[block] = np.uint16(check)
         _pack(fields, bits, codes, block * 32 * bits)
 
@@ -247,6 +268,7 @@ def verdict(
     low: Bytes,
     low_checks: Checks,
     bits: int,
+    coefs: Checks,
     differences: NDArray[np.int16],
     failed: Bytes,
     squares: NDArray[np.int64],
@@ -256,7 +278,7 @@ def verdict(
 
     Both sides call this with the same arguments, so both reach the same verdict. Returns how many failed.
     """
-    above, below = np.empty(256, np.uint16), np.empty(256, np.uint16)
+    above, below, coef = np.empty(256, np.uint16), np.empty(256, np.uint16), coefs.view(np.int16)
     half, mask = np.int16(1 << (bits - 1)), np.int16((1 << bits) - 1)
     failures = 0
     for block in range(len(failed)):
@@ -269,7 +291,7 @@ def verdict(
             d[k] = np.int16(np.int16(np.int16(e + half) & mask) - half)
             # d = e + 2^bits * wraps, but e may not fit 16 bits: count the borrow and the sign instead
             wraps = np.int16(np.int16(above[k] < below[k]) - np.int16(d[k] < 0))
-            check = np.int16(check + np.int16(_COEF16[k] * wraps))
+            check = np.int16(check + np.int16(coef[k] * wraps))
             least = least if least < d[k] else d[k]
             most = most if most > d[k] else d[k]
         wanted = np.uint16(np.uint16(high_checks[block]) - np.uint16(low_checks[block]))
@@ -346,14 +368,14 @@ def recompute(
 
 
 @kernel
-def encode_rows(u: NDArray[np.int64], shift: int, width: int, codes: Bytes, checks: Checks) -> None:
+def encode_rows(u: NDArray[np.int64], shift: int, width: int, coefs: Checks, codes: Bytes, checks: Checks) -> None:
     """Bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
-    fields = np.empty(256, np.uint32)
+    fields, coef = np.empty(256, np.uint32), coefs.astype(np.uint32)
     for row in range(len(u)):
         check = np.uint32(0)
         for k in range(256):
             fields[k] = np.uint32(u[row, k] >> shift)
-            check = np.uint32(check + np.uint32(_COEF[k] * _shr(fields[k], np.uint32(width))))
+            check = np.uint32(check + np.uint32(coef[k] * _shr(fields[k], np.uint32(width))))
         checks[row] = np.uint16(check)
         _pack(fields, width, codes, row * 32 * width)
 
@@ -375,17 +397,18 @@ def verdict_rows(
     low: NDArray[np.int64],
     low_checks: Checks,
     bits: int,
+    coefs: Checks,
     failed: Bytes,
     d: NDArray[np.int64],
 ) -> None:
     """`verdict` for escalated blocks: the rows hold the low `bits` bits of u; higher ones are ignored."""
-    half, mask = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1
+    half, mask, coef = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1, coefs.astype(np.uint32)
     for row in range(len(failed)):
         check = np.uint32(0)
         for k in range(256):
             e = (high[row, k] & mask) - (low[row, k] & mask)
             d[row, k] = ((e + half) & mask) - half
-            check = np.uint32(check + np.uint32(_COEF[k] * np.uint32((d[row, k] - e) >> bits)))
+            check = np.uint32(check + np.uint32(coef[k] * np.uint32((d[row, k] - e) >> bits)))
         wanted = np.uint16(np.uint16(high_checks[row]) - np.uint16(low_checks[row]))
         failed[row] = np.uint8(np.uint16(check) != wanted)
 
@@ -398,11 +421,12 @@ def warm_up() -> None:
     sealed.flags.writeable = False
     differences = np.zeros(BLOCK, np.int16)
     key = np.uint32(0)
+    coefs = coefficients(key, key)
     capture(vector, vector[:1], np.ones(256), 0.0, vector.copy(), flags)
-    encode(vector, step, key, key, 4, codes, checks)
-    verdict(sealed, checks, sealed, checks, 4, differences, flags, one, small)
+    encode(vector, step, key, key, 4, coefs, codes, checks)
+    verdict(sealed, checks, sealed, checks, 4, coefs, differences, flags, one, small)
     mix(differences, vector[:1], small, np.zeros((1, BLOCK), np.float32), 0.0, 0.0, vector, vector, vector, True)
     recompute(vector, step, one, key, key, rows)
-    encode_rows(rows, 4, 4, codes, checks)
+    encode_rows(rows, 4, 4, coefs, codes, checks)
     unpack_rows(sealed, one, 4, rows)
-    verdict_rows(rows, checks, rows, checks, 8, flags, rows)
+    verdict_rows(rows, checks, rows, checks, 8, coefs, flags, rows)

@@ -5,13 +5,14 @@ Two anchors are close, so the difference of their grid indices u fits a few bits
     d = cmod(u_high - u_low, 2^bits)
 
 recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). Whether it did is
-told by one linear 16-bit check a block; blocks that fail are escalated: both sides send higher bits of the same u,
-never a new rounding, until the check passes, as it must once u is known in full. `high` and `low` are the two peers
-by id. Both compute the same d from the same bytes, and each scales it by its own sign, so deltas are opposite to the
-last bit.
+told by one linear 16-bit check a block, whose coefficients are of this chunk and exchange alone; blocks that fail are
+escalated: both sides send higher bits of the same u, never a new rounding, until the check passes, as it must once u is
+known in full. `high` and `low` are the two peers by id. Both compute the same d from the same bytes, and each scales it
+by its own sign, so deltas are opposite to the last bit.
 
-The two sides should be given the *same* seed: then |delta - (y_j - y_i)| < s and equal anchors give exactly zero. With
-seeds of their own the bound is 2 s and the variance of the rounding twice as large; all else holds.
+The two sides must be given the *same* seed, another one for each chunk of each exchange. By it both round, so that
+|delta - (y_j - y_i)| < s and equal anchors give exactly zero, and by it they draw the coefficients of the checks: what
+one exchange misses the next one asks about anew.
 
 Nothing here may know about peers or exchanges, or hold a loop over parameters (see kernels).
 """
@@ -71,6 +72,7 @@ class _ModuloChunk:
 
     def __init__(self, codec: ModuloCodec, a: Vector, predicted: NDArray[np.float32], lower: bool, seed: int) -> None:
         self._codec, self._lower, self._key = codec, lower, _key(seed)
+        self._coefs = kernels.coefficients(*self._key)
         self.blocks, self.escalated, self.complete = -(-len(a) // BLOCK), 0, False
         self.escalation_bytes = 0
         self._copy: Vector = np.empty(self.blocks * BLOCK, np.float32)
@@ -91,7 +93,7 @@ class _ModuloChunk:
         step = self._codec.steps[levels]
         self._step, self._scale = step, 65536.0 / step
         codes, checks = self._room(self.blocks, self._codec.bits)
-        kernels.encode(self._copy, self._scale, *self._key, self._codec.bits, codes, checks)
+        kernels.encode(self._copy, self._scale, *self._key, self._codec.bits, self._coefs, codes, checks)
         self._post(0, codes, checks)
 
     def emit(self) -> list[Buffer]:
@@ -165,7 +167,7 @@ class _ModuloChunk:
         self._largest: NDArray[np.int32] = np.empty(self.blocks, np.int32)
         squares, failed = np.empty(self.blocks, np.int64), np.empty(self.blocks, np.uint8)
         self.escalated = kernels.verdict(
-            high, high_checks, low, low_checks, bits, self._differences, failed, squares, self._largest
+            high, high_checks, low, low_checks, bits, self._coefs, self._differences, failed, squares, self._largest
         )
         self._squares: NDArray[np.float64] = squares.astype(np.float64)
         self.complete = self.escalated == 0
@@ -196,7 +198,7 @@ class _ModuloChunk:
             self._ordered(self._checks, their_checks),
         )
         failed, d = np.empty(rows, np.uint8), np.empty_like(self._u)
-        kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, failed, d)
+        kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, self._coefs, failed, d)
         passed = failed == 0
         self._settle(self._failing[passed], d[passed])
         self.complete = bool(passed.all())
@@ -211,7 +213,7 @@ class _ModuloChunk:
             raise PayloadError("the checks disagree with all there is of u")
         shift, width = self._codec.stages[stage]
         codes, checks = self._room(len(self._failing), width)
-        kernels.encode_rows(self._u, shift, width, codes, checks)
+        kernels.encode_rows(self._u, shift, width, self._coefs, codes, checks)
         self._post(stage, codes, checks)
 
     def _settle(self, blocks: NDArray[np.int64], d: NDArray[np.int64]) -> None:

@@ -3,7 +3,8 @@
 Over a link that takes longer for a chunk than one had patience for, asking again only lengthens the queue. So patience
 is learnt from answers, as TCP learns its own (Jacobson, "Congestion avoidance and control", SIGCOMM 1988). Every asking
 has a number that its answers carry, so that a slow link is told from a lossy one (as by the timestamps of RFC 7323):
-what was lost and asked for again says nothing of how long an answer takes. The number of chunks asked for at once
+what was lost and asked for again says nothing of how long an answer takes. While nothing says that the link is slow, a
+source is asked several times before it is given up, for words may be lost. The number of chunks asked for at once
 starts at one, and what was asked for later and has come earlier says that the rest was lost. No message and no clock is
 here.
 """
@@ -19,6 +20,8 @@ MARGIN: Final = 2.0
 """patience relative to the last answer's time"""
 MOST: Final = 16.0
 """patience grows up to so many times by silence alone"""
+LEAST: Final = 4.0
+"""times that a source is asked, at the least, before it is given up, but for a link that may be slow"""
 NUMBERS: Final = 1 << 32
 
 
@@ -45,10 +48,12 @@ class Flow:
         self._heard = 0.0
 
     def begin(self, now: float) -> None:
-        """There is a new source. If those before were silent it may be this host's link, and is asked less often."""
+        """There is a new source. If those before were silent it may be this host's link, and is asked less often. Where
+        that has carried a chunk one that is silent may be dead; two in a row are the link."""
         self._asked.clear()
         self._sent.clear()
-        self._window, self._repeats, self._heard = 1, self._given_up, now
+        self._window, self._heard = 1, now
+        self._repeats = max(0, self._given_up - 1) if self._usual else self._given_up
 
     def ask(self, missing: Iterable[int], working: int, now: float) -> tuple[int, ...]:
         """Which of `missing` to ask for now, as asking `number`, while `working` that came are not taken in yet."""
@@ -106,8 +111,16 @@ class Flow:
         return min(self._silent_at(), self._repeat_at()) if self._asked else self._silent_at()
 
     def _repeat_at(self) -> float:
-        patience = max(self._again, MARGIN * self._usual) * min(MOST, 2.0**self._repeats)
+        learnt = max(self._again, MARGIN * self._usual)
+        patience = learnt * min(MOST, 2.0**self._repeats)
+        if self._usual or not self._given_up:
+            # Nothing says that the link is slow: what does not come was lost.
+            patience = min(patience, max(learnt, self._limit() / LEAST))
         return max(self._heard, *self._asked.values()) + patience
 
     def _silent_at(self) -> float:
-        return self._heard + max(self._silence, 2.0 * MARGIN * self._usual) * min(MOST, 2.0**self._given_up)
+        return self._heard + self._limit()
+
+    def _limit(self) -> float:
+        """Seconds of silence after which the source is given up."""
+        return max(self._silence, 2.0 * MARGIN * self._usual) * min(MOST, 2.0**self._given_up)

@@ -249,6 +249,13 @@ MUTATIONS = (
         "failed[block] = np.uint8(0)",
     ),
     Mutation(
+        "checks-alike",
+        "each exchange checks with the same coefficients, and misses what the one before has missed",
+        MODULO,
+        "kernels.coefficients(*self._key)",
+        "kernels.coefficients(*_key(7))",
+    ),
+    Mutation(
         "range-without-steps",
         "the predicted range leaves out the peer's own outer steps",
         PAIRWISE,

@@ -106,8 +106,15 @@ MUTATIONS = (
         "next-source-asked-as-often",
         "a joiner whose sources were silent asks the next as often as the first",
         FLOW,
-        "self._window, self._repeats, self._heard = 1, self._given_up, now",
-        "self._window, self._repeats, self._heard = 1, 0, now",
+        "self._repeats = max(0, self._given_up - 1) if self._usual else self._given_up",
+        "self._repeats = 0",
+    ),
+    Mutation(
+        "lost-for-slow",
+        "a joiner's pauses between askings outlast what its source is waited for, though no link is known to be slow",
+        FLOW,
+        "        if self._usual or not self._given_up:\n",
+        "        if False:\n",
     ),
     Mutation(
         "bound-learns-itself",

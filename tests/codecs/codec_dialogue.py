@@ -23,7 +23,7 @@ def converse(
     high: np.ndarray,
     predicted: float | np.ndarray | tuple[Any, Any],
     *,
-    seeds: tuple[int, int] = (1, 1),
+    seed: int = 1,
     lower_starts: bool = True,
 ) -> Dialogue:
     """Talk until neither side has anything to say; both must be complete then."""
@@ -31,8 +31,8 @@ def converse(
     blocks = -(-len(low) // BLOCK)
     first, second = (np.broadcast_to(np.float32(r), blocks).copy() for r in ranges)
     sides = {
-        "low": CODECS[codec].chunk(low, first, lower=True, seed=seeds[0]),
-        "high": CODECS[codec].chunk(high, second, lower=False, seed=seeds[1]),
+        "low": CODECS[codec].chunk(low, first, lower=True, seed=seed),
+        "high": CODECS[codec].chunk(high, second, lower=False, seed=seed),
     }
     names = ["low", "high"] if lower_starts else ["high", "low"]
     initiator, responder = names

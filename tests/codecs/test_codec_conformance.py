@@ -49,12 +49,11 @@ PAIRS = _pairs()
 
 @codecs
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("seeds", [(5, 5), (5, 6)], ids=["shared seed", "own seeds"])
-def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str, seeds: tuple[int, int]) -> None:
+def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str) -> None:
     """Invariant 1."""
     case = PAIRS[pair]
     for lower_starts in (True, False):
-        talk = converse(codec, case.low, case.high, case.predicted, seeds=seeds, lower_starts=lower_starts)
+        talk = converse(codec, case.low, case.high, case.predicted, lower_starts=lower_starts)
         low, high = delta(talk.low, SIZE), delta(talk.high, SIZE)
         assert np.isfinite(low).all()
         assert np.array_equal(low, -high)
@@ -139,7 +138,7 @@ def test_payload_has_the_stated_bytes(codec: str) -> None:
 @codecs
 def test_same_seed_same_bytes(codec: str) -> None:
     case = PAIRS["far"]
-    first, second = (converse(codec, case.low, case.high, case.predicted, seeds=(7, 8)) for _ in range(2))
+    first, second = (converse(codec, case.low, case.high, case.predicted, seed=7) for _ in range(2))
     assert first.sent == second.sent
 
 

@@ -16,12 +16,13 @@ def test_codes_unpack_to_what_was_packed(width: int) -> None:
     rng = np.random.default_rng(width)
     u = rng.integers(-(2**40), 2**40, (3, BLOCK))
     codes, checks = np.zeros(3 * 32 * width, np.uint8), np.zeros(3, np.uint16)
-    kernels.encode_rows(u, 3, width, codes, checks)
+    coefs = kernels.coefficients(np.uint32(77), np.uint32(78))
+    kernels.encode_rows(u, 3, width, coefs, codes, checks)
     codes.flags.writeable = False
     known = np.empty((2, BLOCK), np.int64)
     kernels.unpack_rows(codes, np.array([2, 0]), width, known)
     assert np.array_equal(known, (u[[2, 0]] >> 3) & ((1 << width) - 1))
-    upper = (u >> (3 + width)) * kernels.COEFFICIENTS.astype(np.int64)
+    upper = (u >> (3 + width)) * coefs.astype(np.int64)
     assert np.array_equal(checks, (upper.sum(axis=1) & 0xFFFF).astype(np.uint16))
 
 
@@ -32,11 +33,12 @@ def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> Non
     values = (rng.standard_normal(4 * BLOCK) * np.exp2(rng.integers(-20, 30, 4 * BLOCK))).astype(np.float32)
     scale, key = np.full(4, 65536.0 * 1.7), (np.uint32(77), np.uint32(78))
     codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
-    kernels.encode(values, scale, *key, width, codes, checks)
+    coefs = kernels.coefficients(*key)
+    kernels.encode(values, scale, *key, width, coefs, codes, checks)
     u = np.empty((4, BLOCK), np.int64)
     kernels.recompute(values, scale, np.arange(4), *key, u)
     again, checks_again = np.empty_like(codes), np.empty_like(checks)
-    kernels.encode_rows(u, 0, width, again, checks_again)
+    kernels.encode_rows(u, 0, width, coefs, again, checks_again)
     assert np.array_equal(codes, again) and np.array_equal(checks, checks_again)
     assert (np.abs(u.reshape(-1) - values * np.float64(1.7)) < 1.0).all()
 
@@ -51,13 +53,27 @@ def test_capture_copies_pads_and_survives_any_bits() -> None:
     assert (np.abs(copy) <= 2.0**48).all() and not copy[len(values) :].any()
 
 
-def test_coefficients_are_odd_and_fixed() -> None:
+@pytest.mark.parametrize("seed", [0, 1, 77, 2**32, 2**64 - 1])
+def test_coefficients_are_odd_and_no_two_equal_or_opposite_whatever_the_seed(seed: int) -> None:
+    """Seed 423 of the simulator: where two were equal or opposite, two wraps cancelled in the check."""
+    coefs = kernels.coefficients(np.uint32(seed & 0xFFFF_FFFF), np.uint32(seed >> 32))
+    assert (coefs & 1).all()
+    assert len({sign * value % 2**16 for value in coefs.tolist() for sign in (1, -1)}) == 2 * BLOCK
+
+
+def test_coefficients_of_a_seed_are_fixed() -> None:
     """They are part of the wire format: two releases must agree."""
-    assert (kernels.COEFFICIENTS & 1).all()
-    # Seed 423 of the simulator: where two coefficients were equal or opposite, two wraps cancelled in the check.
-    signed = {sign * value % 2**16 for value in kernels.COEFFICIENTS.tolist() for sign in (1, -1)}
-    assert len(signed) == 2 * len(kernels.COEFFICIENTS)
-    assert kernels.COEFFICIENTS[:4].tolist() == [26101, 17743, 33261, 29851]
+    first = [kernels.coefficients(np.uint32(low), np.uint32(high))[:4].tolist() for low, high in ((1, 0), (0, 1))]
+    assert first == [[23745, 60519, 21855, 51467], [313, 48445, 10965, 44789]]
+
+
+def test_coefficients_of_a_place_are_spread_evenly_over_seeds() -> None:
+    drawn = np.array([kernels.coefficients(np.uint32(seed), np.uint32(5)) for seed in range(400)]).astype(np.float64)
+    even = 2.0**16 / np.sqrt(12)
+    assert np.abs(drawn.mean(axis=0) - 2.0**15).max() < 5 * even / np.sqrt(400)
+    centred = drawn - 2.0**15
+    for one, other in ((centred[:, 1:], centred[:, :-1]), (centred[1:], centred[:-1])):
+        assert abs(float((one * other).mean())) < 5 * even**2 / np.sqrt(one.size)
 
 
 def test_warm_up_leaves_nothing_to_compile() -> None:

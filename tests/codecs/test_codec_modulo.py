@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from codec_dialogue import block_max, converse, delta
@@ -42,9 +44,9 @@ def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
     low = rng.standard_normal(blocks * BLOCK).astype(np.float32)
     spread = np.repeat(np.exp2(rng.integers(-14, 12, blocks)), BLOCK).astype(np.float32)
     high = low + spread * rng.standard_normal(len(low)).astype(np.float32)
-    talk = converse(f"modulo{bits}", low, high, 2.0**-8, seeds=(11, 12 << 32))
+    talk = converse(f"modulo{bits}", low, high, 2.0**-8, seed=13 << 32)
     steps = steps_of(bits, talk.sent["low"], talk.sent["high"])
-    difference = grid_indices(high, steps, 12 << 32) - grid_indices(low, steps, 11)
+    difference = grid_indices(high, steps, 13 << 32) - grid_indices(low, steps, 13 << 32)
     half = 1 << (bits - 1)
     fits = ((difference >= -half) & (difference < half)).all(axis=1)
     assert 0 < fits.sum() < blocks and talk.low.escalated == blocks - fits.sum()
@@ -55,17 +57,16 @@ def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
 
 @widths
 @pytest.mark.parametrize("excess", [0, 1, 2, 6, 14], ids="range x 2^{}".format)
-def test_error_is_below_one_step_with_a_shared_seed_and_two_without(bits: int, excess: int) -> None:
+def test_error_is_below_one_step(bits: int, excess: int) -> None:
     """Invariant 4, accepted or escalated."""
     rng = np.random.default_rng(excess)
     low = rng.standard_normal(16 * BLOCK).astype(np.float32)
     high = low + np.float32(1e-3) * rng.standard_normal(len(low)).astype(np.float32)
     exact = high.astype(np.float64) - low
-    for seeds, steps_apart in (((3, 3), 1.0), ((3, 4), 2.0)):
-        talk = converse(f"modulo{bits}", low, high, block_max(exact) / 2**excess, seeds=seeds)
-        decoded = delta(talk.low, len(low))
-        bound = steps_apart * np.repeat(steps_of(bits, talk.sent["low"], talk.sent["high"]), BLOCK)
-        assert (np.abs(decoded - exact) < bound + np.spacing(np.abs(decoded))).all()
+    talk = converse(f"modulo{bits}", low, high, block_max(exact) / 2**excess, seed=3)
+    decoded = delta(talk.low, len(low))
+    bound = np.repeat(steps_of(bits, talk.sent["low"], talk.sent["high"]), BLOCK)
+    assert (np.abs(decoded - exact) < bound + np.spacing(np.abs(decoded))).all()
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 7])
@@ -74,7 +75,7 @@ def test_tie_at_half_the_modulus_is_antisymmetric(bits: int) -> None:
     low, half, step = np.zeros(4 * BLOCK, np.float32), 1 << (bits - 1), codec_of(bits).steps[128]
     high = np.repeat(np.float32([-half * step, half * step, (half - 1) * step, -step]), BLOCK)
     for lower_starts in (True, False):
-        talk = converse(f"modulo{bits}", low, high, 0.99 * RANGES[128], seeds=(1, 2), lower_starts=lower_starts)
+        talk = converse(f"modulo{bits}", low, high, 0.99 * RANGES[128], lower_starts=lower_starts)
         assert talk.low.escalated == talk.high.escalated == 1
         np.testing.assert_allclose(delta(talk.low, len(low)), high, rtol=2.0**-22)
         assert np.array_equal(delta(talk.low, len(low)), -delta(talk.high, len(low)))
@@ -102,17 +103,17 @@ def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int
     apart[rows, rng.integers(0, BLOCK, len(rows))] = rng.choice([half, -half - 1, 3 * half, -2 * half - 5], len(rows))
     high = (low + apart).astype(np.float32)
     # an integer a/s is hit exactly, so the caller knows every u: s = 1 is not on the ranges' table, so use kernels
-    sides = []
+    sides, coefs = [], kernels.coefficients(np.uint32(1), np.uint32(2))
     for values, key in ((low, 1), (high, 2)):
         codes, checks = np.empty(blocks * 32 * bits, np.uint8), np.empty(blocks, np.uint16)
         scale = np.full(blocks, 65536.0)
-        kernels.encode(values.reshape(-1), scale, np.uint32(key), np.uint32(0), bits, codes, checks)
+        kernels.encode(values.reshape(-1), scale, np.uint32(key), np.uint32(0), bits, coefs, codes, checks)
         codes.flags.writeable = False
         sides.append((codes, checks))
     (low_codes, low_checks), (high_codes, high_checks) = sides
     d, failed = np.empty(blocks * BLOCK, np.int16), np.empty(blocks, np.uint8)
     squares, largest = np.empty(blocks, np.int64), np.empty(blocks, np.int32)
-    count = kernels.verdict(high_codes, high_checks, low_codes, low_checks, bits, d, failed, squares, largest)
+    count = kernels.verdict(high_codes, high_checks, low_codes, low_checks, bits, coefs, d, failed, squares, largest)
     fits = ((apart >= -half) & (apart < half)).all(axis=1)
     assert np.array_equal(failed == 0, fits) and count == blocks - fits.sum()
     d = d.reshape(blocks, BLOCK)
@@ -127,7 +128,7 @@ def test_many_hard_blocks_end_equal_on_both_sides() -> None:
     low = rng.standard_normal(size).astype(np.float32)
     scale = np.repeat(np.exp2(rng.uniform(-6, 14, 4000)), BLOCK)
     high = (low + 1e-3 * scale * rng.standard_normal(size)).astype(np.float32)
-    talk = converse("modulo4", low, high, 4e-3, seeds=(21, 22))
+    talk = converse("modulo4", low, high, 4e-3, seed=22)
     assert 1000 < talk.low.escalated == talk.high.escalated < 4000
     assert np.array_equal(delta(talk.low, size), -delta(talk.high, size))
     np.testing.assert_allclose(delta(talk.low, size), high.astype(np.float64) - low, rtol=1e-6, atol=2.1 * 4.8e-3 / 7)
@@ -140,7 +141,7 @@ def test_rounding_is_unbiased(bits: int, place: float) -> None:
     size, partner = 40 * BLOCK, np.zeros(40 * BLOCK, np.float32)
     step = float(codec_of(bits).steps[128])
     values = np.full(size, place * step, np.float32)
-    talk = converse(f"modulo{bits}", partner, values, 0.99 * RANGES[128], seeds=(1, 12345))
+    talk = converse(f"modulo{bits}", partner, values, 0.99 * RANGES[128], seed=12345)
     rounded = delta(talk.low, size).astype(np.float64) / step
     assert set(np.round(rounded, 5)) == {np.floor(place), np.floor(place) + 1}
     part = place - np.floor(place)
@@ -161,10 +162,50 @@ def test_each_parameter_is_rounded_independently_over_seeds_and_places() -> None
     assert abs(float((draws[1:] * draws[:-1]).mean())) < 5 / np.sqrt(seeds * size)
 
 
-def test_equal_anchors_with_a_shared_seed_differ_by_exactly_zero() -> None:
+def test_equal_anchors_differ_by_exactly_zero() -> None:
     values = np.random.default_rng(2).standard_normal(3 * BLOCK).astype(np.float32)
     assert not delta(converse("modulo2", values, values.copy(), 1e-3).low, len(values)).any()
-    assert delta(converse("modulo2", values, values.copy(), 1e-3, seeds=(1, 2)).low, len(values)).any()
+
+
+def four_that_cancel(coefs: list[int]) -> tuple[list[int], list[int]]:
+    """Two parameters, and two others, whose coefficients have the same sum: a wrap up and a wrap down."""
+    pairs: dict[int, list[int]] = {}
+    for pair in combinations(range(BLOCK), 2):
+        total = sum(coefs[k] for k in pair) % 2**16
+        if total in pairs:
+            return pairs[total], list(pair)
+        pairs[total] = list(pair)
+    raise AssertionError("of 32,640 pairs two have one of 2^15 sums")
+
+
+@widths
+def test_wraps_that_one_exchange_misses_are_caught_by_the_next(bits: int) -> None:
+    """T12, seed 89: with the same coefficients in each exchange the same wraps passed again, as long as they lasted."""
+    missed, step = 7, codec_of(bits).steps[128]
+    up, down = four_that_cancel(kernels.coefficients(np.uint32(missed), np.uint32(0)).tolist())
+    low, high = np.zeros((2, BLOCK), np.float32)
+    high[up], high[down] = step * 2.0**bits, -step * 2.0**bits
+    for seed in range(missed, missed + 50):
+        talk = converse(f"modulo{bits}", low, high, 0.99 * RANGES[128], seed=seed)
+        wrong = seed == missed
+        assert talk.low.escalated == talk.high.escalated == (not wrong)
+        np.testing.assert_allclose(delta(talk.low, BLOCK), 0.0 * high if wrong else high, rtol=2.0**-22)
+
+
+def test_side_with_another_seed_is_refused() -> None:
+    """It asks for other coefficients, so that its checks fit no difference."""
+    values, other = np.random.default_rng(6).standard_normal((2, BLOCK)).astype(np.float32)
+    one, two = (
+        CODECS["modulo4"].chunk(anchor, np.ones(1, np.float32), lower=seed == 1, seed=seed)
+        for seed, anchor in ((1, values), (2, other))
+    )
+    one.open(two.ranges()[0])
+    two.open(one.ranges()[0])
+    with pytest.raises(PayloadError, match="disagree"):
+        for _ in codec_of(4).stages:
+            codes = two.emit()
+            two.absorb(one.emit())
+            one.absorb(codes)
 
 
 @widths
@@ -176,8 +217,6 @@ def test_well_predicted_range_escalates_nothing(bits: int) -> None:
     assert converse(f"modulo{bits}", low, high, predicted).low.escalated == 0
     # one side's prediction is enough, for both use the larger
     assert converse(f"modulo{bits}", low, high, (predicted, 0.0)).low.escalated == 0
-    if bits >= 4:
-        assert converse(f"modulo{bits}", low, high, predicted, seeds=(1, 2)).low.escalated <= 10
 
 
 def test_dialogue_sends_each_stage_once_and_for_failing_blocks_only() -> None:
@@ -234,11 +273,11 @@ def test_extreme_indices_of_a_hostile_partner_stay_finite(bits: int) -> None:
     for extreme in (2**36 - 987_654_321, 987_654_321 - 2**36):
         side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
         side.open(b"\xff")
-        indices = np.full((1, BLOCK), extreme, np.int64)
+        indices, coefs = np.full((1, BLOCK), extreme, np.int64), kernels.coefficients(np.uint32(1), np.uint32(0))
         for shift, width in codec_of(bits).stages:
             assert not side.complete
             codes, checks = np.empty(32 * width, np.uint8), np.empty(1, np.uint16)
-            kernels.encode_rows(indices, shift, width, codes, checks)
+            kernels.encode_rows(indices, shift, width, coefs, codes, checks)
             side.emit()
             side.absorb([codes.data, checks.data.cast("B")])
         assert side.complete and np.isfinite(side.norm2())

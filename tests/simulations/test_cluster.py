@@ -261,7 +261,7 @@ def test_checks_that_miss_more_than_one_block_are_seen(monkeypatch):
 
     def blind(*given):
         verdict(*given)
-        given[6][:] = 0
+        given[7][:] = 0
         return 0
 
     monkeypatch.setattr(kernels, "verdict", blind)

@@ -73,7 +73,7 @@ def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
 
 @pytest.mark.parametrize(("seed", "chunk"), [(2, 1.6), pytest.param(1, 3.2, marks=pytest.mark.long)])
 def test_joiner_on_a_link_where_a_chunk_of_16_bits_outlasts_a_round_mixes_and_stays_in_step(seed, chunk):
-    plan = replace(PLAN, peers=4, size=8192 * 6, chaos=80.0, script=(replace(PLAN.script[0], hosts=(3,)),))
+    plan = replace(PLAN, peers=4, size=8192 * 6, chaos=85.0, script=(replace(PLAN.script[0], hosts=(3,)),))
     cluster = Late(seed, seconds=6 * chunk, plan=plan, relieved=plan.forming + plan.chaos - 5.0)
     cluster.run()
     assert not cluster.resyncs and len(cluster.ready) == 1
