@@ -341,7 +341,7 @@ class Membership:
         record = self.members[record.id]
         if before is None and record.state in LIVE:
             self._prober.joined(record.id)
-        if self._view.count == 1 and self._dial_at is not None:
+        if self._dial_at is not None and self._view.alone:
             self._dial_wait = self.config.join_interval
             self._dial_at = min(self._dial_at, now + self._dial_wait)
         if spread:
@@ -371,7 +371,7 @@ class Membership:
     def _dial(self, now: float) -> None:
         """Dial seeds and some of the remembered members, one after another, for the first that answers sends its whole
         view: all while nobody is there, later only seeds nobody is known at."""
-        alone = self._view.count == 1
+        alone = self._view.alone
         if not self._round:
             remembered = [peer for peer in self._view.remembered if peer not in self.members] if alone else []
             chosen = self._random.sample(remembered, min(_TELLS, len(remembered)))

@@ -235,9 +235,13 @@ class Reunion:
 
     def present(self) -> list[bytes]:
         """Whoever is held apart, and there; but two outbound-only peers never exchange, and cannot tell each other."""
+        members = self._membership.members
+        return self._within_hearing([peer for peer in self.apart if peer in members and members[peer].state in LIVE])
+
+    def _within_hearing(self, peers: list[bytes]) -> list[bytes]:
+        """Those of `peers` with whom this one can speak."""
         members, reachable = self._membership.members, self._membership.me.address
-        there = [peer for peer in self.apart if peer in members and members[peer].state in LIVE]
-        return [peer for peer in there if reachable or members[peer].address]
+        return [peer for peer in peers if reachable or members[peer].address]
 
     def _own_side(self) -> list[bytes]:
         return [member.id for member in self._membership.alive() if member.id not in self.apart]
@@ -410,12 +414,16 @@ class Reunion:
         for peer, line in self._theirs.items():
             if peer in self.apart and peer not in self._followers and strength(line) > strength(self.line):
                 voices.setdefault(line, []).append(peer)
-        proven = [line for line, holders in voices.items() if len(holders) >= min(line.members, VOICES)]
+        alive = [member.id for member in self._membership.alive()]
+        # Behind a NAT, with nobody else who can be dialled, one speaks for all whom this peer cannot hear.
+        enough = 1 if len(self._within_hearing(alive)) == 1 < len(alive) else VOICES
+        proven = [line for line, holders in voices.items() if len(holders) >= min(line.members, enough)]
         return voices[max(proven, key=strength)] if proven else []
 
     def _left_alone(self, now: float) -> bool:
-        """Is this peer all that is left of a side of several? Nobody follows one voice: it has to speak for itself."""
-        alone = self.line.members > 1 and not self._own_side() and not self._followers
+        """Is this peer all that is heard of a side of several? Nobody follows one voice: it has to speak for itself.
+        Two outbound-only peers of a side are two of them."""
+        alone = self.line.members > 1 and not self._within_hearing(self._own_side()) and not self._followers
         return alone and now >= self._judged_at + ALONE * self._period
 
     def _watch_lag(self, now: float) -> None:

@@ -150,6 +150,12 @@ class View:
         """How many of the live no message can get to."""
         return sum(not self.linked(peer) for peer in self.outbound)
 
+    @property
+    def alone(self) -> bool:
+        """Is nobody there to whom a message can get? Behind a NAT, others behind one are known, and no company."""
+        others = self.count - 1
+        return others <= len(self.outbound) and others == self.beyond_reach
+
     # -- records ------------------------------------------------------------------------------------------------
 
     def change_me(self, me: Member) -> None:

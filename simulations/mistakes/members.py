@@ -275,6 +275,20 @@ MUTATIONS = (
         "here - int.from_bytes(other",
     ),
     Mutation(
+        "unreachable-company",
+        "who is left with nobody but members that no message gets to does not dial its seeds",
+        VIEW,
+        "return others <= len(self.outbound) and others == self.beyond_reach",
+        "return others == 0",
+    ),
+    Mutation(
+        "unreachable-side",
+        "who is left of its side with nobody but members that no message gets to speaks for all of them",
+        REUNION,
+        "not self._within_hearing(self._own_side())",
+        "not self._own_side()",
+    ),
+    Mutation(
         "anybody-asked-to-ping",
         "of an outbound-only member anybody is asked to ping it, with a link or without",
         PROBING,

@@ -269,6 +269,17 @@ def test_seeds_nobody_is_known_at_join_two_islands_that_started_apart() -> None:
     assert network.agreed()
 
 
+def test_peer_behind_a_nat_that_hears_of_nobody_but_others_behind_one_dials_its_seeds_again() -> None:
+    peer = Peer(replace(record(1), address=""), LAN)
+    peer.membership.join([record(2).address], 0.0)
+    behind = replace(record(3), address="")
+    peer.hear(PushPull(False, (record(2), behind)), 2, 0.1)
+    peer.run_to(0.2)
+    peer.hear(PushPull(False, (record(2, state=State.LEFT), behind)), 2, 0.2)
+    dialled = [message.address for message in peer.run_to(0.2 + 2 * LAN.join_interval)]
+    assert record(2).address in dialled and peer.state_of(3) == State.ALIVE
+
+
 def test_own_address_among_the_seeds_is_not_dialled() -> None:
     peer = Peer(record(1))
     peer.membership.join([record(1).address], 0.0)

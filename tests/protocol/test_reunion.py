@@ -471,6 +471,35 @@ def test_who_is_left_alone_keeps_its_line_while_others_follow_it():
     assert b.line.members == 3 and not b.reunion.reason
 
 
+def test_who_cannot_speak_with_the_others_of_its_side_is_left_alone_too():
+    """All three are outbound-only: what this one said nobody else of its side will ever hold."""
+    b = Side()
+    b.divide(D, E)
+    assert b.line.members == 3
+    for peer in (A, C):
+        b.view.members[peer] = record(peer, outbound=True)
+    b.view.me = record(B, outbound=True)
+    theirs = Line(1, 2, 1, 1, D)
+    for peer in (D, E):
+        b.hear(peer, theirs)
+    b.wait(5 * HEARD)
+    assert b.line.members == 1 and b.reunion.reason == "apart"
+
+
+def test_the_only_member_that_can_be_dialled_is_voice_enough_for_who_is_behind_a_nat():
+    b = Side()
+    b.divide(D, E)
+    for peer in (A, C, E):
+        b.view.members[peer] = record(peer, outbound=True)
+    b.hear(D, GREATER)
+    b.wait(2 * HEARD)
+    assert not b.reunion.reason, "one voice of several"
+    b.view.me = record(B, outbound=True)
+    b.hear(D, GREATER)
+    b.wait(2 * HEARD)
+    assert b.reunion.reason == "apart"
+
+
 def test_both_sides_are_told_and_asked_again_until_all_is_one():
     b = Side()
     b.divide(D)

@@ -133,7 +133,14 @@ def test_peer_that_turns_out_not_to_be_dialled__is_outbound_only_for_all_and_dir
     assert {other.peer.membership.members[host.id].address for other in others} == {host.address}
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(12) if 2 < Plan.draw(seed).peers <= 16])
+FEW = [seed for seed in range(150) if 2 < Plan.draw(seed).peers <= 16]
+LONGER = [seed for seed in FEW if seed >= 12 and seed != 143]
+"""with 143 everybody who can be dialled leaves at the same time, and comes back"""
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed not in LONGER else pytest.param(seed, marks=pytest.mark.long) for seed in FEW]
+)
 def test_faults__every_invariant_holds_with_all_but_the_seeds_behind_a_nat(seed):
     plan = Plan.draw(seed)
     cluster = Behind(seed, plan, plan.peers - 2)
