@@ -258,6 +258,7 @@ def build(home: Path, config: Config) -> Node:
         sign=identity.sign,
         verify=Identity.verify,
         now=time.monotonic(),
+        admits=transport.admits,
     )
     node = Node(
         NodeConfig(

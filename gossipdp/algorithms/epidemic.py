@@ -105,8 +105,9 @@ class Epidemic(OnLedger):
                     return jobs.Inspected(False)
                 added = self._move(chunk, increment, bound, back=back)
                 if kept:
-                    c = self._decode(chunk, compressor, payload)
-                    self.ledger.v[self.ledger.span(chunk)] += np.float32(kept) * c
+                    # Buffers are replaced by averages, not added to: their next D has all that the cut left undone.
+                    trainable, c = self._parts(chunk)[0], self._decode(chunk, compressor, payload)
+                    self.ledger.v[self.ledger.span(chunk)][:trainable] += np.float32(kept) * c[:trainable]
                 return jobs.Inspected(True, increment.length, added)
             case jobs.CheckIncrement(chunk, compressor, payload, lr, weight):
                 increment = self._increment(chunk, compressor, payload, lr, weight)

@@ -28,6 +28,8 @@ MOST_KNOWN: Final = 16_384
 """members of whom it is remembered since when they are known: as many as membership holds"""
 RAMP: Final = 10
 """rounds of this peer in which a newcomer's weight rises to the whole"""
+AGAIN: Final = 100
+"""rounds of this peer after which it tells again of other settings"""
 SLOW: Final = 4.0
 """an exchange is worth its time if it takes no longer than so many times what its chunks usually take"""
 SHORTEST: Final = 0.1
@@ -50,8 +52,8 @@ class Acquaintances:
         """round of this peer from which each counts as known"""
         self._latest: OrderedDict[bytes, int] = OrderedDict()
         self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
-        self._differing: OrderedDict[bytes, bytes] = OrderedDict()
-        """the settings of those that have others than this peer"""
+        self._differing: OrderedDict[bytes, int] = OrderedDict()
+        """the round of this peer in which it was told last that they have other settings"""
 
     def appeared(self, peer: bytes, round: int, members: Container[bytes]) -> None:
         """`peer` is there; if it was not before, it is new. members: whom membership knows; the others make room."""
@@ -83,11 +85,12 @@ class Acquaintances:
         self._latest[source] = exchange
         _keep(self._latest, source)
 
-    def differs(self, source: bytes, settings: bytes) -> bool:
-        """`source` has offered with these other settings: is that news?"""
-        news = self._differing.get(source) != settings
-        self._differing[source] = settings
-        _keep(self._differing, source)
+    def differs(self, source: bytes, round: int) -> bool:
+        """`source` has other settings: is that to be told? Not again for AGAIN rounds, whatever they are."""
+        news = round >= self._differing.get(source, -AGAIN) + AGAIN
+        if news:
+            self._differing[source] = round
+            _keep(self._differing, source)
         return news
 
     def parted(self, partner: bytes, chunks: int, seconds: float, usual: float, now: float) -> None:
@@ -108,9 +111,7 @@ class Acquaintances:
         return dict.fromkeys(waiting, "slow") if len(waiting) < len(there) else {}
 
 
-def _keep(
-    table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted] | OrderedDict[bytes, bytes], latest: bytes
-) -> None:
+def _keep(table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted], latest: bytes) -> None:
     """The one heard of longest ago makes room."""
     table.move_to_end(latest)
     if len(table) > MOST:

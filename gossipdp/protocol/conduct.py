@@ -38,10 +38,19 @@ class Conduct:
 
     me: this peer, of whom nothing is held: its own rumours come back to it.
     akin: does that member run this very software?
+    admits: whom the operator lets this peer deal with.
     """
 
-    def __init__(self, config: QuarantineConfig, me: bytes, outputs: Outputs, akin: Callable[[bytes], bool]) -> None:
-        self._me, self._outputs, self._akin, self._most = me, outputs, akin, config.remembered
+    def __init__(
+        self,
+        config: QuarantineConfig,
+        me: bytes,
+        outputs: Outputs,
+        akin: Callable[[bytes], bool],
+        admits: Callable[[bytes], bool] = lambda peer: True,
+    ) -> None:
+        self._me, self._outputs, self._akin, self._admits = me, outputs, akin, admits
+        self._most = config.remembered
         self._quarantine = Quarantine(config)
         self._garbled: Counter[bytes] = Counter()
         self._faults: list[tuple[bytes, str]] = []
@@ -76,8 +85,8 @@ class Conduct:
         return self._quarantine.strikes(peer, now)
 
     def shuns(self, peer: bytes, now: float) -> bool:
-        """Is `peer` set aside?"""
-        return self._quarantine.left(peer, now) > 0.0
+        """Is `peer` set aside, for its faults or by the operator?"""
+        return not self._admits(peer) or self._quarantine.left(peer, now) > 0.0
 
     def aside(self, now: float) -> list[bytes]:
         """Who is."""

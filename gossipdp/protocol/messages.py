@@ -51,6 +51,7 @@ Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
 Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 """how far v moves against what a moves by: kappa / alpha, or 0"""
 Rate = Annotated[float, Meta(ge=125e3)]
+StepRate = Annotated[float, Meta(ge=0.0)]
 """bytes a second each way, at least 1 Mbit/s; infinity means "as fast as it goes\""""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
@@ -184,6 +185,8 @@ class Offer(Message, frozen=True):
     """chunks the initiator may have open at once"""
     rate: Rate = float("inf")
     """what the initiator's host wants to spend on an exchange"""
+    speed: StepRate = 0.0
+    """steps a second that the sender trains; 0: it does not, or does not know"""
 
 
 class Accept(Message, frozen=True):
@@ -197,6 +200,8 @@ class Accept(Message, frozen=True):
     incarnation: U32 = 0
     """the sender's: the initiator may know only an earlier one"""
     rate: Rate = float("inf")
+    speed: StepRate = 0.0
+    """as in an offer"""
 
 
 class Refuse(Message, frozen=True):

@@ -24,7 +24,6 @@ from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
-from gossipdp.protocol.speed import Speed
 
 __all__ = ["Pacing", "Timetable"]
 
@@ -47,7 +46,6 @@ class Pacing:
 
     rounds: how many this peer has made.
     averaging: is told the terms.
-    speed: of this peer, measured here after each round.
     clock: the network's, in steps, as far as this peer knows.
     """
 
@@ -57,17 +55,14 @@ class Pacing:
         rounds: Rounds,
         averaging: Averaging,
         outputs: Outputs,
-        speed: Speed,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._config, self._rounds, self._averaging, self._outputs = config, rounds, averaging, outputs
-        self._speed, self._clock = speed, clock
+        self._speed, self._clock = averaging.speed, clock
         self._by_speed = config.algorithm == "pairwise" and not config.sync
         """elsewhere rounds wait for each other, or are counted in steps of the network's clock"""
-        self._trained = 0
-        """steps"""
-        self._part = 1.0
+        self._share = 1.0
         """of a usual round that the last one was"""
         self._alone = ALONE_AFTER
         """rounds since the last exchange"""
@@ -117,8 +112,8 @@ class Pacing:
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         if self.warming_up or self._alone >= ALONE_AFTER:
-            return Outer(1.0, 0.0, self._part)
-        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum), self._part)
+            return Outer(1.0, 0.0, min(1.0, self._share))
+        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum), min(1.0, self._share))
 
     def own(self, clock: int) -> Own:
         """How far this peer has come, at `clock` of its own."""
@@ -143,6 +138,7 @@ class Pacing:
         elif now >= self._still_at:
             self._still_at = now + self._usual_round
             self._steps = False
+            self._speed.rests()
             self._choose_terms()
             self._outputs.ask(jobs.Renew())
 
@@ -152,14 +148,17 @@ class Pacing:
         """A snapshot has come, `steps` after the one before; 0 if that was another session's."""
         if self._submitted_at is not None and steps > 0:
             self._step_time = (now - self._submitted_at) / steps
+            if self._by_speed:
+                self._speed.trained(self._step_time)
         self._submitted_at = now
-        self._trained += steps
-        # A training process may have an H of its own.
-        self._part = min(1.0, self.speed * max(1.0, steps / self.every))
+        usual = WARMUP_EVERY if self.warming_up else self._config.every
+        # A round has a step at the least, and a training process may have an H of its own.
+        self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
 
     def detached(self) -> None:
         """The training process is gone."""
         self._submitted_at, self._steps = None, False
+        self._speed.rests()
         self._choose_terms()
 
     def began(self, *, fresh: bool) -> None:
@@ -182,8 +181,6 @@ class Pacing:
         self._alone += 1
         self._steps = self._rounds.open
         self._control()
-        if self._by_speed:
-            self._speed.look(self._trained, now)
         self.set()
         self._choose_terms()
 
@@ -221,7 +218,7 @@ class Pacing:
             controller.forget()
         elif self._alone < ALONE_AFTER:
             # Far apart or not is a matter of usual rounds, as others make them.
-            controller.stepped(self._rounds.movement / self._part)
+            controller.stepped(self._rounds.movement / self._share)
             ratio = controller.ratio
             if self._config.controller:
                 # Early rounds want more agreement, never less (algorithms section 6).
@@ -246,7 +243,9 @@ class Pacing:
     def set(self) -> None:
         """Tell the training process of a change of H."""
         every = self._pace()
-        if self._every == 0 or abs(every - self._every) > 0.2 * self._every:
+        # What is as configured is taken to the step: whoever follows a schedule counts rounds by it.
+        near = abs(every - self._every) <= 0.2 * self._every and every != self._config.every
+        if every != self._every and not near:
             if self._every:
                 # The next round moves by another measure than the ranges were predicted from.
                 self._fine_round = self._rounds.rounds + 1

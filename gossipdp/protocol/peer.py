@@ -38,7 +38,6 @@ from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.sharding import Sharding
-from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.spreading import Spreading
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.wire import Buffer
@@ -51,6 +50,7 @@ class Peer:
 
     me: this peer's member record; its incarnation is new with every start.
     sign: Ed25519 signature of this peer over some bytes; verify(peer id, data, signature).
+    admits: whom the operator lets this peer deal with; no link is needed to hear of the others.
     """
 
     def __init__(
@@ -62,13 +62,14 @@ class Peer:
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         now: float,
+        admits: Callable[[bytes], bool] = lambda peer: True,
     ) -> None:
         self.config, self.id = config, me.id
         self._outputs = Outputs()
         # Membership's news passes through here on its way out, for averaging and transfer live by it.
         self._news = Outputs()
         self._news.messages = self._outputs.messages
-        self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin)
+        self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin, admits)
         self._outputs.listener = self.conduct.heard
         self._random = random
         self.progress = ProgressBoard(me.id, lives=self._lives)
@@ -93,8 +94,7 @@ class Peer:
         self._strategy: Averaging | Spreading = self.spreading or self.averaging
         """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
         self.rounds = Rounds(self._outputs, self.spreading)
-        speed = Speed(self.membership, self.progress)
-        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, speed, clock=lambda: self.clock)
+        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, clock=lambda: self.clock)
         self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self.pacing)
         self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
         if self.spreading is not None:

@@ -9,8 +9,9 @@ A side is known by its `Line`: what the first of its members to notice said of i
 more members first; within a side the greatest line said becomes everybody's, as in an election by flooding (Lynch 1996,
 section 4.1), and whoever hears of a greater line across the gap fetches the model from one who holds it, and takes the
 line over with it. So each step of each peer goes up one finite order: whatever is lost, or noticed late, all end at one
-line, and no vote is needed. Two members who lie alike can make a network follow them, one cannot. A restarted founder
-is a peer like any other: nobody founds twice.
+line, and no vote is needed. Two members who lie alike can make a network follow them, one cannot, but for those who
+can hear of it alone: behind a NAT, where no other member can be dialled. A restarted founder is a peer like any other:
+nobody founds twice.
 
 Whoever has fallen behind (`lag`) follows the network in the same way (`following`). What decides is here, and what is
 said for it; no vector, and nothing of the fetching.
@@ -414,6 +415,8 @@ class Reunion:
         for peer, line in self._theirs.items():
             if peer in self.apart and peer not in self._followers and strength(line) > strength(self.line):
                 voices.setdefault(line, []).append(peer)
+        if not voices:
+            return []
         alive = [member.id for member in self._membership.alive()]
         # Behind a NAT, with nobody else who can be dialled, one speaks for all whom this peer cannot hear.
         enough = 1 if len(self._within_hearing(alive)) == 1 < len(alive) else VOICES

@@ -115,8 +115,8 @@ class Schema:
         if len(set(names)) != len(names):
             raise ValueError("two frozen parameters have the same name")
         specs = tuple(_Spec(entry.name, entry.shape, entry.dtype, entry.kind) for entry in self.entries)
-        written = (_VERSION, specs, self.frozen) if self.frozen else (_VERSION, specs)
-        self._bytes: bytes = _encoder.encode(written)
+        self._layout: bytes = _encoder.encode((_VERSION, specs))
+        self._bytes = _encoder.encode((_VERSION, specs, self.frozen)) if self.frozen else self._layout
         if len(self._bytes) > MAX_BYTES:
             raise ValueError(f"the schema takes {len(self._bytes)} bytes, limit {MAX_BYTES}")
 
@@ -141,8 +141,9 @@ class Schema:
 
     @cached_property
     def digest(self) -> bytes:
-        """16-byte BLAKE2b of the canonical bytes."""
-        return hashlib.blake2b(self.to_bytes(), digest_size=16, person=b"gossipdp schema").digest()
+        """16-byte BLAKE2b of the layout: what two peers must have alike to average. What is frozen is compared where a
+        model is attached, and is nothing by which a source could keep a joiner from all others."""
+        return hashlib.blake2b(self._layout, digest_size=16, person=b"gossipdp schema").digest()
 
     def to_bytes(self) -> bytes:
         """The canonical bytes: equal layouts have equal bytes."""

@@ -153,8 +153,7 @@ class View:
     @property
     def alone(self) -> bool:
         """Is nobody there to whom a message can get? Behind a NAT, others behind one are known, and no company."""
-        others = self.count - 1
-        return others <= len(self.outbound) and others == self.beyond_reach
+        return self.count - 1 <= len(self.outbound) and not any(map(self.linked, self.outbound))
 
     # -- records ------------------------------------------------------------------------------------------------
 

@@ -126,6 +126,8 @@ class Transport:
         if limits.links < self._limits.links:
             self.scarce = f"{descriptors} open files are enough for {limits.links} links of {self._limits.links}"
         me = Self(identity, network, run, incarnation, allowed, banned)
+        self.admits = me.admits
+        """is a link with this member wanted, by the operator's lists?"""
         self._peering = Peering(me, self, limits, self.counters, time.monotonic())
         self._origins: dict[int, str] = {}
         self._broken: tuple[int, int] | None = None

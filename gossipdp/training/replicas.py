@@ -7,6 +7,7 @@ rank has its own running averages, and the first rank's hold. Nothing here may k
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Sequence
@@ -38,7 +39,8 @@ def meet(schema: Schema, group: Any) -> int:
     """
     place = f"{socket.gethostname()} {_boot()}"
     said: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, (place, os.getpid(), schema.digest), group=group)
+    whole = hashlib.blake2b(schema.to_bytes(), digest_size=16).digest()
+    dist.all_gather_object(said, (place, os.getpid(), whole), group=group)
     places = sorted({other for other, *_ in said})
     if len(places) > 1:
         names = ", ".join(name.split()[0] for name in places)

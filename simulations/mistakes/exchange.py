@@ -509,17 +509,17 @@ MUTATIONS = (
     ),
     Mutation(
         "still-sets-the-pace",
-        "members that train no more count in the median for as long as they are there",
+        "the word of a partner that trains no more counts in the median",
         SPEED,
-        " if not rate.stands_still(now, interval)]",
-        "]",
+        "        self._partners.pop(partner, None)\n",
+        "",
     ),
     Mutation(
         "pause-is-speed",
-        "a pause is taken for slowness: whoever goes on after one has a short H for some rounds",
+        "a pause is taken for slowness: the mean of the last rounds, and not the middle one",
         SPEED,
-        "                self._looks.clear()\n",
-        "",
+        "median_low(self._lasted)",
+        "sum(self._lasted) / len(self._lasted)",
     ),
     Mutation(
         "bound-by-short-rounds",

@@ -93,7 +93,7 @@ MUTATIONS = (
         "one-voice-followed",
         "one peer that claims to be a large side is followed",
         REUNION,
-        "if len(holders) >= min(line.members, VOICES)]",
+        "if len(holders) >= min(line.members, enough)]",
         "if holders]",
     ),
     Mutation(
@@ -278,8 +278,8 @@ MUTATIONS = (
         "unreachable-company",
         "who is left with nobody but members that no message gets to does not dial its seeds",
         VIEW,
-        "return others <= len(self.outbound) and others == self.beyond_reach",
-        "return others == 0",
+        "return self.count - 1 <= len(self.outbound) and not any(map(self.linked, self.outbound))",
+        "return self.count == 1",
     ),
     Mutation(
         "unreachable-side",

@@ -166,6 +166,26 @@ def test_nothing_is_lost_by_what_is_left_out(seed, lr, compressor):
         np.testing.assert_allclose(peers[0].ledger.a - weight * residual, start - weight * given_, atol=2e-5)
 
 
+def test_what_a_cut_takes_off_buffers_is_in_their_next_difference_and_not_in_the_residual_too():
+    """A running variance that falls from 10 to 1, by an increment that is cut to half, does not end below 0."""
+    peer = Peer(7)
+    buffers = slice(TRAINABLE, SIZE)
+    peer.ledger.a[:] = 10.0
+    peer.attach()
+    seen = []
+    for _ in range(3):
+        peer.x[buffers] = 1.0
+        _, said = peer.publish("whole", weight=1.0)
+        for chunk, one in enumerate(said):
+            apply = partial(jobs.Apply, chunk, "whole", one.payload, 1.0, 1.0)
+            assert peer.algorithm.run(apply(back=True)).sound
+            assert peer.algorithm.run(apply(0.5 * one.movement, kept=0.5)).sound
+        peer.drain()
+        peer.release()
+        seen.append(float(peer.ledger.a[buffers].min()))
+    assert all(0.9 < value < 10.0 for value in seen) and seen[-1] < 3.0
+
+
 @pytest.mark.parametrize("kept", [0.25, 0.5])
 @pytest.mark.parametrize("compressor", ["topk64", "whole"])
 def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):

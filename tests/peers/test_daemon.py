@@ -109,8 +109,11 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
         "network.name": "tiny", "network.listen": "off", "metrics.listen": "off",
         "safety.allow": friend.hex(), "safety.ban": foe.hex(),
     }  # fmt: skip
-    daemon.build(where, home.read_config(where, flags, {})).close()
+    node = daemon.build(where, home.read_config(where, flags, {}))
+    shunned = [node.peer.conduct.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
+    node.close()
     assert (given[0]["allowed"], given[0]["banned"]) == ({friend}, {foe})
+    assert shunned == [False, True, True], "nor is anything offered to these"
 
 
 def test_new_home_in_which_up_was_said_founds(start: Start) -> None:

@@ -33,6 +33,12 @@ def rig():
     return Rig()
 
 
+def test_whom_the_operator_does_not_admit_is_shunned_from_the_first_and_has_no_strike():
+    conduct = Conduct(CONFIG, ME, Outputs(), lambda peer: True, lambda peer: peer != BAD)
+    assert conduct.shuns(BAD, 0.0) and not conduct.shuns(OTHER, 0.0)
+    assert conduct.strikes(BAD, 0.0) == 0 and conduct.aside(0.0) == []
+
+
 @pytest.mark.parametrize("reason", ["payload", "nan", "share", "hash", "manifest", "signature", "void", "moments"])
 def test_refused_update_is_a_strike_and_the_second_sets_aside(rig, reason):
     assert rig.told(0.0, UpdateRefused(BAD, reason)) == [Struck(BAD, reason, 1, 0.0)]

@@ -21,12 +21,14 @@ class Paced:
     """A peer past its warm start that has fetched the model, of which a chunk came every so many `seconds`."""
 
     def __init__(self, seconds: float = 0.01, **changed: object) -> None:
-        self.averaging = SimpleNamespace(model=SimpleNamespace(chunks=CHUNKS), codec="", window=0, pull=0.0)
+        self.looks: list[float] = []
+        self.speed = SimpleNamespace(factor=1.0, trained=self.looks.append, rests=lambda: None)
+        model = SimpleNamespace(chunks=CHUNKS)
+        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0, speed=self.speed)
         rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
-        config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=10, **changed)
-        self.clock, self.looks = 10_000, []
-        self.speed = SimpleNamespace(factor=1.0, look=lambda steps, now: self.looks.append((steps, now)))
-        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), self.speed, clock=lambda: self.clock)
+        config = PeerConfig(**{"membership": LOCAL, "averaging": AVERAGING, "every": 10, **changed})
+        self.clock = 10_000
+        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), clock=lambda: self.clock)
         for chunk in range(CHUNKS):
             self.pacing.state_came(5.0 + chunk * seconds)
         self.pacing.began(fresh=True)
@@ -93,11 +95,38 @@ def test_outer_step_is_the_part_of_a_usual_round_that_its_steps_are(factor: floa
     assert paced.pacing.outer().part == pytest.approx(part)
 
 
-@pytest.mark.parametrize(
-    ("changed", "looks"), [({}, [(7, 2.0)]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])]
-)
+def test_h_is_as_configured_to_the_step_after_a_fast_spell() -> None:
+    """Whoever is as fast as most follows a schedule, and counts the network's rounds by it."""
+    paced = Paced()
+    found = []
+    for factor in (1.0, 1.24, 1.15, 1.0):
+        paced.speed.factor = factor
+        paced.pacing.set()
+        found.append(paced.pacing.every)
+    assert found == [10, 10, 10, 10]
+    paced.speed.factor = 1.4
+    paced.pacing.set()
+    assert paced.pacing.every == 14
+    paced.speed.factor = 1.2
+    paced.pacing.set()
+    assert paced.pacing.every == 14
+    paced.speed.factor = 1.0
+    paced.pacing.set()
+    assert paced.pacing.every == 10
+
+
+@pytest.mark.parametrize(("every", "factor", "part"), [(5, 1 / 16, 0.2), (1, 1 / 16, 1.0), (100, 1 / 16, 1 / 16)])
+def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: float, part: float) -> None:
+    paced = Paced(every=every)
+    paced.speed.factor = factor
+    paced.pacing.set()
+    paced.pacing.submitted(paced.pacing.every, 1.0)
+    assert paced.pacing.outer().part == pytest.approx(part)
+
+
+@pytest.mark.parametrize(("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])])
 def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
     paced = Paced(**changed)
     paced.pacing.submitted(7, 1.0)
-    paced.pacing.round_done(2.0)
+    paced.pacing.submitted(2, 2.0)
     assert paced.looks == looks
