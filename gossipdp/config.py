@@ -235,8 +235,10 @@ who differs in these names other partners in a schedule than the others do, wait
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same with epidemic, beside the outer lr."""
 
+PREFIX: Final = "GOSSIPDP_"
+"""of every variable that is gossipdp's"""
 OTHERS: Final = frozenset(
-    f"GOSSIPDP_{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
+    f"{PREFIX}{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
 )
 """variables that are no key of the configuration"""
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
@@ -348,9 +350,9 @@ def _from_file(
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
-    names = {"GOSSIPDP_" + key.replace(".", "_").upper(): key for key in RULES}
+    names = {PREFIX + key.replace(".", "_").upper(): key for key in RULES}
     for variable in sorted(environment):
-        if not variable.startswith("GOSSIPDP_") or variable in OTHERS or _SERVICE_LINK.search(variable):
+        if not variable.startswith(PREFIX) or variable in OTHERS or _SERVICE_LINK.search(variable):
             continue
         if variable not in names:
             raise _unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
@@ -373,7 +375,9 @@ def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:
 
 def _unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str) -> ConfigError:
     elsewhere = [key for key in known if "." in name and key.endswith("." + name.partition(".")[2])]
-    near = (elsewhere or difflib.get_close_matches(name, known, 1, 0.6))[:1]
+    bare = {key.removeprefix(PREFIX): key for key in known}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
+    near = (elsewhere or [bare[each] for each in close])[:1]
     do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for every key there is"
     return ConfigError("GD-312", f"{origin}: unknown {noun} {name}", do=do)
 

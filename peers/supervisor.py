@@ -3,7 +3,7 @@
     supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure:
                 │                       before it has listened, or for the network turns it away
                 ├─ training command     started when the daemon listens; exit code 0 ends the run, and so does one
-                │                       that says three times in a row that no restart can cure it
+                │                       that says three times in a row, early, that no restart can cure it
                 └─ guard                ends both if the supervisor itself is killed
 
 Nothing of the network or of training may be here. `run` is the whole process from the moment it is called: it takes
@@ -53,7 +53,7 @@ TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 FRUITLESS = frozenset({ConfigError.exit_code, MismatchError.exit_code})
 """codes of a training command that `attach` has refused for its model, optimizer or ranks"""
 TRIES = 3
-"""ends in a row with one of these after which it is not started again"""
+"""ends in a row with one of these, each soon after its start, after which it is not started again"""
 FAULT = 70
 COMPILED = "compiled"
 """folder of the home in which kernels are kept if there is no other place"""
@@ -132,6 +132,9 @@ class Child:
             return math.inf
         return self._ending.due if self.running else -math.inf
 
+    def lived(self, now: float) -> float:
+        return now - self._started
+
     def start(self, now: float) -> None:
         environment = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
         self._started = now
@@ -163,7 +166,7 @@ class Child:
 
     def postpone(self, now: float, code: int) -> None:
         """It ended with `code` and is to be started again, later."""
-        delay = self.backoff.after(now - self._started)
+        delay = self.backoff.after(self.lived(now))
         self.due = now + delay
         log.warning("%s %s; again in %.1f s", self.name, _ended(code), delay)
 
@@ -193,7 +196,8 @@ class Supervisor:
         self._before: tuple[int, int] | None = None
         self._has_listened = False
         self._fruitless = 0
-        """ends of the training command in a row with a code of FRUITLESS"""
+        """ends of the training command in a row with a code of FRUITLESS, after lives shorter than the policy's `good`:
+        who has trained for long was let in"""
         self._code: int | None = None
 
     @property
@@ -228,7 +232,8 @@ class Supervisor:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
             return
-        self._fruitless = self._fruitless + 1 if code in FRUITLESS else 0
+        fruitless = code in FRUITLESS and training.lived(now) < self._policy.good
+        self._fruitless = self._fruitless + 1 if fruitless else 0
         if code == 0:
             self._stop(0, f"{training.name} has finished")
         elif self._fruitless == TRIES:

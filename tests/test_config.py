@@ -226,6 +226,10 @@ def test_an_unknown_variable_is_an_error_and_others_of_gossipdp_and_service_link
         with pytest.raises(ConfigError, match="GD-312") as caught:
             load(environment={variable: "1"})
         assert caught.value.do == near
+    for variable in ("GOSSIPDP_VERSION", "GOSSIPDP_RANK", "GOSSIPDP_DEBUG", "GOSSIPDP_NAME", "GOSSIPDP_SECRET"):
+        with pytest.raises(ConfigError, match="GD-312") as caught:
+            load(environment={variable: "1"})
+        assert caught.value.do == "see `gossipdp config show` for every key there is", "what all begin with counts not"
     harmless = {"GOSSIPDP_HOME": "/x", "GOSSIPDP_OFF": "1", "GOSSIPDP_INVITE": "?", "PATH": "/bin"}
     harmless |= {"GOSSIPDP_ATTEMPT": "1", "GOSSIPDP_CHILD": "x", "GOSSIPDP_KILL_AT": "x"}
     kubernetes = {

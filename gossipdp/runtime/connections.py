@@ -69,6 +69,8 @@ class Dial:
         self.target = ""
         self.failures: list[tuple[str, str]] = []
         """(code, text) for each address tried"""
+        self.ours = False
+        """this peer's own lists keep out who is there"""
         self.link: Link | None = None
         self.nonce = b""
         self.deadline = math.inf

@@ -142,7 +142,7 @@ class Dialling:
         self._failed[dial.address] = self._links.now
         code = min((code for code, _ in dial.failures), key=lambda code: code == "GD-101", default="GD-101")
         reason = "; ".join(text for _, text in dial.failures)
-        self._links.events.extend(DialFailed(to, dial.address, reason, code) for to in sorted(dial.wanted))
+        self._links.events.extend(DialFailed(to, dial.address, reason, code, dial.ours) for to in sorted(dial.wanted))
         self._links.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.tell_in_vain(asker, dial.address)
@@ -187,6 +187,7 @@ class Dialling:
             else:
                 raise RemoteProtocolError("not an answer to a hello")
         except GossipdpError as error:
+            dial.ours = dial.ours or error.code == "GD-204"
             self.failed(dial, error.code, error.cause)
         except RemoteProtocolError as error:
             self._links.drop("malformed")

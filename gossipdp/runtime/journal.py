@@ -27,10 +27,11 @@ REMEMBERED = 256
 DO: Final = {
     "GD-101": "see that a peer runs there, that its address is right, that firewalls let its port through",
     "GD-104": "raise the limit of open files (`ulimit -n`, systemd's LimitNOFILE)",
-    "GD-201": "compare `gossipdp keys show` of both hosts; who has the wrong secret joins again with a new invite",
+    "GD-201": "compare `gossipdp keys show` of both hosts, who has the wrong secret joins again with a new invite; if"
+    " it is a proxy or tunnel that is dialled, see that a peer runs behind it",
     "GD-202": "see who is at that address: it does not hold the key that it shows",
     "GD-203": "`gossipdp status` names network and run; to join another one, take a home of its own (--home)",
-    "GD-204": "if it is to be let in, have those who banned it take that back",
+    "GD-204": "if they are to have links, see to [safety] ban and allow on both hosts",
     "GD-205": "give each host a home of its own: on the copy, `gossipdp join` with another --home",
     "GD-302": "install one version on all hosts: `gossipdp version` says which",
     "GD-401": "see `gossipdp members`: who is alive, at which round, and by which path",

@@ -17,6 +17,8 @@ FIXED: Final = 1 << 30
 """bytes of interpreter, compiled kernels, open chunks (220 MB with wan) and what malloc keeps of them"""
 PER_PARAMETER: Final = 32
 """bytes: anchor and momentum, and what joiners, a re-sync and moments take at the same time, with some to spare"""
+CALM: Final = 0.8
+"""of the bounds: less than that, and the next time past them is told as a new one"""
 
 
 def own() -> int:
@@ -38,10 +40,11 @@ class MemoryWatch:
         """times the bounds that are told next"""
 
     def look(self, parameters: int) -> str:
-        """What to tell (GD-506), or "": once past the bounds, and again each time it is twice as much."""
+        """What to tell (GD-506), or "": once past the bounds, again each time it is twice as much, and anew after
+        less than CALM of them."""
         bound = FIXED + PER_PARAMETER * parameters + self._waiting
         held = self._held()
-        if held <= bound:
+        if held < CALM * bound:
             self._told = 1
         if held <= bound * self._told:
             return ""

@@ -151,7 +151,7 @@ class Node:
         """Until the peer has left.
 
         Raises:
-            RefusedError, MismatchError: GD-201, 203, 204, 302, all `doors` are shut.
+            RefusedError, MismatchError: GD-203, 204, 302, all `doors` are shut.
         """
         while not self._finished:
             self._turn()
@@ -349,12 +349,12 @@ class Node:
             case wires.LinkUp(peer, address, inbound):
                 self.doors.opened()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
-            case wires.DialFailed(peer, address, reason, code):
+            case wires.DialFailed(peer, address, reason, code, ours):
                 cause = "no peer met there: " if code == "GD-101" else ""
                 self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now)
                 if peer:
                     self.peer.link_down(peer, reason, now)
-                if (error := self.doors.failed(address, code, reason)) is not None:
+                if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:
                     raise error
             case wires.HandshakeRefused(address, code, reason):
                 self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)

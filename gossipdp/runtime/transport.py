@@ -462,7 +462,7 @@ def _dial_failure(event: int, value: int, patience: float) -> tuple[str, str, st
         return "GD-101", "answered, but is no gossipdp peer", "mechanism"
     if value == errno.EAGAIN:
         return "GD-101", f"connected, then silent for {patience:g} s", "timeout"
-    reason = "broke off the encrypted handshake: the network secret differs, or it is no gossipdp peer"
+    reason = "broke off the encrypted handshake: the network secret differs, or it is no gossipdp peer, or none yet"
     return "GD-201", reason, "GD-201"
 
 

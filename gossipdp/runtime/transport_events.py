@@ -49,15 +49,17 @@ class LinkDown(TransportEvent):
 class DialFailed(TransportEvent):
     """`reason` names each address tried and what came of it. `peer` is b"" when only the address was known.
 
-    code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret; GD-202 an identity was not
-    proven; GD-203 another network or run; GD-204 this peer's key is banned there, or not allowed, or that one's here;
-    GD-205 this identity is live there; GD-302 another protocol version.
+    code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret, or a proxy in front of nobody;
+    GD-202 an identity was not proven; GD-203 another network or run; GD-204 this peer's key is banned there, or not
+    allowed, or that one's here; GD-205 this identity is live there; GD-302 another protocol version.
     """
 
     peer: bytes
     address: str
     reason: str
     code: str
+    ours: bool = False
+    """GD-204 by this peer's own lists"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gossipdp.errors import ConfigError, DataError
-from gossipdp.runtime.link import default_home
+from gossipdp.runtime.link import Link, default_home, expected
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
 from gossipdp.training.optimizers import followed, refuse_strangers, within_step
@@ -369,10 +369,14 @@ def attach(
         attachment._begin(timeout)
         return attachment
     tell_uncaught()
-    layout = Watched(model, optimizers, frozen=compare_frozen)
+    layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
     place = default_home() if home is None else Path(home).expanduser()
     several = together()
+    if compare_frozen:
+        if not several and not expected(place):
+            Link.connect(place).close()  # there is none: that is said before gigabytes are read
+        layout.compare_frozen()
     session: Session | None = None
     if not several or dist.get_rank() == 0:
         session = Session(place, layout, world=dist.get_world_size() if several else 1, every=every)

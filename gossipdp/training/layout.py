@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.schema import MAX_BYTES, Schema
 from gossipdp.runtime.link import Region
 from gossipdp.training.frozen import frozen_digests
 from gossipdp.training.schema import candidates, exchanged, extent, local, places, unwrap
@@ -47,18 +47,13 @@ class Piece(NamedTuple):
 class Layout:
     """The exchanged tensors of one model.
 
-    Args:
-        frozen: tell in the schema what the parameters hold that are not trained.
-
     Raises:
         MismatchError: GD-304 or GD-305, as `exchanged` says.
     """
 
-    def __init__(self, model: nn.Module, *, frozen: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.schema, self.tensors = exchanged(model)
         self._model = unwrap(model)
-        if frozen:
-            self.schema = Schema(self.schema.entries, frozen_digests(self._model))
         self._places = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
         self._homes = self._find_homes()
@@ -73,6 +68,11 @@ class Layout:
         self.streams.begin(self._devices())
         self.device = self.tensors[0].device
         self.sharded = any(held.sharded for held in self.extents)
+
+    def compare_frozen(self) -> None:
+        """Tell in the schema what the parameters hold that are not trained: all of them are read."""
+        room = MAX_BYTES - len(self.schema.to_bytes())
+        self.schema = Schema(self.schema.entries, frozen_digests(self._model, room))
 
     def residual(self, index: int) -> Tensor | None:
         """What rounding has kept out of tensor `index` so far, flat fp32; None for fp32 and fp64."""

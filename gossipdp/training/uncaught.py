@@ -1,7 +1,7 @@
 """How a training script ends by an error that an operator can act on: its text alone, and its own exit code.
 
 Only `sys.excepthook` is set, and only what nobody has caught comes here; a launcher such as torchrun answers with a
-code of its own. Nothing here may catch an error for a script that wants to.
+code of its own; an interpreter with a prompt does not end. Nothing here may catch an error for a script that wants to.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def tell_uncaught() -> None:
             before(kind, error, trace)
             return
         sys.stderr.write(f"{error}\n")
+        if hasattr(sys, "ps1") or sys.flags.interactive:
+            return  # a prompt goes on
         raise SystemExit(error.exit_code)  # the interpreter ends with it, finalizers and all
 
     sys.excepthook = told

@@ -36,8 +36,8 @@ LOOKS: Final = 16
 class Watched(Layout):
     """Args: as `Layout`, and the optimizers that step on the model."""
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, frozen: bool = False) -> None:
-        super().__init__(model, frozen=frozen)
+    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__(model)
         doubtful = [each.parameter for each in held(model, optimizers) if not _of_torch(each.optimizer)]
         self._some = doubtful[:: -(-len(doubtful) // TENSORS) or 1]
         self._before: Tensor | None = None

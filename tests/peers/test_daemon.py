@@ -325,10 +325,10 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
     node = start()
     if met == "link":
         node._from_transport(LinkUp(b"b" * 32, seed, False, 1), 0.0)
-    refused = DialFailed(b"", seed, f"{seed} broke off the encrypted handshake", "GD-201")
+    refused = DialFailed(b"", seed, f"{seed} refused this peer's key", "GD-204")
     for now in (1.0, 2.0):
         node._from_transport(refused, now)
-    with pytest.raises(RefusedError, match="GD-201 every address") if met is None else nullcontext():
+    with pytest.raises(RefusedError, match="GD-204 every address") if met is None else nullcontext():
         node._from_transport(refused, 3.0)
 
 

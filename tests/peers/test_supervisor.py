@@ -23,7 +23,7 @@ import pytest
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.link_socket import socket_path
 from peers import control
-from peers.supervisor import FINAL, Backoff, Policy, run
+from peers.supervisor import FINAL, Backoff, Child, Policy, Supervisor, run
 from simulations.wan.processes import until
 
 pytestmark = pytest.mark.processes
@@ -230,6 +230,29 @@ def test_training_that_no_restart_cures_ends_the_run_at_its_third_end(supervise:
     assert running.rest() == ["refused"] * 6 + ["daemon leaves"]  # the third end was another's
     assert running.code() == code
     assert f"training command exited with {code}, 3 times in a row: " in running.log()
+
+
+class Ended(Child):
+    """A child that has ended already, with `code`."""
+
+    code = 0
+
+    def reap(self, now: float, grace: float) -> int | None:
+        return self.code
+
+
+def test_training_that_has_trained_well_before_it_is_refused_is_started_again(tmp_path: Path) -> None:
+    now, policy = 1000.0, Policy()
+    guard: Any = None
+    daemon, training = (Ended(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
+    daemon.code, training.code = 1, 6
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy)
+    ends = []
+    for life in (1.0, 1.0, policy.good, 1.0, 1.0, 1.0):
+        training._started = now - life
+        supervisor._reap(now)
+        ends.append(supervisor._code)
+    assert ends == [None] * 5 + [6]
 
 
 @pytest.mark.parametrize("code", [5, 6])

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from gossipdp.protocol.messages import PROTOCOL_VERSION, Lane, Ping
 from gossipdp.protocol.wire import Buffer, encode
 from gossipdp.runtime import handshake, resolver
 from gossipdp.runtime.dialling import MAX_DIAL_BACKS
+from gossipdp.runtime.doors import TIMES, Doors
 from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self, pack
 from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.transport import (
@@ -491,6 +493,27 @@ def test_wrong_secret_is_gd_201_on_both_sides(net: Net) -> None:
     assert a.counters.handshakes["GD-201"] == 1
 
 
+def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
+    """It accepts, finds nobody behind it, and closes: as a port forwarded does whose peer is not up yet."""
+    a = net.peer()
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+        doors = Doors([address])
+
+        def failed() -> list[DialFailed]:
+            with suppress(BlockingIOError):
+                proxy.accept()[0].close()
+            return net.events(a, DialFailed)
+
+        for _ in range(TIMES + 1):
+            net.until(lambda: a.send(b"", address, Lane.CONTROL, PING))
+            net.until(failed)
+            (event,) = net.events(a, DialFailed)
+            assert doors.failed(event.address, event.code, event.reason, ours=event.ours) is None
+            net.forget()
+
+
 def test_stranger_is_refused_by_an_address_that_its_next_connection_has_too(net: Net) -> None:
     b = net.peer()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -526,7 +549,8 @@ def test_banned_key_is_gd_204_on_both_sides(net: Net) -> None:
     b = net.peer(banned=frozenset({name(a)}))
     a.send(name(b), at(b), Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
-    assert net.events(a, DialFailed)[0].code == "GD-204"
+    failed = net.events(a, DialFailed)[0]
+    assert (failed.code, failed.ours) == ("GD-204", False)
     assert net.events(b, HandshakeRefused)[0] == HandshakeRefused(
         "127.0.0.1", "GD-204", "a key dialled in that is banned here, or not among those allowed"
     )
@@ -555,7 +579,8 @@ def test_banned_peer_is_not_dialled_in_to_either(net: Net) -> None:
     b = net.peer(banned=frozenset({name(a)}))
     b.send(b"", at(a), Lane.CONTROL, PING)
     net.until(lambda: net.events(b, DialFailed))
-    assert net.events(b, DialFailed)[0].code == "GD-204" and a.links() == b.links() == []
+    failed = net.events(b, DialFailed)[0]
+    assert (failed.code, failed.ours) == ("GD-204", True) and a.links() == b.links() == []
 
 
 def test_cloned_identity_is_gd_205(net: Net) -> None:

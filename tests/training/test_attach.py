@@ -454,6 +454,21 @@ def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and
         assert run.stderr.startswith("GD-105 ") and "\n  do:   " in run.stderr and "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize("prompt", ["-i", "ps1"])
+def test_error_of_gossipdp_leaves_an_interpreter_with_a_prompt_as_it_is(tmp_path: Path, prompt: str) -> None:
+    begin = "import sys; sys.ps1 = '>>> '\n" if prompt == "ps1" else ""
+    code = f"{begin}from gossipdp.training.uncaught import tell_uncaught; from gossipdp.errors import ConfigError\n"
+    code += "tell_uncaught()\n"
+    if prompt == "ps1":
+        code += "sys.excepthook(ConfigError, ConfigError('GD-306', 'no'), None); print('goes on')"
+        command, typed = [sys.executable, "-c", code], ""
+    else:
+        command, typed = [sys.executable, "-i", "-c", code + "raise ConfigError('GD-306', 'no')"], "print('goes on')\n"
+    run = subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "goes on\n")
+    assert "GD-306 no\n" in run.stderr and "Traceback" not in run.stderr and "SystemExit" not in run.stderr
+
+
 def test_importing_gossipdp_imports_no_torch() -> None:
     code = (
         "import sys, gossipdp; assert 'torch' not in sys.modules and 'attach' in dir(gossipdp);"
