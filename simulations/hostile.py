@@ -78,6 +78,8 @@ class Behaviour:
 
     provable = False
     """is there a word of it that no honest peer says?"""
+    answers = False
+    """is that an answer, which only those hear who offer it an exchange? A schedule has some always offered one"""
     beat = math.inf
     """seconds between two times that it speaks unasked"""
 
@@ -257,6 +259,7 @@ class Overclaim(Behaviour):
     """Has its partner move all the way, where less was agreed: acknowledges a share of 1, from far away."""
 
     provable = True
+    answers = True
 
     def does(self, job: jobs.Job) -> jobs.Result:
         if not isinstance(job, jobs.Begin | jobs.Answer):
@@ -299,7 +302,7 @@ class Verdict:
     distance: float = math.nan
     """mean over honest peers of the squared distance to where training leads"""
     met: Counter[int] = field(default_factory=Counter)
-    """exchanges each honest peer began with the culprit before it set it aside"""
+    """exchanges in which each honest peer could have heard the culprit's fault before it set it aside"""
     aside: dict[int, float] = field(default_factory=dict)
     """when each did so"""
     strikes: Counter[str] = field(default_factory=Counter)
@@ -385,8 +388,9 @@ class Siege(Cluster):
         match event:
             case ExchangeEnded(partner=partner, chunks=chunks) if chunks and partner != culprit:
                 verdict.exchanges += 1
-            case ExchangeStarted(partner=partner) if partner == culprit and host.index not in verdict.aside:
-                verdict.met[host.index] += 1
+            case ExchangeStarted(partner=partner, initiator=initiator) if partner == culprit:
+                if host.index not in verdict.aside and (initiator or not self.behaviour.answers):
+                    verdict.met[host.index] += 1
             case Struck(peer, reason, _, pause):
                 assert peer == culprit, f"{host.name} struck an honest peer: {event}"
                 verdict.strikes[reason] += 1

@@ -25,7 +25,7 @@ PROVABLE = [name for name, kind in BEHAVIOURS.items() if kind.provable]
 EXCHANGES, USUALLY = 0.5, 0.8
 """of those without a culprit, in each network and in the mean of many: it is one of four, takes part in none that it
 does not spoil, and half of all pairs are of others"""
-AWAY = {"equivocation": 0.1}
+AWAY = {"equivocation": 0.1, "overclaim": 0.03}
 """squared distance to where training leads, of 1.5 at the start and 0.005 at the end of a calm run; where a behaviour
 moves anchors and nobody can tell, clipping is all there is (T13)"""
 
@@ -40,7 +40,10 @@ def check(name, seed):
     assert verdict.exchanges >= EXCHANGES * calm(seed).exchanges, f"seed {seed}"
     assert verdict.distance <= AWAY.get(name, 3.0 * calm(seed).distance), f"seed {seed}"
     if name in PROVABLE:
-        assert len(verdict.aside) == 3 and max(verdict.met.values(), default=0) <= 10, f"seed {seed}: {verdict}"
+        heard = range(3) if not BEHAVIOURS[name].answers else [host for host, met in verdict.met.items() if met > 5]
+        assert set(verdict.aside) >= set(heard) and max(verdict.met.values(), default=0) <= 10, (
+            f"seed {seed}: {verdict}"
+        )
     return verdict
 
 
