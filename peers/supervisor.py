@@ -52,6 +52,9 @@ TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 """the daemon's, when everybody it was to dial has refused it: it has listened by then"""
 FRUITLESS = frozenset({ConfigError.exit_code, MismatchError.exit_code})
 """codes of a training command that `attach` has refused for its model, optimizer or ranks"""
+LET_IN = 600.0
+"""seconds: who has trained for so long was let in, and one of these codes is its own; to load and read a large model
+may take minutes"""
 TRIES = 3
 """ends in a row with one of these, each soon after its start, after which it is not started again"""
 FAULT = 70
@@ -196,8 +199,7 @@ class Supervisor:
         self._before: tuple[int, int] | None = None
         self._has_listened = False
         self._fruitless = 0
-        """ends of the training command in a row with a code of FRUITLESS, after lives shorter than the policy's `good`:
-        who has trained for long was let in"""
+        """ends of the training command in a row with a code of FRUITLESS, after lives shorter than LET_IN"""
         self._code: int | None = None
 
     @property
@@ -232,7 +234,7 @@ class Supervisor:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
             return
-        fruitless = code in FRUITLESS and training.lived(now) < self._policy.good
+        fruitless = code in FRUITLESS and training.lived(now) < LET_IN
         self._fruitless = self._fruitless + 1 if fruitless else 0
         if code == 0:
             self._stop(0, f"{training.name} has finished")

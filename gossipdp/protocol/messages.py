@@ -51,8 +51,9 @@ Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
 Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 """how far v moves against what a moves by: kappa / alpha, or 0"""
 Rate = Annotated[float, Meta(ge=125e3)]
-StepRate = Annotated[float, Meta(ge=0.0)]
 """bytes a second each way, at least 1 Mbit/s; infinity means "as fast as it goes\""""
+StepRate = Annotated[float, Meta(ge=0.0)]
+"""steps a second; 0: none are made, or it is not known"""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
 

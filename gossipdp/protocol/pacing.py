@@ -148,12 +148,13 @@ class Pacing:
         """A snapshot has come, `steps` after the one before; 0 if that was another session's."""
         if self._submitted_at is not None and steps > 0:
             self._step_time = (now - self._submitted_at) / steps
-            if self._by_speed:
-                self._speed.trained(self._step_time)
-        self._submitted_at = now
         usual = WARMUP_EVERY if self.warming_up else self._config.every
-        # A round has a step at the least, and a training process may have an H of its own.
+        # A round has a step at the least, and a training process may have an H of its own. This one was as long as the
+        # speed that was known until now had it.
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
+        if self._submitted_at is not None and steps > 0 and self._by_speed:
+            self._speed.trained(self._step_time)
+        self._submitted_at = now
 
     def detached(self) -> None:
         """The training process is gone."""

@@ -142,7 +142,7 @@ class Schema:
     @cached_property
     def digest(self) -> bytes:
         """16-byte BLAKE2b of the layout: what two peers must have alike to average. What is frozen is compared where a
-        model is attached, and is nothing by which a source could keep a joiner from all others."""
+        model is attached (GD-301): a joiner has it by the word of one source."""
         return hashlib.blake2b(self._layout, digest_size=16, person=b"gossipdp schema").digest()
 
     def to_bytes(self) -> bytes:

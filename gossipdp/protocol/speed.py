@@ -2,10 +2,12 @@
 section 8: a slow host takes fewer steps a round, and is as often met as a fast one).
 
 Each peer measures itself, in steps a second of the middle one of its last rounds: an evaluation, a checkpoint or a
-pause now and then counts nowhere. It says so in each exchange, and compares with what its latest partners have said,
-who are drawn at random. Everybody speaks for itself alone, and the median moves little by one that lies or is far off.
-Half of the latest partners in league can make a peer take short rounds, down to `SLOWEST`, each of which lets in as
-much as a usual one. No message is here, and no vector.
+pause now and then counts nowhere. It says so in each exchange, and compares with what its latest partners have said.
+Four of five partners are drawn among those near by (`partners`): where near means alike, as in a datacentre, a peer is
+measured against its own kind, and of two far places the slower one has the longer rounds. Everybody speaks for itself
+alone, and the median moves little by one that lies or is far off. Half of the latest partners in league, or a single
+one where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much as a
+usual one, or long ones, up to `FASTEST`. No message is here, and no vector.
 """
 
 from __future__ import annotations

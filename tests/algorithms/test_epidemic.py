@@ -203,7 +203,8 @@ def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
     assert peer.error() < 1e-6
     moved = peer.ledger.a - start
     np.testing.assert_allclose(moved, -(1.0 - kept) * weight * peer.decode(message), atol=1e-6)
-    np.testing.assert_allclose(moved - weight * peer.ledger.v, -weight * given_, atol=1e-6)
+    lost = moved - weight * peer.ledger.v + weight * given_
+    np.testing.assert_allclose(lost[:TRAINABLE], 0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("compressor", ["topk64", "topk256", "whole"])

@@ -23,7 +23,7 @@ import pytest
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.link_socket import socket_path
 from peers import control
-from peers.supervisor import FINAL, Backoff, Child, Policy, Supervisor, run
+from peers.supervisor import FINAL, LET_IN, Backoff, Child, Policy, Supervisor, run
 from simulations.wan.processes import until
 
 pytestmark = pytest.mark.processes
@@ -248,7 +248,7 @@ def test_training_that_has_trained_well_before_it_is_refused_is_started_again(tm
     daemon.code, training.code = 1, 6
     supervisor = Supervisor(daemon, training, tmp_path / "none", policy)
     ends = []
-    for life in (1.0, 1.0, policy.good, 1.0, 1.0, 1.0):
+    for life in (1.0, 1.0, LET_IN, 1.0, policy.good, 1.0):
         training._started = now - life
         supervisor._reap(now)
         ends.append(supervisor._code)

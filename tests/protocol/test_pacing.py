@@ -124,6 +124,26 @@ def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: flo
     assert paced.pacing.outer().part == pytest.approx(part)
 
 
+def test_round_is_the_part_that_it_was_by_the_speed_that_decided_how_long_it_is() -> None:
+    """A host that turns out to be slow has made a whole round; one that is fast again has made a short one."""
+    paced = Paced()
+    paced.speed.trained = lambda seconds: setattr(paced.speed, "factor", 0.1 if seconds > 0.5 else 1.0)
+    found = []
+    for steps, now in ((10, 0.0), (10, 10.0), (1, 10.1)):
+        paced.pacing.submitted(steps, now)
+        found.append(paced.pacing.outer().part)
+        paced.pacing.set()
+    assert found == [1.0, 1.0, pytest.approx(0.1)] and paced.pacing.every == 10
+
+
+def test_peer_without_a_training_process_says_so() -> None:
+    paced = Paced()
+    rested = []
+    paced.speed.rests = lambda: rested.append(True)
+    paced.pacing.detached()
+    assert rested == [True]
+
+
 @pytest.mark.parametrize(("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])])
 def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
     paced = Paced(**changed)

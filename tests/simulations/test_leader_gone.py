@@ -53,7 +53,7 @@ def test_without_the_fastest_shares_sum_to_one_and_epochs_close(how):
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_without_the_fastest_the_clock_goes_on_within_a_round(how):
+def test_without_the_fastest_the_clock_goes_on_within_a_few_rounds(how):
     every, step = 4, 0.2
     cluster = Cluster(2, Plan(peers=4, size=300, conditions=Conditions(), every=every, window=2, step_time=step))
     for host in cluster.network.hosts:
@@ -67,10 +67,10 @@ def test_without_the_fastest_the_clock_goes_on_within_a_round(how):
         cluster.stop(leader)
     else:
         go(cluster.network, leader, how)
-    cluster.network.run(40.0 + 3 * every * step)
+    cluster.network.run(40.0 + 6 * every * step)
     clock = others[0].running.clock
     assert clock > stood and others[0].running.steps < stood / 1.5
-    cluster.network.run(60.0 + 3 * every * step)
+    cluster.network.run(60.0 + 6 * every * step)
     gained = others[0].running.clock - clock
     assert gained == pytest.approx(20.0 / step, abs=2 * every), "by the steps of the fastest who is left"
     assert max(host.running.clock for host in others) - min(host.running.clock for host in others) <= every
