@@ -143,6 +143,8 @@ class Network:
         self._log = hashlib.blake2b(digest_size=16)
         self.tampers: Callable[[Host, Envelope], Iterable[Envelope]] | None = None
         """what goes out in the place of what a host's peer would send: hostile hosts are not made of honest words"""
+        self.latency: Callable[[Host, Host], float] | None = None
+        """seconds from one host to another, where that differs from link to link"""
 
     def random(self, purpose: str) -> Random:
         """A source of its own for each purpose, so that a draw more here changes nothing there."""
@@ -396,8 +398,9 @@ class Network:
         copies = 2 if random.random() < conditions.duplicate else 1
         self.tell("sent" if copies == 1 else "twice", sender, target, message)
         name = f"message {type(message).__name__}"
+        latency = conditions.latency if self.latency is None else self.latency(sender, target)
         for _ in range(copies):
-            arrives = sent + conditions.latency * (1.0 + conditions.jitter * random.random())
+            arrives = sent + latency * (1.0 + conditions.jitter * random.random())
             if random.random() < conditions.reorder:
                 arrives += conditions.late * random.random()
             else:

@@ -42,7 +42,6 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
-from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.tempo import Tempo
 from gossipdp.protocol.wire import Buffer
 
@@ -102,8 +101,6 @@ class Averaging:
         self._tempo = Tempo(config.deadlines.ask)
         self.model: Model | None = None
         self.codec, self.pull, self.window = "", 0.0, config.window
-        self.speed = Speed()
-        """of training, here and at partners; the owner says when a round is over"""
         self.schedule: Schedule | None = None
         """to follow in the next round; the owner sets it before each"""
         self.apart: Mapping[bytes, int] = {}
@@ -293,9 +290,7 @@ class Averaging:
             min(offer.window, self.window),
             self._incarnation,
             min(offer.rate, self._config.rate),
-            self.speed.own,
         )
-        self.speed.told(source, offer.speed)
         assert self.model is not None
         responder = Responder(
             # An exchange's number begins with its initiator's incarnation, which membership may not have heard of yet.
@@ -370,7 +365,6 @@ class Averaging:
             now=now,
             tempo=self._tempo,
         )
-        self.speed.told(source, accept.speed)
         self._start(initiator, source)
 
     def _accepted_late(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
@@ -469,7 +463,6 @@ class Averaging:
                 self._first,
                 self.window,
                 self._config.rate,
-                self.speed.own,
             )
             self._send_offer(partner)
         elif self._matching.lonely(now):

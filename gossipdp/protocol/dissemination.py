@@ -7,6 +7,7 @@ receiver, is not decided here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
 
@@ -44,11 +45,20 @@ UNASKED: Final = 0
 
 
 class Dissemination:
-    """Composes what messages carry, and sends them."""
+    """Composes what messages carry, and sends them. `speed`: how fast this peer trains, for pings and their answers."""
 
-    def __init__(self, view: View, *, random: Random, outputs: Outputs, progress: ProgressBoard, now: float) -> None:
+    def __init__(
+        self,
+        view: View,
+        *,
+        random: Random,
+        outputs: Outputs,
+        progress: ProgressBoard,
+        speed: Callable[[], float],
+        now: float,
+    ) -> None:
         self._view, self._config = view, view.config
-        self._random, self._outputs, self._progress = random, outputs, progress
+        self._random, self._outputs, self._progress, self.speed = random, outputs, progress, speed
         self.broadcasts = Broadcasts()
         self.budget = Budget(self._config.bulk_rate, self._config.bulk_rate * BURST, now)
         """bytes for what can wait: starts gossiped, and views compared"""

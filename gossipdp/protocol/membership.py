@@ -15,7 +15,7 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002); Dadgar, Phillips, Currey, "
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -50,6 +50,7 @@ class Membership:
 
     me: this peer's record, alive; its incarnation is larger than in any earlier life.
     progress: reports on it ride on pings.
+    speed: steps a second that this peer trains, 0 if none; so does that.
     """
 
     def __init__(
@@ -61,11 +62,14 @@ class Membership:
         outputs: Outputs,
         now: float,
         progress: ProgressBoard,
+        speed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.config = config
         self._random, self._outputs, self._progress = random, outputs, progress
         self._view = View(config, me)
-        self._dissemination = Dissemination(self._view, random=random, outputs=outputs, progress=progress, now=now)
+        self._dissemination = Dissemination(
+            self._view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
+        )
         self._prober = Prober(self._view, self._dissemination, self._suspect, random=random, now=now)
         self._seeds: tuple[str, ...] = ()
         self._round: list[tuple[bytes, str]] = []
@@ -185,8 +189,9 @@ class Membership:
             self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull), asked=asked)
         match message:
             case Ping(sequence):
-                pong = Pong(sequence, self._dissemination.records(source), self._dissemination.reports())
-                self._dissemination.send(source, pong)
+                told = self._dissemination
+                pong = Pong(sequence, told.records(source), told.reports(), told.speed())
+                told.send(source, pong)
             case Pong(sequence):
                 self._prober.answered(sequence, source, now)
             case PingRequest(sequence, target, address):

@@ -53,7 +53,7 @@ Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 Rate = Annotated[float, Meta(ge=125e3)]
 """bytes a second each way, at least 1 Mbit/s; infinity means "as fast as it goes\""""
 StepRate = Annotated[float, Meta(ge=0.0)]
-"""steps a second; 0: none are made, or it is not known"""
+"""steps a second"""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm; infinity means "no bound known yet". NaN fails the comparison."""
 
@@ -131,6 +131,8 @@ class Ping(Message, frozen=True):
     sequence: U32
     members: Members = ()
     progress: ProgressReports = ()
+    speed: StepRate | None = None
+    """steps a second that the sender trains, 0 if none or if it does not know; None: nothing is said of it"""
 
 
 class Pong(Message, frozen=True):
@@ -139,6 +141,8 @@ class Pong(Message, frozen=True):
     sequence: U32
     members: Members = ()
     progress: ProgressReports = ()
+    speed: StepRate | None = None
+    """as a Ping's"""
 
 
 class PingRequest(Message, frozen=True):
@@ -186,8 +190,6 @@ class Offer(Message, frozen=True):
     """chunks the initiator may have open at once"""
     rate: Rate = float("inf")
     """what the initiator's host wants to spend on an exchange"""
-    speed: StepRate = 0.0
-    """steps a second that the sender trains; 0: it does not, or does not know"""
 
 
 class Accept(Message, frozen=True):

@@ -24,6 +24,7 @@ from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
+from gossipdp.protocol.speed import Speed
 
 __all__ = ["Pacing", "Timetable"]
 
@@ -46,6 +47,7 @@ class Pacing:
 
     rounds: how many this peer has made.
     averaging: is told the terms.
+    speed: is told when a round is over.
     clock: the network's, in steps, as far as this peer knows.
     """
 
@@ -55,11 +57,12 @@ class Pacing:
         rounds: Rounds,
         averaging: Averaging,
         outputs: Outputs,
+        speed: Speed,
         *,
         clock: Callable[[], int],
     ) -> None:
         self._config, self._rounds, self._averaging, self._outputs = config, rounds, averaging, outputs
-        self._speed, self._clock = averaging.speed, clock
+        self._speed, self._clock = speed, clock
         self._by_speed = config.algorithm == "pairwise" and not config.sync
         """elsewhere rounds wait for each other, or are counted in steps of the network's clock"""
         self._share = 1.0

@@ -28,7 +28,18 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.freezing import Asking, Giving, Model, Source
 from gossipdp.protocol.membership import Membership, MembershipMessage
-from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateChunk, StateRequest
+from gossipdp.protocol.messages import (
+    Coverage,
+    Lineage,
+    Member,
+    Offer,
+    Ping,
+    Pong,
+    Standing,
+    State,
+    StateChunk,
+    StateRequest,
+)
 from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
 from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
@@ -38,6 +49,7 @@ from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.sharding import Sharding
+from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.spreading import Spreading
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.wire import Buffer
@@ -73,8 +85,15 @@ class Peer:
         self._outputs.listener = self.conduct.heard
         self._random = random
         self.progress = ProgressBoard(me.id, lives=self._lives)
+        self._speed = Speed()
         self.membership = Membership(
-            config.membership, me, random=random, outputs=self._news, now=now, progress=self.progress
+            config.membership,
+            me,
+            random=random,
+            outputs=self._news,
+            now=now,
+            progress=self.progress,
+            speed=lambda: self._speed.own,
         )
         self.averaging = Averaging(
             config.averaging,
@@ -94,7 +113,7 @@ class Peer:
         self._strategy: Averaging | Spreading = self.spreading or self.averaging
         """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
         self.rounds = Rounds(self._outputs, self.spreading)
-        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, clock=lambda: self.clock)
+        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, self._speed, clock=lambda: self.clock)
         self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self.pacing)
         self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
         if self.spreading is not None:
@@ -232,6 +251,8 @@ class Peer:
             self.pacing.state_came(now)
         match message:
             case _ if isinstance(message, MembershipMessage):
+                if isinstance(message, Ping | Pong) and message.speed is not None:
+                    self._speed.told(source, 0.0 if self.conduct.shuns(source, now) else message.speed)
                 self.membership.receive(message, source, now)
             case _ if isinstance(message, Asking):
                 model = self._current_model() if self._reunion.gives(message, source) else None
@@ -418,6 +439,7 @@ class Peer:
                 self._reunion.member_changed(event.member, now)
                 if event.member.state in (State.FAILED, State.LEFT):
                     self.moments.gone(event.member.id, now)
+                    self._speed.told(event.member.id, 0.0)
                 self.sharding.member_changed(now)
         self._origin.step(now)
         self.pacing.watch(now)

@@ -239,6 +239,11 @@ class Prober:
             del self.sent[oldest]
             self.nack_at.pop(oldest, None)
         self.sent[self._sequence] = _Sent(peer, now)
-        ping = Ping(self._sequence, self._dissemination.records(peer), self._dissemination.reports())
+        ping = Ping(
+            self._sequence,
+            self._dissemination.records(peer),
+            self._dissemination.reports(),
+            self._dissemination.speed(),
+        )
         self._dissemination.send(peer, ping, address)
         return self._sequence

@@ -1,13 +1,12 @@
-"""How fast this peer trains, against its partners: H is proportional to it, so that all rounds last as long (algorithms
+"""How fast this peer trains, against the others: H is proportional to it, so that all rounds last as long (algorithms
 section 8: a slow host takes fewer steps a round, and is as often met as a fast one).
 
 Each peer measures itself, in steps a second of the middle one of its last rounds: an evaluation, a checkpoint or a
-pause now and then counts nowhere. It says so in each exchange, and compares with what its latest partners have said.
-Four of five partners are drawn among those near by (`partners`): where near means alike, as in a datacentre, a peer is
-measured against its own kind, and of two far places the slower one has the longer rounds. Everybody speaks for itself
-alone, and the median moves little by one that lies or is far off. Half of the latest partners in league, or a single
-one where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much as a
-usual one, or long ones, up to `FASTEST`. No message is here, and no vector.
+pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what it has
+heard last. Pings go to all members in turn, near ones and far ones alike, while partners are mostly near by. Everybody
+speaks for itself alone, and the median moves little by one that lies or is far off. Half of the members in league, or a
+single one where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much
+as a usual one, or long ones, up to `FASTEST`. No message is here, and no vector.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ ROUNDS: Final = 8
 """of this peer, of which the middle one says how fast it is"""
 LEAST: Final = 2
 """of them before it is known"""
-PARTNERS: Final = 32
-"""the latest, whose word counts, for as many rounds"""
+MEMBERS: Final = 32
+"""the latest heard, whose word counts"""
 SAME: Final = 0.1
 """who is so near to the median is as fast"""
 CHANGE: Final = 0.2
@@ -44,33 +43,28 @@ class Speed:
     def __init__(self) -> None:
         self._lasted: deque[float] = deque(maxlen=ROUNDS)
         """seconds a step, of the last rounds"""
-        self._round = 0
-        self._partners: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        """round in which each has said how fast it is, and how fast; the latest last"""
+        self._others: OrderedDict[bytes, float] = OrderedDict()
+        """how fast each says it is; the latest last"""
         self.own, self.factor = 0.0, 1.0
 
     def trained(self, seconds: float) -> None:
         """An own round is over, in which a step took so many seconds."""
-        self._round += 1
         self._lasted.append(seconds)
         middle = median_low(self._lasted)
         self.own = 1.0 / middle if middle > 0.0 and len(self._lasted) >= LEAST else 0.0
-        for partner, (round, _) in list(self._partners.items()):
-            if round < self._round - PARTNERS:
-                del self._partners[partner]
-        self.factor = settle(self.factor, self.own, [speed for _, speed in self._partners.values()])
+        self.factor = settle(self.factor, self.own, [*self._others.values()])
 
     def rests(self) -> None:
         """No rounds are made for now."""
         self.own = 0.0
 
-    def told(self, partner: bytes, speed: float) -> None:
-        """`partner` says that it makes so many steps a second; 0: none."""
-        self._partners.pop(partner, None)
+    def told(self, member: bytes, speed: float) -> None:
+        """`member` says that it makes so many steps a second; 0: none, or its word counts no more."""
+        self._others.pop(member, None)
         if 0.0 < speed < math.inf:
-            self._partners[partner] = self._round, speed
-            if len(self._partners) > PARTNERS:
-                self._partners.popitem(last=False)
+            self._others[member] = speed
+            if len(self._others) > MEMBERS:
+                self._others.popitem(last=False)
 
 
 def settle(before: float, own: float, others: Sequence[float]) -> float:

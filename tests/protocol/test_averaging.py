@@ -316,24 +316,6 @@ def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
 
-def test_each_of_two_that_exchange_hears_how_fast_the_other_trains_and_who_is_refused_is_not_listened_to():
-    nodes = network(A, B)
-    for node, seconds in ((nodes[A.id], 0.2), (nodes[B.id], 0.1)):
-        for _ in range(2):
-            node.averaging.speed.trained(seconds)
-    nodes[A.id].averaging.want(1, 0.0)
-    pump(nodes)
-    for node, seconds in ((nodes[A.id], 0.2), (nodes[B.id], 0.1)):
-        node.averaging.speed.trained(seconds)
-    assert nodes[A.id].averaging.speed.factor == pytest.approx(5.0 / 7.5)
-    assert nodes[B.id].averaging.speed.factor == pytest.approx(10.0 / 7.5)
-    refused = Node(A, [B])
-    refused.hear(B.id, an_offer(1 << 32 | 1, schema=b"another schema..", speed=100.0))
-    for _ in range(2):
-        refused.averaging.speed.trained(0.1)
-    assert refused.averaging.speed.factor == 1.0
-
-
 def test_newcomer_is_offered_and_granted_a_tenth_at_first_and_the_whole_ten_rounds_later():
     node = Node(A, [B])
     node.news(B)

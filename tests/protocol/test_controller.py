@@ -230,14 +230,14 @@ class Paced:
     def __init__(self, *, on: bool = True, every: int = 50, clock: int = 10_000, early_steps: int = 1000) -> None:
         self.speed = SimpleNamespace(factor=1.0, trained=lambda seconds: None, rests=lambda: None)
         model = SimpleNamespace(chunks=4)
-        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0, speed=self.speed)
+        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
         self.rounds = SimpleNamespace(rounds=50, open=True, movement=0.3)
         self.outputs = Outputs()
         self.now = clock
         self.config = PeerConfig(
             membership=LOCAL, averaging=AVERAGING, every=every, controller=on, early_steps=early_steps
         )
-        self.pacing = Pacing(self.config, self.rounds, self.averaging, self.outputs, clock=lambda: self.now)
+        self.pacing = Pacing(self.config, self.rounds, self.averaging, self.outputs, self.speed, clock=lambda: self.now)
         self.pacing.began(fresh=True)
         self.pacing.set()
         self.play(1.0, 1)

@@ -50,7 +50,7 @@ def test_moorings_are_spread_evenly_and_one_that_goes_is_replaced_by_one():
 def moored(address: str) -> tuple[Mooring, Outputs, View]:
     view, outputs = View(LAN, Member(ME, "", address, 1, 0, State.ALIVE)), Outputs()
     board = ProgressBoard(ME)
-    dissemination = Dissemination(view, random=Random(1), outputs=outputs, progress=board, now=5.0)
+    dissemination = Dissemination(view, random=Random(1), outputs=outputs, progress=board, speed=lambda: 2.0, now=5.0)
     for first in (1, 2, 3, 4):
         view.put(member(first), 5.0)
     return Mooring(view, dissemination, 5.0), outputs, view

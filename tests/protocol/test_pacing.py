@@ -24,11 +24,11 @@ class Paced:
         self.looks: list[float] = []
         self.speed = SimpleNamespace(factor=1.0, trained=self.looks.append, rests=lambda: None)
         model = SimpleNamespace(chunks=CHUNKS)
-        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0, speed=self.speed)
+        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
         rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
         config = PeerConfig(**{"membership": LOCAL, "averaging": AVERAGING, "every": 10, **changed})
         self.clock = 10_000
-        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), clock=lambda: self.clock)
+        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), self.speed, clock=lambda: self.clock)
         for chunk in range(CHUNKS):
             self.pacing.state_came(5.0 + chunk * seconds)
         self.pacing.began(fresh=True)

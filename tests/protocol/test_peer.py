@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,7 +28,17 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.freezing import TransferConfig
 from gossipdp.protocol.freezing import signed_part as signed
 from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.messages import Has, Member, PushPull, Standing, State, StateManifest, StateRequest
+from gossipdp.protocol.messages import (
+    Has,
+    Member,
+    Ping,
+    Pong,
+    PushPull,
+    Standing,
+    State,
+    StateManifest,
+    StateRequest,
+)
 from gossipdp.protocol.origin import Held
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Frozen, Schema
@@ -165,6 +176,44 @@ def test_two_peers_exchange_and_agree():
     assert town.of(1, ExchangeEnded)[-1].codec == "modulo4"
     a, b = (host.algorithm.ledger.a for host in town.hosts)
     assert np.abs(a - b).max() < 0.3
+
+
+def test_each_says_in_pings_and_their_answers_how_fast_it_trains_and_not_in_other_gossip():
+    said = []
+    town = founded()
+    town.net.tampers = lambda host, envelope: said.append((host.index, envelope.message)) or (envelope,)
+    town.start(1)
+    town.train(1)
+    town.run(20.0)
+    town.trainers[1].die()
+    town.run(40.0)
+    for index in (0, 1):
+        messages = [message for host, message in said if host == index and isinstance(message, Ping | Pong)]
+        speeds = [message.speed for message in messages if message.speed is not None]
+        assert {type(message) for message in messages if message.speed} == {Ping, Pong}
+        assert speeds[0] == 0.0 and max(speeds) == pytest.approx(5.0, rel=0.1), "a step takes 0.2 s"
+        assert (speeds[-1] > 0.0) == (index == 0), "whose training process is gone trains no more"
+        assert all(message.speed is None for message in messages if message.sequence == 0)
+
+
+def hears_of(peer, member, *, speed):
+    """H's factor after a round of 10 steps a second, once `member` has answered a ping and said so of its speed."""
+    peer.receive(wire.encode(Pong(7, (member,), speed=speed)), member.id, 1.0)
+    for _ in range(2):
+        peer._speed.trained(0.1)
+    return peer.pacing.speed
+
+
+def test_h_is_by_what_members_say_but_not_by_who_is_set_aside_or_gone():
+    other = Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
+    assert hears_of(a_peer(), other, speed=None) == 1.0
+    peer = a_peer()
+    assert hears_of(peer, other, speed=40.0) == pytest.approx(10 / 25)
+    peer.conduct.shuns = lambda peer, now: True
+    assert hears_of(peer, other, speed=40.0) == 1.0
+    peer = a_peer()
+    assert hears_of(peer, other, speed=40.0) == pytest.approx(10 / 25)
+    assert hears_of(peer, msgspec.structs.replace(other, state=State.LEFT), speed=None) == 1.0
 
 
 def test_attach_with_another_schema_is_gd_301_and_names_the_first_difference():

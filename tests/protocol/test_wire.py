@@ -46,6 +46,8 @@ def limits(hint: Any) -> tuple[Any, msgspec.Meta]:
 
 def sample(hint: Any, largest: bool) -> Any:
     """A legal value of a field: the smallest or the largest there is."""
+    if type(None) in get_args(hint):
+        return sample(get_args(hint)[0], largest) if largest else None
     bare, meta = limits(hint)
     if isinstance(bare, type) and issubclass(bare, enum.IntEnum):
         return max(bare) if largest else min(bare)
@@ -143,6 +145,9 @@ def test_buffers_come_out_uncopied() -> None:
 
 def trespasses(hint: Any) -> Iterator[Any]:
     """Values just past the limits of a field, and of other types."""
+    if type(None) in get_args(hint):
+        yield from (bad for bad in trespasses(get_args(hint)[0]) if bad is not None)
+        return
     bare, meta = limits(hint)
     if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
         yield from (None, [], b"", 1)

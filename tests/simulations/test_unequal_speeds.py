@@ -70,6 +70,14 @@ def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind_though_all
     assert ahead > 2000 * STEP and abs(ahead - behind) < 20 * STEP
 
 
+def test_two_far_places_of_which_one_is_slow_make_rounds_as_often_as_each_other() -> None:
+    """Partners are mostly near by, and so of one's own speed; what is heard of others is not."""
+    cluster = Unequal((10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0))
+    cluster.network.latency = lambda one, other: 0.0005 if one.index // 4 == other.index // 4 else 0.05
+    rates = cluster.rates(120.0, 220.0)
+    assert max(rates) < 1.5 * min(rates)
+
+
 def test_peers_that_wait_for_each_other_keep_h_as_configured() -> None:
     cluster = Unequal((4.0, 2.0, 1.0), sync=True)
     cluster.network.run(60.0)
