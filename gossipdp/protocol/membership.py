@@ -150,6 +150,11 @@ class Membership:
         seen = self._view.seen.get(peer)
         return None if seen is None else seen.rtt
 
+    def speeds(self, since: float) -> dict[bytes, float]:
+        """Steps a second that live members train, each by its own word; not of those that have rested since then."""
+        seen = {member.id: self._view.seen.get(member.id) for member in self._view.alive()}
+        return {peer: sight.speed for peer, sight in seen.items() if sight and sight.speed and sight.rests >= since}
+
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""
         return self._view.linked(peer)
@@ -187,6 +192,8 @@ class Membership:
         if isinstance(message, Ping | Pong | PushPull):
             asked = self._prober.asked(message.sequence, source) if isinstance(message, Pong) else -math.inf
             self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull), asked=asked)
+        if isinstance(message, Ping | Pong) and message.speed is not None:
+            self._view.trains(source, message.speed, now)
         match message:
             case Ping(sequence):
                 told = self._dissemination

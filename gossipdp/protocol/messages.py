@@ -203,8 +203,6 @@ class Accept(Message, frozen=True):
     incarnation: U32 = 0
     """the sender's: the initiator may know only an earlier one"""
     rate: Rate = float("inf")
-    speed: StepRate = 0.0
-    """as in an offer"""
 
 
 class Refuse(Message, frozen=True):

@@ -156,7 +156,7 @@ class Pacing:
         # speed that was known until now had it.
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
         if self._submitted_at is not None and steps > 0 and self._by_speed:
-            self._speed.trained(self._step_time)
+            self._speed.trained(self._step_time, now)
         self._submitted_at = now
 
     def detached(self) -> None:

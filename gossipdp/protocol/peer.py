@@ -28,18 +28,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.freezing import Asking, Giving, Model, Source
 from gossipdp.protocol.membership import Membership, MembershipMessage
-from gossipdp.protocol.messages import (
-    Coverage,
-    Lineage,
-    Member,
-    Offer,
-    Ping,
-    Pong,
-    Standing,
-    State,
-    StateChunk,
-    StateRequest,
-)
+from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateChunk, StateRequest
 from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
 from gossipdp.protocol.origin import Held, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
@@ -85,7 +74,7 @@ class Peer:
         self._outputs.listener = self.conduct.heard
         self._random = random
         self.progress = ProgressBoard(me.id, lives=self._lives)
-        self._speed = Speed()
+        self._speed = Speed(self._speeds)
         self.membership = Membership(
             config.membership,
             me,
@@ -251,8 +240,6 @@ class Peer:
             self.pacing.state_came(now)
         match message:
             case _ if isinstance(message, MembershipMessage):
-                if isinstance(message, Ping | Pong) and message.speed is not None:
-                    self._speed.told(source, 0.0 if self.conduct.shuns(source, now) else message.speed)
                 self.membership.receive(message, source, now)
             case _ if isinstance(message, Asking):
                 model = self._current_model() if self._reunion.gives(message, source) else None
@@ -439,7 +426,6 @@ class Peer:
                 self._reunion.member_changed(event.member, now)
                 if event.member.state in (State.FAILED, State.LEFT):
                     self.moments.gone(event.member.id, now)
-                    self._speed.told(event.member.id, 0.0)
                 self.sharding.member_changed(now)
         self._origin.step(now)
         self.pacing.watch(now)
@@ -476,6 +462,11 @@ class Peer:
         """Is that member there?"""
         member = self.membership.members.get(peer)
         return member is not None and member.state in (State.ALIVE, State.SUSPECT)
+
+    def _speeds(self, since: float, now: float) -> list[float]:
+        """Steps a second of the members that train, or did at `since`, and are not set aside."""
+        speeds = self.membership.speeds(since)
+        return [speed for peer, speed in speeds.items() if not self.conduct.shuns(peer, now)]
 
     def _trusted(self, now: float) -> list[bytes]:
         """Who is alive, within reach and not set aside."""

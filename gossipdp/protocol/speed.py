@@ -2,18 +2,17 @@
 section 8: a slow host takes fewer steps a round, and is as often met as a fast one).
 
 Each peer measures itself, in steps a second of the middle one of its last rounds: an evaluation, a checkpoint or a
-pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what it has
-heard last. Pings go to all members in turn, near ones and far ones alike, while partners are mostly near by. Everybody
-speaks for itself alone, and the median moves little by one that lies or is far off. Half of the members in league, or a
-single one where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much
-as a usual one, or long ones, up to `FASTEST`. No message is here, and no vector.
+pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what all
+members, near ones and far ones, have said last. Everybody speaks for itself alone, and the median moves little by one
+that lies or is far off. Half of those in league, or a single one where there is no other, can make a peer take short
+rounds, down to `SLOWEST`, each of which lets in as much as a usual one, or long ones, up to `FASTEST`. No message is
+here, and no vector.
 """
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from statistics import median, median_low
 from typing import Final
 
@@ -28,8 +27,6 @@ ROUNDS: Final = 8
 """of this peer, of which the middle one says how fast it is"""
 LEAST: Final = 2
 """of them before it is known"""
-MEMBERS: Final = 32
-"""the latest heard, whose word counts"""
 SAME: Final = 0.1
 """who is so near to the median is as fast"""
 CHANGE: Final = 0.2
@@ -38,33 +35,31 @@ CHANGE: Final = 0.2
 
 class Speed:
     """`own`: steps a second, 0 while that is not known, or none are made. `factor`: that against the median of all,
-    itself among them; 1 while it is not known."""
+    itself among them; 1 while it is not known.
 
-    def __init__(self) -> None:
+    others: steps a second of those that train, or have not rested for longer than since then, as is known now: of two
+    times the first. Where all pause together nobody's word is lost by it.
+    """
+
+    def __init__(self, others: Callable[[float, float], Sequence[float]]) -> None:
+        self._others = others
         self._lasted: deque[float] = deque(maxlen=ROUNDS)
         """seconds a step, of the last rounds"""
-        self._others: OrderedDict[bytes, float] = OrderedDict()
-        """how fast each says it is; the latest last"""
+        self._ended: deque[float] = deque(maxlen=ROUNDS)
+        """and when they did"""
         self.own, self.factor = 0.0, 1.0
 
-    def trained(self, seconds: float) -> None:
+    def trained(self, seconds: float, now: float) -> None:
         """An own round is over, in which a step took so many seconds."""
         self._lasted.append(seconds)
+        self._ended.append(now)
         middle = median_low(self._lasted)
         self.own = 1.0 / middle if middle > 0.0 and len(self._lasted) >= LEAST else 0.0
-        self.factor = settle(self.factor, self.own, [*self._others.values()])
+        self.factor = settle(self.factor, self.own, self._others(self._ended[0], now))
 
     def rests(self) -> None:
         """No rounds are made for now."""
         self.own = 0.0
-
-    def told(self, member: bytes, speed: float) -> None:
-        """`member` says that it makes so many steps a second; 0: none, or its word counts no more."""
-        self._others.pop(member, None)
-        if 0.0 < speed < math.inf:
-            self._others[member] = speed
-            if len(self._others) > MEMBERS:
-                self._others.popitem(last=False)
 
 
 def settle(before: float, own: float, others: Sequence[float]) -> float:

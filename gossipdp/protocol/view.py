@@ -46,6 +46,10 @@ class Seen:
     rtt: float | None = None
     linked: bool = False
     """it has spoken, and the transport has not lost it since"""
+    speed: float = 0.0
+    """steps a second, by its own word, when it last said that it trains"""
+    rests: float = math.inf
+    """since when it has said that it does not"""
 
 
 @dataclass(slots=True)
@@ -135,6 +139,14 @@ class View:
         if seen is None:
             seen = self.seen[peer] = Seen()
         return seen
+
+    def trains(self, peer: bytes, speed: float, now: float) -> None:
+        """`peer` says that it makes so many steps a second; 0: none."""
+        seen = self.seen.get(peer)
+        if seen is not None and 0.0 < speed < math.inf:
+            seen.speed, seen.rests = speed, math.inf
+        elif seen is not None:
+            seen.rests = min(seen.rests, now)
 
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""

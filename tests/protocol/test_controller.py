@@ -228,7 +228,7 @@ class Paced:
     """A peer past its warm start that exchanges once a round."""
 
     def __init__(self, *, on: bool = True, every: int = 50, clock: int = 10_000, early_steps: int = 1000) -> None:
-        self.speed = SimpleNamespace(factor=1.0, trained=lambda seconds: None, rests=lambda: None)
+        self.speed = SimpleNamespace(factor=1.0, trained=lambda seconds, now: None, rests=lambda: None)
         model = SimpleNamespace(chunks=4)
         self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
         self.rounds = SimpleNamespace(rounds=50, open=True, movement=0.3)

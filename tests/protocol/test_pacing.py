@@ -22,7 +22,9 @@ class Paced:
 
     def __init__(self, seconds: float = 0.01, **changed: object) -> None:
         self.looks: list[float] = []
-        self.speed = SimpleNamespace(factor=1.0, trained=self.looks.append, rests=lambda: None)
+        self.speed = SimpleNamespace(
+            factor=1.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
+        )
         model = SimpleNamespace(chunks=CHUNKS)
         self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
         rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
@@ -127,7 +129,7 @@ def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: flo
 def test_round_is_the_part_that_it_was_by_the_speed_that_decided_how_long_it_is() -> None:
     """A host that turns out to be slow has made a whole round; one that is fast again has made a short one."""
     paced = Paced()
-    paced.speed.trained = lambda seconds: setattr(paced.speed, "factor", 0.1 if seconds > 0.5 else 1.0)
+    paced.speed.trained = lambda seconds, now: setattr(paced.speed, "factor", 0.1 if seconds > 0.5 else 1.0)
     found = []
     for steps, now in ((10, 0.0), (10, 10.0), (1, 10.1)):
         paced.pacing.submitted(steps, now)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from random import Random
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs, wire
@@ -196,24 +197,55 @@ def test_each_says_in_pings_and_their_answers_how_fast_it_trains_and_not_in_othe
         assert all(message.speed is None for message in messages if message.sequence == 0)
 
 
-def hears_of(peer, member, *, speed):
-    """H's factor after a round of 10 steps a second, once `member` has answered a ping and said so of its speed."""
-    peer.receive(wire.encode(Pong(7, (member,), speed=speed)), member.id, 1.0)
+OTHER_MEMBER = Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
+
+
+def hears(peer, message, *, of=OTHER_MEMBER, at=1.0):
+    """H's factor after a round of 10 steps a second that follows on this message."""
+    peer.receive(wire.encode(message), of.id, at)
     for _ in range(2):
-        peer._speed.trained(0.1)
+        peer._speed.trained(0.1, at)
     return peer.pacing.speed
 
 
-def test_h_is_by_what_members_say_but_not_by_who_is_set_aside_or_gone():
-    other = Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
-    assert hears_of(a_peer(), other, speed=None) == 1.0
+@pytest.mark.parametrize("said", [Ping, Pong])
+def test_h_is_by_what_members_say_of_themselves(said):
     peer = a_peer()
-    assert hears_of(peer, other, speed=40.0) == pytest.approx(10 / 25)
+    assert hears(peer, said(7, (OTHER_MEMBER,))) == 1.0, "it says nothing of it"
+    assert hears(peer, said(8, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
+    assert hears(peer, said(9, (OTHER_MEMBER,))) == pytest.approx(10 / 25)
+    for lie in (math.inf, 0.0):
+        assert hears(peer, said(9, (OTHER_MEMBER,), speed=lie)) == pytest.approx(10 / 25), "for some rounds more"
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.LEFT])
+def test_h_is_not_by_who_is_gone_though_a_word_of_it_comes_late(state):
+    peer = a_peer()
+    assert hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
+    assert hears(peer, Pong(8, (replace(OTHER_MEMBER, state=state),), speed=40.0)) == 1.0
+    assert hears(peer, Pong(9, (), speed=40.0)) == 1.0
+
+
+def test_h_is_not_by_who_is_set_aside_nor_by_who_is_no_member():
+    peer = a_peer()
+    assert hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
     peer.conduct.shuns = lambda peer, now: True
-    assert hears_of(peer, other, speed=40.0) == 1.0
+    assert hears(peer, Pong(8, (OTHER_MEMBER,))) == 1.0
+    assert hears(a_peer(), Ping(7, (), speed=40.0)) == 1.0
+
+
+def test_word_of_who_rests_counts_until_eight_rounds_were_made_without_it():
     peer = a_peer()
-    assert hears_of(peer, other, speed=40.0) == pytest.approx(10 / 25)
-    assert hears_of(peer, msgspec.structs.replace(other, state=State.LEFT), speed=None) == 1.0
+    assert hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
+    peer.receive(wire.encode(Ping(1, (OTHER_MEMBER,), speed=0.0)), OTHER_MEMBER.id, 2.0)
+    for at in (100.0, 200.0, 300.0, 400.0, 500.0, 600.0):
+        peer._speed.trained(0.1, at)
+        assert peer.pacing.speed == pytest.approx(10 / 25), at
+    peer._speed.trained(0.1, 700.0)
+    assert peer.pacing.speed == pytest.approx(10 / 25)
+    peer._speed.trained(0.1, 800.0)
+    assert peer.pacing.speed == 1.0
+    assert hears(peer, Pong(8, (OTHER_MEMBER,), speed=40.0), at=900.0) == pytest.approx(10 / 25)
 
 
 def test_attach_with_another_schema_is_gd_301_and_names_the_first_difference():

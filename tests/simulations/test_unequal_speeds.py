@@ -71,11 +71,30 @@ def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind_though_all
 
 
 def test_two_far_places_of_which_one_is_slow_make_rounds_as_often_as_each_other() -> None:
-    """Partners are mostly near by, and so of one's own speed; what is heard of others is not."""
+    """Partners are mostly near by, and so of one's own speed; those who are heard of are anywhere."""
     cluster = Unequal((10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0))
     cluster.network.latency = lambda one, other: 0.0005 if one.index // 4 == other.index // 4 else 0.05
-    rates = cluster.rates(120.0, 220.0)
+    rates = cluster.rates(60.0, 110.0)
     assert max(rates) < 1.5 * min(rates)
+
+
+def test_pause_of_all_leaves_h_as_it_was() -> None:
+    """As for an evaluation: whoever is asked meanwhile says that it does not train."""
+    cluster = Unequal((10.0, 1.0))
+    hosts = cluster.network.hosts
+    cluster.network.run(120.0)
+    slowness, every = [host.step_slowness for host in hosts], [host.running.every for host in hosts]
+    for host in hosts:
+        host.step_slowness = 400.0
+    cluster.network.run(121.0)
+    for host, slow in zip(hosts, slowness, strict=True):
+        host.step_slowness = slow
+    cluster.network.run(138.0)
+    assert not any(host.running._speed.own for host in hosts)
+    for second in range(139, 180):
+        cluster.network.run(float(second))
+        assert [host.running.every for host in hosts] == every
+    assert every[0] < 6 and all(host.running._speed.own for host in hosts)
 
 
 def test_peers_that_wait_for_each_other_keep_h_as_configured() -> None:
