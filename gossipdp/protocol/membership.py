@@ -150,10 +150,17 @@ class Membership:
         seen = self._view.seen.get(peer)
         return None if seen is None else seen.rtt
 
-    def speeds(self, since: float) -> dict[bytes, float]:
-        """Steps a second that live members train, each by its own word; not of those that have rested since then."""
-        seen = {member.id: self._view.seen.get(member.id) for member in self._view.alive()}
-        return {peer: sight.speed for peer, sight in seen.items() if sight and sight.speed and sight.rests >= since}
+    def speeds(self, lasting: float, now: float) -> dict[bytes, float]:
+        """Steps a second that members train, each by its own word; but not of those that were seen to rest, or have
+        been failed, for `lasting` seconds, nor of those that have left."""
+        view = self._view
+        peers = [member.id for member in view.alive()]
+        peers += [peer for peer, at in view.dead.items() if now - at < lasting and self._failed(peer)]
+        seen = {peer: view.seen[peer] for peer in peers if peer in view.seen}
+        return {peer: sight.speed for peer, sight in seen.items() if sight.speed and sight.rested < lasting}
+
+    def _failed(self, peer: bytes) -> bool:
+        return self.members[peer].state == State.FAILED
 
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""

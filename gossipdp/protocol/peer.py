@@ -463,9 +463,10 @@ class Peer:
         member = self.membership.members.get(peer)
         return member is not None and member.state in (State.ALIVE, State.SUSPECT)
 
-    def _speeds(self, since: float, now: float) -> list[float]:
-        """Steps a second of the members that train, or did at `since`, and are not set aside."""
-        speeds = self.membership.speeds(since)
+    def _speeds(self, lasting: float, now: float) -> list[float]:
+        """Steps a second of the members that are there and train, or have paused for less than `lasting` seconds, and
+        are not set aside."""
+        speeds = self.membership.speeds(lasting, now)
         return [speed for peer, speed in speeds.items() if not self.conduct.shuns(peer, now)]
 
     def _trusted(self, now: float) -> list[bytes]:

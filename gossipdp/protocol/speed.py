@@ -2,11 +2,11 @@
 section 8: a slow host takes fewer steps a round, and is as often met as a fast one).
 
 Each peer measures itself, in steps a second of the middle one of its last rounds: an evaluation, a checkpoint or a
-pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what all
-members, near ones and far ones, have said last. Everybody speaks for itself alone, and the median moves little by one
-that lies or is far off. Half of those in league, or a single one where there is no other, can make a peer take short
-rounds, down to `SLOWEST`, each of which lets in as much as a usual one, or long ones, up to `FASTEST`. No message is
-here, and no vector.
+pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what
+members, near ones and far ones, have said last: all that it hears, once each has been pinged. Everybody speaks for
+itself alone, and the median moves little by one that lies or is far off. Half of those heard in league, or a single one
+where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much as a usual
+one, or long ones, up to `FASTEST`. No message is here, and no vector.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Speed:
     """`own`: steps a second, 0 while that is not known, or none are made. `factor`: that against the median of all,
     itself among them; 1 while it is not known.
 
-    others: steps a second of those that train, or have not rested for longer than since then, as is known now: of two
-    times the first. Where all pause together nobody's word is lost by it.
+    others(lasting, now): steps a second of those that train, or pause, or cannot be heard, for less than `lasting`
+    seconds, in which this peer made its last rounds. Where all pause together nobody's word is lost by it, nor by a cut
+    that is soon over.
     """
 
     def __init__(self, others: Callable[[float, float], Sequence[float]]) -> None:
@@ -55,7 +56,7 @@ class Speed:
         self._ended.append(now)
         middle = median_low(self._lasted)
         self.own = 1.0 / middle if middle > 0.0 and len(self._lasted) >= LEAST else 0.0
-        self.factor = settle(self.factor, self.own, self._others(self._ended[0], now))
+        self.factor = settle(self.factor, self.own, self._others(now - self._ended[0], now))
 
     def rests(self) -> None:
         """No rounds are made for now."""

@@ -49,7 +49,9 @@ class Seen:
     speed: float = 0.0
     """steps a second, by its own word, when it last said that it trains"""
     rests: float = math.inf
-    """since when it has said that it does not"""
+    """when it first said that it does not, since"""
+    rested: float = 0.0
+    """seconds from then until it last said so"""
 
 
 @dataclass(slots=True)
@@ -144,9 +146,10 @@ class View:
         """`peer` says that it makes so many steps a second; 0: none."""
         seen = self.seen.get(peer)
         if seen is not None and 0.0 < speed < math.inf:
-            seen.speed, seen.rests = speed, math.inf
+            seen.speed, seen.rests, seen.rested = speed, math.inf, 0.0
         elif seen is not None:
             seen.rests = min(seen.rests, now)
+            seen.rested = now - seen.rests
 
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""

@@ -18,7 +18,7 @@ class Host:
         self.pace = pace
         self.words: dict[Host, float] = {}
         """what each other has said last"""
-        self.speed = Speed(lambda since, now: [speed for speed in self.words.values() if speed])
+        self.speed = Speed(lambda lasting, now: [speed for speed in self.words.values() if speed])
         self.made, self.rounds, self.due, self.began = 0, 0, 0.0, 0.0
         self.pause, self.pauses_every = 0.0, 0
 
@@ -59,7 +59,7 @@ def network(*speeds: float) -> list[Host]:
 
 def hearing(*speeds: float) -> Speed:
     """Of one that hears of these."""
-    return Speed(lambda since, now: speeds)
+    return Speed(lambda lasting, now: speeds)
 
 
 @pytest.mark.parametrize("peers", [2, 3, 5, 16, 40])
@@ -110,12 +110,12 @@ def test_peer_that_is_alone_or_knows_no_speed_keeps_h_as_configured() -> None:
     assert speed.own == 10.0 and speed.factor == pytest.approx(20 / 11)
 
 
-def test_others_are_asked_for_since_the_last_rounds_began() -> None:
+def test_who_pauses_is_asked_for_as_long_as_the_last_rounds_took() -> None:
     asked = []
-    speed = Speed(lambda since, now: asked.append((since, now)) or [1.0])
+    speed = Speed(lambda lasting, now: asked.append((lasting, now)) or [1.0])
     for number in range(1, ROUNDS + 3):
-        speed.trained(0.1, float(number))
-    assert asked == [(max(1.0, number - ROUNDS + 1.0), float(number)) for number in range(1, ROUNDS + 3)]
+        speed.trained(0.1, 5.0 * number)
+    assert asked == [(5.0 * min(ROUNDS - 1, number - 1), 5.0 * number) for number in range(1, ROUNDS + 3)]
 
 
 def test_who_rests_tells_no_speed_until_it_has_made_a_round_again() -> None:
@@ -144,9 +144,8 @@ def test_in_a_network_of_two_speeds_no_factor_goes_to_and_fro(fast: int) -> None
     """Of a sample of the members the median would be now of the fast ones, now of the slow ones."""
     hosts = network(*[10.0] * fast, *[1.0] * 20)
     play(hosts, 6000.0)
-    before = [host.speed.factor for host in hosts]
-    play(hosts, 500.0, since=6000.0)
-    assert [host.speed.factor for host in hosts] == before
+    before = {host.speed.factor for host in hosts}
+    assert play(hosts, 500.0, since=6000.0) == before and len(before) > 1
 
 
 @pytest.mark.parametrize("lie", [1e-300, 1e-3, 1e3, 1e300])
