@@ -2,11 +2,11 @@
 
     python -m simulations.cluster --seed 17 --trace
 
-A run has four acts: the network forms; then, or in some runs as soon as it is founded, messages are lost, doubled and
-reordered, links cut, hosts join, crash, pause, leave and come back or stay away, training processes die (`nemesis`);
-then all faults stop, and after a calm everything must be at rest, and run at its rate; then, in some runs, training
-stands still and the replicas must agree, geometrically. A seed that fails raises AssertionError with the commands that
-replay it. Nothing here may know how a peer works inside.
+A run has four acts: the network forms, in some runs of hosts of unequal speed; then, or in some runs as soon as it is
+founded, messages are lost, doubled and reordered, links cut, hosts join, crash, pause, leave and come back or stay
+away, training processes die (`nemesis`); then all faults stop, and after a calm everything must be at rest, and run at
+its rate; then, in some runs, training stands still and the replicas must agree, geometrically. A seed that fails raises
+AssertionError with the commands that replay it. Nothing here may know how a peer works inside.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class Plan:
     """is there a fourth act?"""
     step_time: float = 0.2
     """of a training process"""
+    slowness: tuple[float, ...] = ()
+    """of each host's training: its steps take so many times as long; empty: all are alike"""
     preset: str = "local"
     """of membership"""
     apart_rounds: int = 10
@@ -128,7 +130,14 @@ class Plan:
             preset=preset,
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
+            slowness=_slowness(seed, peers),
         )
+
+
+def _slowness(seed: int, peers: int) -> tuple[float, ...]:
+    """In one of three networks hosts train at once, twice or four times the speed of the slowest."""
+    random = Random(f"speeds/{seed}")
+    return tuple(random.choice((0.5, 1.0, 2.0)) for _ in range(peers)) if random.randrange(3) == 0 else ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,8 @@ class Cluster:
         self._nemesis: Nemesis | None = None
         for _ in range(plan.peers):
             self.network.add(self._config())
+        for host, slowness in zip(self.network.hosts, plan.slowness, strict=False):
+            host.usual_slowness = host.step_slowness = slowness
 
     def _config(self) -> PeerConfig:
         plan = self.plan

@@ -75,6 +75,8 @@ class Host:
     """its jobs take so many times as long"""
     step_slowness: float = 1.0
     """its training steps take so many times as long"""
+    usual_slowness: float = 1.0
+    """the same while no fault slows it down"""
     paused_until: float = 0.0
     put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     """what was due during a pause, in order"""

@@ -279,7 +279,8 @@ class Nemesis:
         """Of several things that slow a host down the worst counts."""
         mine = [slowed for slowed in self._slowed if slowed.host is host]
         host.slowness = max((slowed.factor for slowed in mine), default=1.0)
-        host.step_slowness = max((slowed.factor for slowed in mine if slowed.steps), default=1.0)
+        worst = max((slowed.factor for slowed in mine if slowed.steps), default=1.0)
+        host.step_slowness = host.usual_slowness * worst
 
     def _mend(self, cuts: Sequence[Cut]) -> None:
         if self._over:

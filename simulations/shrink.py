@@ -157,7 +157,8 @@ def without(plan: Plan, *gone: int) -> Plan:
         hosts = tuple(left[host] for host in fault.hosts if host in left)
         if hosts:
             script.append(replace(fault, hosts=hosts))
-    return replace(plan, peers=len(left), script=tuple(script))
+    slowness = tuple(slow for host, slow in enumerate(plan.slowness) if host in left)
+    return replace(plan, peers=len(left), script=tuple(script), slowness=slowness)
 
 
 def _calmer(now: Shrunk) -> Iterator[tuple[Plan, int]]:
@@ -173,6 +174,8 @@ def _calmer(now: Shrunk) -> Iterator[tuple[Plan, int]]:
         yield replace(plan, size=least), 2
     if plan.agree:
         yield replace(plan, agree=False), 1
+    if plan.slowness:
+        yield replace(plan, slowness=()), 2
 
 
 def _plainer_faults(now: Shrunk) -> Iterator[tuple[Plan, int]]:

@@ -76,6 +76,10 @@ def test_founder_stays_and_hosts_above_those_taken_out_move_down():
     assert lower.peers == 4 and [fault.hosts for fault in lower.script] == [(2, 0, 1)]
 
 
+def test_speeds_stay_with_their_hosts():
+    assert without(plan(peers=4, slowness=(1.0, 0.5, 2.0, 0.5)), 1, 2).slowness == (1.0, 0.5)
+
+
 def test_hosts_above_the_one_taken_out_move_down():
     script = (
         Fault(at=7.0, kind="halves", hosts=(1, 3, 4), lasts=1.0),
