@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gossipdp.protocol import speed
 from gossipdp.protocol.probing import MAX_PINGS
 from simulations.host import Host
 
@@ -21,6 +22,7 @@ ROOM: Final = 16
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
     "AveragingConfig.fineness": 64,  # codecs
+    "Speed._rounds": speed.MOST,  # of the last minute
 }
 CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)
 

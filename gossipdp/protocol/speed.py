@@ -24,7 +24,11 @@ FASTEST: Final = 2.0
 """and at the most: partners are let in by what one moves oneself (`pairwise`), so a peer that moves on much further
 than most in a round leads them for ever; in shorter rounds it is held back more often"""
 ROUNDS: Final = 8
-"""of this peer, of which the middle one says how fast it is"""
+"""of this peer, at the least, of which the middle one says how fast it is"""
+WINDOW: Final = 60.0
+"""seconds of which all rounds count: on a machine that others work on, too, eight short ones say little"""
+MOST: Final = 64
+"""of them"""
 LEAST: Final = 2
 """of them before it is known"""
 SAME: Final = 0.1
@@ -44,19 +48,19 @@ class Speed:
 
     def __init__(self, others: Callable[[float, float], Sequence[float]]) -> None:
         self._others = others
-        self._lasted: deque[float] = deque(maxlen=ROUNDS)
-        """seconds a step, of the last rounds"""
-        self._ended: deque[float] = deque(maxlen=ROUNDS)
-        """and when they did"""
+        self._rounds: deque[tuple[float, float]] = deque(maxlen=MOST)
+        """when each of the last ones ended, and seconds a step in it"""
         self.own, self.factor = 0.0, 1.0
 
     def trained(self, seconds: float, now: float) -> None:
         """An own round is over, in which a step took so many seconds."""
-        self._lasted.append(seconds)
-        self._ended.append(now)
-        middle = median_low(self._lasted)
-        self.own = 1.0 / middle if middle > 0.0 and len(self._lasted) >= LEAST else 0.0
-        self.factor = settle(self.factor, self.own, self._others(now - self._ended[0], now))
+        rounds = self._rounds
+        rounds.append((now, seconds))
+        while len(rounds) > ROUNDS and rounds[0][0] < now - WINDOW:
+            rounds.popleft()
+        middle = median_low(lasted for _, lasted in rounds)
+        self.own = 1.0 / middle if middle > 0.0 and len(rounds) >= LEAST else 0.0
+        self.factor = settle(self.factor, self.own, self._others(now - rounds[0][0], now))
 
     def rests(self) -> None:
         """No rounds are made for now."""

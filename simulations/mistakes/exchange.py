@@ -545,8 +545,8 @@ MUTATIONS = (
         "pause-is-speed",
         "a pause is taken for slowness: the mean of the last rounds, and not the middle one",
         SPEED,
-        "median_low(self._lasted)",
-        "sum(self._lasted) / len(self._lasted)",
+        "median_low(lasted for _, lasted in rounds)",
+        "sum(lasted for _, lasted in rounds) / len(rounds)",
     ),
     Mutation(
         "bound-by-short-rounds",

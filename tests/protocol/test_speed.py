@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.speed import CHANGE, FASTEST, ROUNDS, SAME, SLOWEST, Speed, settle
+from gossipdp.protocol.speed import CHANGE, FASTEST, LEAST, MOST, ROUNDS, SAME, SLOWEST, WINDOW, Speed, settle
 
 EVERY = 50
 
@@ -114,8 +114,22 @@ def test_who_pauses_is_asked_for_as_long_as_the_last_rounds_took() -> None:
     asked = []
     speed = Speed(lambda lasting, now: asked.append((lasting, now)) or [1.0])
     for number in range(1, ROUNDS + 3):
-        speed.trained(0.1, 5.0 * number)
-    assert asked == [(5.0 * min(ROUNDS - 1, number - 1), 5.0 * number) for number in range(1, ROUNDS + 3)]
+        speed.trained(0.1, 30.0 * number)
+    assert asked == [(30.0 * min(ROUNDS - 1, number - 1), 30.0 * number) for number in range(1, ROUNDS + 3)]
+
+
+def test_short_rounds_count_for_a_minute_and_64_at_the_most() -> None:
+    """On a machine whose cores others take now and then, for seconds."""
+    asked = []
+    speed = Speed(lambda lasting, now: asked.append(lasting) or [10.0])
+    for number in range(200):
+        busy = number % 40 >= 25
+        speed.trained(0.5 if busy else 0.1, 2.0 * number)
+        assert number < LEAST or (speed.own, speed.factor) == (10.0, 1.0)
+    assert max(asked) == WINDOW
+    for number in range(MOST):
+        speed.trained(0.2, 1000.0 + 0.01 * number)
+    assert speed.own == 5.0 and asked[-1] == pytest.approx(0.01 * (MOST - 1))
 
 
 def test_who_rests_tells_no_speed_until_it_has_made_a_round_again() -> None:
