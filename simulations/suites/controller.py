@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from simulations.lab import Link, Setting
+from simulations.lab import Setting
+from simulations.lab_problems import ByteMlp
+from simulations.lab_runs import link
 from simulations.suites.base import (
     Arm,
     Findings,
@@ -25,7 +27,7 @@ from simulations.suites.base import (
 __all__ = ["SUITE"]
 
 BASE: Final = Setting(
-    peers=8, every=20, rounds=40, lr=3e-3, evaluate_every=4, link=Link(bandwidth=12.5e6, latency=0.04)
+    peers=8, every=20, rounds=40, lr=3e-3, evaluate_every=4, link=link(100.0, 40.0, ByteMlp().parameters, 1e8)
 )
 CASES: Final[dict[str, tuple[Setting, dict[str, Any], dict[str, Any]]]] = {
     "warm start, mu 0.8, H 20": (replace(BASE, warmup=100), {}, {}),
