@@ -345,7 +345,7 @@ def _from_file(
             full = f"{section}.{key}"
             origin = f"{file}:{lines.get(full, lines.get(section, 1))}"
             if full not in RULES:
-                raise _unknown("key", full, RULES, origin)
+                raise _unknown("key", full, [*RULES, "preset"], origin)
             yield full, value, origin if line_in_origin else file
 
 
@@ -365,7 +365,7 @@ def _from_flags(flags: Mapping[str, str]) -> Iterator[_Value]:
         if key == "preset":
             continue
         if key not in RULES:
-            raise _unknown("key", key, RULES, "flag")
+            raise _unknown("key", key, [*RULES, "preset"], "flag")
         yield key, RULES[key].from_text(text), "flag"
 
 
@@ -374,7 +374,7 @@ def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:
 
 
 def _unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str) -> ConfigError:
-    elsewhere = [key for key in known if "." in name and key.endswith("." + name.partition(".")[2])]
+    elsewhere = [key for key in known if "." in name and key.rpartition(".")[2] == name.partition(".")[2]]
     bare = {key.removeprefix(PREFIX): key for key in known}
     close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
     near = (elsewhere or [bare[each] for each in close])[:1]

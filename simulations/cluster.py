@@ -135,7 +135,7 @@ class Plan:
 
 
 def _slowness(seed: int, peers: int) -> tuple[float, ...]:
-    """In one of three networks hosts train at once, twice or four times the speed of the slowest."""
+    """In one of three networks a host trains as fast as the slowest, or twice or four times as fast."""
     random = Random(f"speeds/{seed}")
     return tuple(random.choice((0.5, 1.0, 2.0)) for _ in range(peers)) if random.randrange(3) == 0 else ()
 

@@ -156,6 +156,7 @@ GOLDEN = {
         "GD-312 run.toml:2: unknown key exchange.apart_round\n  do:   did you mean exchange.apart_rounds?"
     ),
     "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
+    '[network]\npreset = "lan"\n': "GD-312 run.toml:2: unknown key network.preset\n  do:   did you mean preset?",
     "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",
     "\n[zzz]\n": "GD-312 run.toml:2: unknown section zzz\n  do:   see `gossipdp config show` for every key there is",
     "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   see `gossipdp config show` for every key there is",
