@@ -175,7 +175,7 @@ def peer_config(config: Config) -> PeerConfig:
             matching=replace(
                 timing["matching"],
                 schedule="" if exchange.partners == "random" else exchange.partners,
-                exact=exchange.mode == "sync",
+                ahead=exchange.mode != "sync",
             ),
             deadlines=timing["deadlines"],
         ),

@@ -13,6 +13,7 @@ dropped. Run `python -m simulations.consensus` for two tables:
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -55,8 +56,9 @@ class Policy:
     otherwise: bool = True
     halves: bool = False
     """every meeting by 1/2, whatever the schedule says"""
-    beyond: bool = True
-    """an offer is accepted by those who want no meeting themselves, too, as peers do"""
+    ahead: float = 1
+    """rounds' worth of meetings that are accepted before they are wanted, and wanted the fewer in the next round: one,
+    as by peers; none: both must want; any number, and none the fewer wanted, if infinite"""
 
 
 CONDITIONS = (
@@ -66,7 +68,8 @@ CONDITIONS = (
 )
 POLICIES = (
     Policy("offer and accept", scheduled=False),
-    Policy("the same, both must want", scheduled=False, beyond=False),
+    Policy("the same, both must want", scheduled=False, ahead=0),
+    Policy("the same, whoever is free", scheduled=False, ahead=math.inf),
     Policy("schedule", otherwise=False),
     Policy("schedule, else random"),
     Policy("the same, weights 1/2", halves=True),
@@ -87,6 +90,8 @@ class Meetings:
         """steps allowed so far, and steps behind it, of each peer"""
         self._since = [0] * count
         """when it began to look for the meeting of its present step"""
+        self._ahead = [0] * count
+        """meetings held that no round has wanted yet"""
         self._given_up = [False] * count
         """it takes anybody for its present step"""
         self._free_at, self._look_at, self._pause = [0] * count, [0] * count, [1] * count
@@ -117,8 +122,10 @@ class Meetings:
             self.x[peer] += noise * self._normal.standard_normal(self.x.shape[1])
         wanted = self._conditions.exchanges
         self._reached[peer] += wanted
-        if self._done[peer] < self._reached[peer] - wanted:
-            self._step(peer, self._reached[peer] - wanted)
+        held = min(wanted, self._ahead[peer]) if math.isfinite(self._policy.ahead) else 0
+        self._ahead[peer] = 0
+        if self._done[peer] < self._reached[peer] - wanted + held:
+            self._step(peer, self._reached[peer] - wanted + held)
         self._since[peer], self._pause[peer] = self.tick, 1
 
     def _step(self, peer: int, done: int) -> None:
@@ -157,9 +164,11 @@ class Meetings:
         partner = self._random.randrange(self._count - 1)
         partner += partner >= peer
         wants = self._done[partner] < self._reached[partner]
-        if self._free_at[partner] <= self.tick and (wants or self._policy.beyond):
-            # Who follows the schedule gives a meeting to others beside it, and keeps its own.
-            self._meet(peer, partner, 0.5, wants and (self._given_up[partner] or not self._policy.scheduled))
+        # Who follows the schedule gives a meeting to others beside it, and keeps its own.
+        counts = wants and (self._given_up[partner] or not self._policy.scheduled)
+        room = self._ahead[partner] < self._policy.ahead * self._conditions.exchanges
+        if self._free_at[partner] <= self.tick and (counts or room):
+            self._meet(peer, partner, 0.5, counts)
         else:
             self._look_at[peer] = self.tick + self._pause[peer] + self._random.randrange(self._pause[peer] + 1)
             self._pause[peer] = min(2 * self._pause[peer], LONGEST_PAUSE)
@@ -178,6 +187,7 @@ class Meetings:
                 self.x[peer] += change
                 self.x[partner] -= change
                 self.meetings += 1
+            self._ahead[partner] += works and not counts
             for side in (peer, partner) if counts else (peer,):
                 if works:
                     self._step(side, self._done[side] + 1)

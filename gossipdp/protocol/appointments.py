@@ -21,27 +21,25 @@ class Appointments:
         self._step = self._last = 0
         """the step to meet next, and the first of the next round"""
 
-    def begin(self, schedule: Schedule | None, number: int, exchanges: int) -> int:
-        """The network's round `number` begins, of so many exchanges, along `schedule` if there is one; how many of them
-        are still to be held."""
+    def begin(self, schedule: Schedule | None, number: int, exchanges: int) -> None:
+        """The network's round `number` begins, of so many exchanges, along `schedule` if there is one."""
         self._schedule = schedule
         begin, self._last = number * exchanges, (number + 1) * exchanges
-        if schedule is None:
-            return exchanges
         # At most one round ahead, or the steps are not those of this count.
-        ahead = self._step - begin if begin <= self._step <= self._last else 0
-        self._step = begin + ahead
-        return exchanges - ahead
+        if schedule is not None and not begin <= self._step <= self._last:
+            self._step = begin
 
     def next(self) -> tuple[bytes, float]:
         """Whom the next step names, if anybody, and the weight."""
         return (self._schedule and self._schedule.partner(self._me, self._step)) or (b"", 0.0)
 
+    def serves(self, partner: bytes) -> bool:
+        """Would an exchange that `partner` offers be the next step's? One that comes beside the schedule is none of
+        this round, and one that comes a step early is that step's."""
+        return self._schedule is None or self._step > self._last or partner == self.next()[0]
+
     def met(self, partner: bytes, *, initiator: bool) -> bool:
-        """An exchange with `partner` begins; is it one of those that this round wants?"""
-        if self._schedule is None or self._step > self._last:
-            return True
-        # One that comes beside the schedule is served beside it, and one that comes a step early is that step's.
-        counts = initiator or partner == self.next()[0]
-        self._step += counts
+        """An exchange with `partner` begins; is it the next step's?"""
+        counts = initiator or self.serves(partner)
+        self._step += counts and self._schedule is not None and self._step <= self._last
         return counts

@@ -39,7 +39,7 @@ from gossipdp.protocol.messages import (
     short,
 )
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import Matching, MatchingConfig, out_of_reach
+from gossipdp.protocol.partners import DONE, Matching, MatchingConfig, out_of_reach
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.tempo import Tempo
@@ -101,6 +101,8 @@ class Averaging:
         self._tempo = Tempo(config.deadlines.ask)
         self.model: Model | None = None
         self.codec, self.pull, self.window = "", 0.0, config.window
+        self.steps = False
+        """training makes rounds: of who makes none the others may have as much as they like; the owner's"""
         self.schedule: Schedule | None = None
         """to follow in the next round; the owner sets it before each"""
         self.apart: Mapping[bytes, int] = {}
@@ -115,7 +117,7 @@ class Averaging:
         """A round has begun, the network's `number`th: look for so many partners; end what has lasted longer than a
         round. A meeting of this round that an earlier partner has already held is not held again."""
         self._round += 1
-        exchanges = self._appointments.begin(self.schedule, number, exchanges)
+        self._appointments.begin(self.schedule, number, exchanges)
         if self._active is not None and self._active.round < self._round - 1:
             if isinstance(self._active, Initiator):
                 self._active.finish_early(now)
@@ -330,8 +332,10 @@ class Averaging:
             return "settings"
         if offer.codec not in self._config.fineness:
             return "codec"
-        if self._active is not None or (self._config.matching.exact and not self._matching.wanted):
+        if self._active is not None:
             return "busy"
+        if not self._matching.accepts(self._appointments.serves(source), self.steps):
+            return DONE
         if not self._matching.yields_to(source, self._me):
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
             offered = self._matching.offered

@@ -264,6 +264,7 @@ class Pacing:
             bits = max(bits, 16)
         elif first:
             bits = max(bits, 8)
+        self._averaging.steps = self._steps
         bits, self._averaging.window = self._load.bits(bits), self._load.window
         self._averaging.codec = f"modulo{bits}" if self._config.codec == "modulo" else self._config.codec
         outer = self.outer()
@@ -293,8 +294,8 @@ class Timetable:
         members = 1 + len(self._membership.alive())
         if members > 1:
             early = max(clock, self._progress.clock()) < self._config.early_steps
-            # Later, at one exchange a round, random matching agrees better: whoever offers one also accepts one. And
-            # whose rounds are of another length, or make more exchanges, does not keep step with a schedule.
+            # Later, at one exchange a round, random matching agrees nearly as well, and favours near members. And whose
+            # rounds are of another length, or make more exchanges, does not keep step with a schedule.
             follows = (early or self._policy == "base2") and not self._pacing.level and self._pacing.speed == 1.0
             self._averaging.schedule = self._schedule(clock, seed, now) if follows else None
             exchanges = exchanges_per_round(members, early) + self._pacing.terms.exchanges

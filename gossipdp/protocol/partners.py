@@ -1,9 +1,11 @@
 """Who to exchange with: random matching by offer and accept.
 
 A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says
-so and the next is tried after a random pause. Of two crossing offers the lower id's holds. Choice is 80 % in
-favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006, "Randomized
-gossip algorithms"; algorithms section 7). This module knows ids and round-trip times, nothing of chunks.
+so and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that
+a peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
+them, and wants the fewer in its next round. Choice is 80 % in favour of near members and 20 % uniform, so that the
+graph of exchanges stays an expander (Boyd et al. 2006, "Randomized gossip algorithms"; algorithms section 7). This
+module knows ids and round-trip times, nothing of chunks.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final, Literal
 
 from gossipdp.protocol.messages import Member, short
 
-__all__ = ["Matching", "MatchingConfig", "choose_partner", "exchanges_per_round", "out_of_reach"]
+__all__ = ["DONE", "Matching", "MatchingConfig", "choose_partner", "exchanges_per_round", "out_of_reach"]
+
+DONE: Final = "done"
+"""why an offer is refused by who has had its share until its next round begins"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +39,9 @@ class MatchingConfig:
     "base2", in all rounds; "": at random"""
     patience: float = 1.0
     """wait so long for the scheduled partner, plus 4 round trips; then anybody will do"""
-    exact: bool = False
-    """accept only what is wanted: with mode "sync" a peer that has not ended its round is not mixed with"""
+    ahead: bool = True
+    """accept a round's worth before it is wanted; not so with mode "sync", in which a peer that has not ended its round
+    is not mixed with"""
     lonely: float = 30.0
     """without a partner for so long, tell the operator (GD-401)"""
 
@@ -78,12 +85,15 @@ class Offered:
 class Matching:
     """When to offer, and to whom. The owner sends the messages.
 
-    `wanted` counts the exchanges still wanted in this round; an exchange accepted counts as well as one offered.
+    `wanted` counts the exchanges still wanted in this round, `ahead` those of the next round that have been made
+    before it began; an exchange accepted counts as well as one offered.
     """
 
     def __init__(self, config: MatchingConfig, random: Random) -> None:
         self._config, self._random = config, random
-        self.wanted = 0
+        self.wanted = self.ahead = 0
+        self.a_round = 1
+        """exchanges"""
         self.offered: Offered | None = None
         self.refusals: dict[bytes, str] = {}
         """who is not to be asked again just now"""
@@ -91,17 +101,18 @@ class Matching:
         """what each who is there said last, since the last match"""
         self._refused = 0
         self._not_before = 0.0
-        self._counted = False
+        self._counted: Literal["wanted", "ahead", ""] = ""
+        """what the last match was"""
         self._lonely_since: float | None = None
         self._scheduled: tuple[bytes, float] | None = None
         """whom the present step names, and until when to wait for it"""
 
     def want(self, exchanges: int, now: float) -> None:
-        """A round has begun: forget old refusals, want so many exchanges."""
+        """A round has begun, which has so many exchanges: forget old refusals, want those that have not been made."""
         if self.wanted == 0:
             self._refused = 0
             self._not_before = now
-        self.wanted = exchanges
+        self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
         if self._lonely_since is None:
             self._lonely_since = now
 
@@ -144,6 +155,12 @@ class Matching:
         wait = self._config.answer + 4.0 * (rtt or 0.0)
         self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
 
+    def accepts(self, counts: bool, steps: bool) -> bool:
+        """May one more be accepted? `steps`: training makes rounds."""
+        if not self._config.ahead:
+            return self.wanted > 0
+        return not steps or (counts and self.wanted > 0) or self.ahead < self.a_round
+
     def yields_to(self, source: bytes, me: bytes) -> bool:
         """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
         return self.offered is None or (self.offered.partner == source and source < me)
@@ -158,12 +175,16 @@ class Matching:
         if offered is not None:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self._back_off(now)
+            if reason == DONE:
+                # It would, in its next round: whose rounds are long may wait for longer than `lonely`.
+                self._lonely_since = now
 
     def matched(self, counts: bool = True) -> None:
-        """An exchange has begun, by own offer or by another's."""
+        """An exchange has begun, by own offer or by another's. One that does not count for this round, or that this
+        round does not want, is one of the next."""
         self.offered = None
-        self._counted = counts and self.wanted > 0
-        self.wanted -= self._counted
+        self._counted = "wanted" if counts and self.wanted > 0 else "ahead"
+        self._count(-1)
         self.refusals.clear()
         self.reasons.clear()
         self._refused = 0
@@ -173,9 +194,15 @@ class Matching:
     def unmatched(self, partner: bytes, now: float) -> None:
         """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""
         self.refusals[partner] = self.reasons[partner] = "nothing mixed"
-        self.wanted += self._counted
-        self._counted = False
+        self._count(+1)
+        self._counted = ""
         self._back_off(now)
+
+    def _count(self, more: int) -> None:
+        if self._counted == "wanted":
+            self.wanted += more
+        elif self._counted == "ahead":
+            self.ahead = max(0, self.ahead - more)
 
     def _back_off(self, now: float) -> None:
         pause = min(self._config.pause * 2.0**self._refused, self._config.longest_pause)

@@ -182,8 +182,8 @@ MUTATIONS = (
         "two-at-a-time",
         "a busy peer accepts a second exchange",
         AVERAGING,
-        "        if self._active is not None or (",
-        "        if (",
+        '        if self._active is not None:\n            return "busy"\n',
+        "",
     ),
     Mutation(
         "crossing-both-yield",

@@ -84,7 +84,8 @@ def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(
         more = exchanges(*pair) - met[pair]
         if pair[0] in closed and pair[1] in closed:
             assert more <= 1, "the two matched each other"  # one may have been under way before they knew
-        else:
+        elif pair != tuple(direct):
+            # Along the hypercube, which four follow in early rounds, some pairs need not meet.
             assert more > 0, f"{pair[0].name} and {pair[1].name} did not meet"
     for host in behind:
         assert host.status()["members"] == {"alive": 4, "suspect": 0, "failed": 0, "left": 0}

@@ -290,6 +290,16 @@ def test_offer_while_averaging_is_refused_as_busy():
     assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 9, "busy")]
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
+    node = Node(A, [B])
+    node.averaging.steps = trains
+    node.averaging._matching.matched()
+    node.hear(B.id, an_offer(1 << 32 | 1))
+    (said,) = [envelope.message for envelope in node.post()]
+    assert (said == Refuse(1 << 32 | 1, "done")) is trains and isinstance(said, Accept) is not trains
+
+
 def test_offer_doubled_is_accepted_once_with_the_same_words():
     node = Node(A, [B])
     for _ in range(2):

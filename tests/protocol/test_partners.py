@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.messages import Member, State
-from gossipdp.protocol.partners import Matching, MatchingConfig, choose_partner, exchanges_per_round, out_of_reach
+from gossipdp.protocol.partners import DONE, Matching, MatchingConfig, choose_partner, exchanges_per_round, out_of_reach
 
 IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
 ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
@@ -127,6 +127,57 @@ def test_matched_counts_whoever_offered_and_unmatched_restores_only_what_was_cou
     assert machine.wanted == 0
 
 
+def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
+    machine = matching()
+    machine.want(2, 0.0)
+    for _ in range(4):
+        assert machine.accepts(counts=True, steps=True)
+        machine.matched()
+    assert not machine.accepts(counts=True, steps=True) and machine.wanted == 0
+    machine.want(3, 1.0)
+    assert machine.wanted == 1 and machine.ahead == 0
+
+
+def test_more_than_a_round_ahead_is_forgotten():
+    """As of one whose training stood still, from whom others may have as much as they like."""
+    machine = matching()
+    for _ in range(20):
+        assert machine.accepts(counts=True, steps=False)
+        machine.matched()
+    machine.want(1, 0.0)
+    assert machine.wanted == 0
+    machine.want(1, 1.0)
+    assert machine.wanted == 1
+
+
+def test_meeting_beside_the_schedule_is_one_of_the_next_round():
+    machine = matching()
+    machine.want(2, 0.0)
+    machine.matched(counts=False)
+    assert (machine.wanted, machine.ahead) == (2, 1) and machine.accepts(counts=False, steps=True)
+    machine.matched(counts=False)
+    assert not machine.accepts(counts=False, steps=True) and machine.accepts(counts=True, steps=True)
+
+
+def test_exchange_ahead_that_mixed_nothing_is_given_back():
+    machine = matching()
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.matched()
+    assert not machine.accepts(counts=True, steps=True)
+    machine.unmatched(IDS[0], 0.0)
+    assert machine.accepts(counts=True, steps=True) and machine.wanted == 0
+
+
+def test_who_waits_for_rounds_to_end_accepts_only_what_it_wants():
+    machine = matching(ahead=False)
+    assert not machine.accepts(counts=True, steps=False)
+    machine.want(1, 0.0)
+    assert machine.accepts(counts=False, steps=True)
+    machine.matched()
+    assert not machine.accepts(counts=True, steps=True)
+
+
 @pytest.mark.parametrize(
     ("offered_to", "source", "yields"),
     [(None, IDS[1], True), (IDS[1], IDS[1], False), (IDS[0], IDS[0], True), (IDS[3], IDS[1], False)],
@@ -146,6 +197,16 @@ def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
     machine.matched()
     machine.want(1, 21.0)
     assert not machine.lonely(30.0) and machine.lonely(31.0)
+
+
+def test_who_is_told_to_wait_for_the_next_round_is_not_lonely():
+    """Rounds may be minutes long."""
+    machine = matching(lonely=10.0)
+    machine.want(1, 0.0)
+    for now in (4.0, 12.0, 21.0):
+        machine.offer(IDS[0], 1, None, now)
+        machine.refused(DONE, now)
+    assert not machine.lonely(30.9) and machine.lonely(31.0)
 
 
 @pytest.mark.parametrize(

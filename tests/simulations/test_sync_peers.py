@@ -24,7 +24,7 @@ class Synchronous(Cluster):
 
     def _config(self):
         config = super()._config()
-        matching = replace(config.averaging.matching, exact=True)
+        matching = replace(config.averaging.matching, ahead=False)
         return replace(config, sync=True, averaging=replace(config.averaging, matching=matching))
 
     def lose(self, host) -> None:
