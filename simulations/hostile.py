@@ -76,8 +76,9 @@ class Behaviour:
     Args: siege: the network, in which the culprit is up and has the model.
     """
 
-    provable = False
-    """is there a word of it that no honest peer says?"""
+    excuse = "it is honest"
+    """why no word of it proves anything: who honest says the same, and when; "" if there is a word that nobody honest
+    says, for which it must be set aside"""
     answers = False
     """is that an answer, which only those hear who offer it an exchange? A schedule has some always offered one"""
     beat = math.inf
@@ -103,6 +104,7 @@ class Behaviour:
 class Flood(Behaviour):
     """Eighty offers, questions and requests a second to each, all of them well-formed."""
 
+    excuse = "each word is an honest one, and how many come at once is the network's doing, too"
     beat = 0.05
 
     def __init__(self, siege: Siege) -> None:
@@ -123,6 +125,8 @@ class Flood(Behaviour):
 class NeverAck(Behaviour):
     """Takes part until its partner waits for the last word, and falls silent."""
 
+    excuse = "last words get lost, and the honest crash before theirs"
+
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
         last = isinstance(envelope.message, Ack | End | Void) or (
             isinstance(envelope.message, Data) and envelope.message.turn > 1
@@ -132,6 +136,8 @@ class NeverAck(Behaviour):
 
 class AckWithoutApplying(Behaviour):
     """Acknowledges, and stays where it is: others come to it."""
+
+    excuse = "nobody sees another's anchor, which moves by its own steps and others' exchanges, too"
 
     def does(self, job: jobs.Job) -> jobs.Result:
         if not isinstance(job, jobs.DecodeAndMix | jobs.Mix):
@@ -146,6 +152,7 @@ class AckWithoutApplying(Behaviour):
 class OneByteASecond(Behaviour):
     """Each word of an exchange takes as long as is just not silence yet; and it is always there with the next offer."""
 
+    excuse = "so does an honest peer on a link that is as slow"
     beat = 0.5
     hesitates = 0.8
     """of what its partner puts up with"""
@@ -173,6 +180,8 @@ class OneByteASecond(Behaviour):
 class Equivocation(Behaviour):
     """Tells everybody of another anchor."""
 
+    excuse = "nobody compares what it told two partners at different times, and no word of pairwise is signed"
+
     def does(self, job: jobs.Job) -> jobs.Result:
         if not isinstance(job, jobs.Begin | jobs.Answer):
             return perform(self.host, job)
@@ -189,6 +198,7 @@ class Equivocation(Behaviour):
 class Replay(Behaviour):
     """Says again, to anybody, what it has ever said to somebody."""
 
+    excuse = "networks double and delay what the honest say"
     beat = 0.05
 
     def __init__(self, siege: Siege) -> None:
@@ -210,6 +220,7 @@ class Replay(Behaviour):
 class ForgedSender(Behaviour):
     """Speaks of others' exchanges as if it were one of the two, and tells of others what only they may say."""
 
+    excuse = "a word about an exchange that is not known is what a restart or a long delay leaves of an honest one"
     beat = 0.2
 
     def __init__(self, siege: Siege) -> None:
@@ -235,7 +246,7 @@ class ForgedSender(Behaviour):
 class Garbage(Behaviour):
     """Bytes that are no message."""
 
-    provable = True
+    excuse = ""
     beat = 0.05
 
     def speaks(self) -> Iterator[Envelope]:
@@ -247,7 +258,7 @@ class Garbage(Behaviour):
 class Malformed(Behaviour):
     """Its codes are of no codec."""
 
-    provable = True
+    excuse = ""
 
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
         if isinstance(envelope.message, Data | Ranges) and envelope.frames[1:]:
@@ -258,7 +269,7 @@ class Malformed(Behaviour):
 class Overclaim(Behaviour):
     """Has its partner move all the way, where less was agreed: acknowledges a share of 1, from far away."""
 
-    provable = True
+    excuse = ""
     answers = True
 
     def does(self, job: jobs.Job) -> jobs.Result:

@@ -1,14 +1,15 @@
 """Tests the tests: breaks the code on purpose, one line at a time, and asks who notices.
 
-    python -m simulations.mutations [--only NAME ...] [--simulated] [--jobs 2] [--list] [--write]
+    python -m simulations.mutations [--only NAME ...] [--simulated [--seeds 40]] [--jobs 2] [--list] [--write]
 
 Each mutation is a plausible mistake, a replacement of text that stands exactly once in its file (`mutation_table`). It
 is applied to a copy of the tree, and the stages of the campaign run against it until one fails: that one has caught it,
 if the unbroken tree passes there. First comes the part of a stage where the mistake is expected to be seen, then all of
 them, the quick ones first. A mutation that passes them all has survived, and is a hole in the tests. `--simulated` asks
-another question: do whole peers in virtual time see it (T1, T2), without any test that knows of it? `--write` puts what
-was found into the list in simulations/README.md, and leaves the rest of that as it was. Nothing here may touch the tree
-it runs from but for the list.
+another question: do whole peers in virtual time see it (T1, T2), without any test that knows of it? It stops at the
+first seed that does, and plays no mistake in a function that the unbroken tree never calls there (`reached`). `--write`
+puts what was found into the list in simulations/README.md, and leaves the rest of that as it was. Nothing here may
+touch the tree it runs from but for the list.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from queue import SimpleQueue
 from threading import Lock
 
 from simulations.mutation_table import MUTATIONS, Mutation
+from simulations.reached import Called, read, stands_in
 
-__all__ = ["STAGES", "Caught", "Stage", "apply", "campaign", "order", "rows_of", "table"]
+__all__ = ["STAGES", "Caught", "Stage", "apply", "campaign", "order", "rows_of", "simulated", "table"]
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("gossipdp", "peers", "simulations", "tests", "pyproject.toml")
@@ -49,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Caught:
-    """`stage` is "" if all passed; `evidence` is the line that says what was seen."""
+    """`stage` is "" if all passed; `evidence` is the line that says what was seen, `NOT_RUN` if nothing was played."""
 
     mutation: Mutation
     stage: str
@@ -70,7 +72,8 @@ STAGES = (
     Stage("scenarios", (*_PYTEST, "tests/simulations", "-m", "not long", "-k", _NOT_AGAIN), 900.0),
 )
 """The quick ones first: which of them is the first to see a mistake says nothing of the others."""
-SIMULATED = tuple(stage for stage in STAGES if stage.name in {"seeds", "exhaustive"})
+NOT_RUN = "not run"
+"""what no stage that was asked executes"""
 HEADS = ("mutation", "the mistake", "caught by", "as", "T1, T2")
 
 
@@ -87,6 +90,13 @@ def apply(mutation: Mutation, tree: Path) -> str:
         raise ValueError(f"{mutation.name}: its text stands {found} times in {mutation.path}")
     path.write_text(text.replace(mutation.old, mutation.new))
     return text
+
+
+def simulated(seeds: int) -> tuple[Stage, ...]:
+    """T1, the first so many seeds of it, and T2: what is played in virtual time and in one process."""
+    kept = {stage.name: stage for stage in STAGES}
+    first = ("-m", "simulations.cluster", "--seed", "1", "--count", str(seeds), "--first-failure")
+    return (Stage("seeds", first, kept["seeds"].seconds), kept["exhaustive"])
 
 
 def copy_of_tree(where: Path) -> Path:
@@ -117,8 +127,9 @@ class Unbroken:
     """The tree as it is: what fails there already would seem to catch everything."""
 
     def __init__(self, tree: Path) -> None:
-        self._tree, self._lock = tree, Lock()
+        self.tree, self._lock = tree, Lock()
         self._passed: set[Stage] = set()
+        self._called: dict[Stage, Called] = {}
 
     def check(self, stage: Stage) -> None:
         """Raises:
@@ -127,13 +138,35 @@ class Unbroken:
         with self._lock:
             if stage in self._passed:
                 return
-            evidence = _run(stage, self._tree)
-            if evidence is not None:
-                raise SystemExit(f"the unbroken tree fails in {stage.name}: {evidence}")
-            self._passed.add(stage)
+            self._pass(stage, stage)
+
+    def called(self, stage: Stage) -> Called:
+        """The functions that `stage`, a module in one process, calls.
+
+        Raises:
+            SystemExit: it fails in `stage`.
+        """
+        with self._lock:
+            if stage not in self._called:
+                file = self.tree.parent / f"called-{stage.name}"
+                words = ("-m", "simulations.reached", str(file), *stage.words[1:])
+                self._pass(stage, Stage(stage.name, words, 4 * stage.seconds))
+                self._called[stage] = read(file)
+            return self._called[stage]
+
+    def _pass(self, stage: Stage, played: Stage) -> None:
+        evidence = _run(played, self.tree)
+        if evidence is not None:
+            raise SystemExit(f"the unbroken tree fails in {stage.name}: {evidence}")
+        self._passed.add(stage)
 
 
-def judge(mutation: Mutation, tree: Path, stages: Sequence[Stage], unbroken: Unbroken) -> Caught:
+def judge(mutation: Mutation, tree: Path, stages: Sequence[Stage], unbroken: Unbroken, *, reached: bool) -> Caught:
+    """`reached`: play only stages that call what it changes."""
+    if reached:
+        stages = [stage for stage in stages if stands_in(mutation, unbroken.tree, unbroken.called(stage))]
+        if not stages:
+            return Caught(mutation, "", NOT_RUN, 0.0)
     begun = time.monotonic()
     path = tree / mutation.path
     times = path.stat()
@@ -182,8 +215,10 @@ def _evidence(output: str) -> str:
     return lines[-1][:160] if lines else "no output"
 
 
-def campaign(mutations: Sequence[Mutation], stages: Sequence[Stage], jobs: int) -> list[Caught]:
-    """Judge all, `jobs` at a time, each in a tree of its own.
+def campaign(
+    mutations: Sequence[Mutation], stages: Sequence[Stage], jobs: int, *, reached: bool = False
+) -> list[Caught]:
+    """Judge all, `jobs` at a time, each in a tree of its own. `reached`: each by the stages that call what it changes.
 
     Raises:
         SystemExit: what caught one fails on the unbroken tree as well.
@@ -197,10 +232,11 @@ def campaign(mutations: Sequence[Mutation], stages: Sequence[Stage], jobs: int) 
         def one(mutation: Mutation) -> Caught:
             tree = trees.get()
             try:
-                caught = judge(mutation, tree, stages, unbroken)
+                caught = judge(mutation, tree, stages, unbroken, reached=reached)
             finally:
                 trees.put(tree)
-            print(f"{caught.seconds:6.1f} s  {mutation.name:28} {caught.stage or 'SURVIVED':12} {caught.evidence}")
+            stage = caught.stage or ("" if caught.evidence == NOT_RUN else "SURVIVED")
+            print(f"{caught.seconds:6.1f} s  {mutation.name:28} {stage:12} {caught.evidence}")
             sys.stdout.flush()
             return caught
 
@@ -227,7 +263,7 @@ def table(text: str, results: Sequence[Caught], simulated: bool) -> str:
         if caught := found.get(mutation.name):
             evidence = caught.evidence.replace("|", "\\|")
             if simulated:
-                seen[2] = f"`{evidence[:60].rstrip()}`" if caught.stage else "-"
+                seen[2] = f"`{evidence[:60].rstrip()}`" if caught.stage else NOT_RUN if evidence == NOT_RUN else "-"
             else:
                 seen[:2] = [caught.stage, f"`{evidence}`"]
         rows.append(f"| {' | '.join([mutation.name, mutation.mistake, *seen])} |")
@@ -238,6 +274,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="break the code on purpose, one line at a time, and see who notices")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutations")
     parser.add_argument("--simulated", action="store_true", help="are they seen in virtual time alone?")
+    parser.add_argument("--seeds", type=int, default=40, help="of T1, with --simulated: the first so many at most")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="say what would be tried")
     parser.add_argument("--write", action="store_true", help="put the list into simulations/README.md")
@@ -247,7 +284,8 @@ def main() -> int:
         for mutation in chosen:
             print(f"{mutation.name:28} {mutation.mistake}")
         return 0
-    results = campaign(chosen, SIMULATED if options.simulated else STAGES, options.jobs)
+    stages = simulated(options.seeds) if options.simulated else STAGES
+    results = campaign(chosen, stages, options.jobs, reached=options.simulated)
     survivors = [caught for caught in results if not caught.stage]
     print(f"{len(results) - len(survivors)} of {len(results)} caught")
     if options.write:

@@ -186,6 +186,27 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "ahead-for-ever",
+        "who has had its share accepts more, without end",
+        PARTNERS,
+        "or self.ahead < self.a_round",
+        "or True",
+    ),
+    Mutation(
+        "ahead-forgotten",
+        "what was accepted ahead of a round is wanted once more in it",
+        PARTNERS,
+        "max(0, exchanges - self.ahead)",
+        "exchanges",
+    ),
+    Mutation(
+        "still-and-done",
+        "a peer whose training stands still says that it has had its share",
+        PARTNERS,
+        "        return not steps or (counts",
+        "        return (counts",
+    ),
+    Mutation(
         "crossing-both-yield",
         "of two crossing offers neither gives way",
         PARTNERS,

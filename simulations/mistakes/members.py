@@ -42,8 +42,8 @@ MUTATIONS = (
         "suspicion-for-ever",
         "a suspicion never expires",
         VIEW,
-        "self._verdict_at = min(map(self._deadline, self.suspected), default=math.inf)",
-        "self._verdict_at = math.inf",
+        "        return self._verdict_at\n",
+        "        return math.inf\n",
         "tests/protocol/test_membership.py::test_crashed_peer_is_failed_everywhere_within_the_presets_bound",
     ),
     Mutation(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from simulations.mutation_table import MUTATIONS, TESTS, Mutation
 from simulations.mutations import (
+    NOT_RUN,
     ROOT,
     STAGES,
     TABLE_BEGINS,
@@ -20,8 +23,10 @@ from simulations.mutations import (
     campaign,
     order,
     rows_of,
+    simulated,
     table,
 )
+from simulations.reached import read, stands_in
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
@@ -55,6 +60,8 @@ def test_results_are_put_into_the_list_as_it_was() -> None:
     both = [Caught(first, "", "survived", 1.0), Caught(second, "seeds", "seed 3 FAILED: I2", 1.0)]
     newer = rows_of(table(table(old, [], simulated=False), both, simulated=True))
     assert [newer[each.name][4] for each in (first, second)] == ["-", "`seed 3 FAILED: I2`"]
+    unplayed = table(old, [Caught(first, "", NOT_RUN, 0.0)], simulated=True)
+    assert rows_of(unplayed)[first.name][4] == NOT_RUN
 
 
 def test_names_are_unique_and_say_what_was_mistaken() -> None:
@@ -105,3 +112,47 @@ def test_evidence_is_what_the_tests_sum_up_and_not_a_word_of_their_own() -> None
     stage = Stage("units", ("-c", f"{looks}Path({MUTATIONS[0].path!r}).read_text())"), 60.0)
     [caught] = campaign(MUTATIONS[:1], [stage], jobs=1)
     assert caught.evidence == "FAILED tests/a.py::test_b - no"
+
+
+LISTING = Stage("listing", ("-m", "simulations.mutations", "--list"), 60.0)
+
+
+def test_run_says_which_functions_it_has_called(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "simulations.reached", str(tmp_path / "called"), *LISTING.words[1:]]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert MUTATIONS[0].mistake in done.stdout
+    called = read(tmp_path / "called")
+    lines = (ROOT / "simulations" / "mutations.py").read_text().splitlines()
+    assert ("simulations/mutations.py", lines.index("def main() -> int:") + 1) in called
+    assert ("simulations/mutations.py", lines.index("def copy_of_tree(where: Path) -> Path:") + 1) not in called
+
+
+def test_mistake_may_matter_if_its_function_is_called_or_if_nobody_could_tell(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "X = 1\n\n\ndef one():\n    def inner():\n        return 2\n\n    return inner\n\n\n"
+        "@njit\ndef fast():\n    return 3\n\n\n@cache\ndef slow(by=4):\n    return 5\n"
+    )
+    one, inner, slow = ("a.py", 4), ("a.py", 5), ("a.py", 16)
+    cases = {
+        "X = 1": [(set(), True)],  # by import
+        "return inner": [(set(), False), ({one}, True), ({inner}, False)],
+        "return 2": [({one}, False), ({inner}, True)],
+        "return 2\n\n    return inner": [({one}, True), ({inner}, True), ({slow}, False)],
+        "return 3": [(set(), True)],  # compiled
+        "return 5": [({slow}, True), ({one}, False)],
+        "by=4": [(set(), True)],  # by import, too
+    }
+    for old, told in cases.items():
+        for called, expected in told:
+            assert stands_in(Mutation("any", "any", "a.py", old, ""), tmp_path, called) == expected, (old, called)
+
+
+def test_mistake_that_no_stage_runs_is_not_played() -> None:
+    [caught] = campaign(MUTATIONS[:1], [LISTING], jobs=1, reached=True)
+    assert (caught.stage, caught.evidence) == ("", NOT_RUN)
+
+
+def test_virtual_time_alone_is_so_many_seeds_of_t1_and_t2_each_to_the_first_failure() -> None:
+    seeds, exhaustive = simulated(7)
+    assert seeds.name == "seeds" and seeds.words[-3:] == ("--count", "7", "--first-failure")
+    assert exhaustive in STAGES and exhaustive.words[-1] == "--first-failure"

@@ -6,37 +6,14 @@ from collections import Counter
 
 import pytest
 
-from gossipdp.protocol.events import ExchangeEnded, MemberChanged, OfferRefused
 from gossipdp.protocol.messages import State
 from gossipdp.protocol.outbound import MOORINGS
-from simulations.cluster import Cluster, Plan
+from simulations import outbound
+from simulations.cluster import Plan
 from simulations.network import Conditions
+from simulations.outbound import Behind, play
 
 CALM = Plan(peers=6, size=300, conditions=Conditions(), every=4, window=4, chaos=30.0, calm=0.0)
-
-
-class Behind(Cluster):
-    """A cluster whose last `outbound` peers cannot be dialled; what each peer's events said is kept."""
-
-    def __init__(self, seed, plan, outbound):
-        super().__init__(seed, plan)
-        self.outbound = self.network.hosts[-outbound:]
-        for host in self.outbound:
-            host.outbound = True
-        self.failed, self.silent, self.matched = [], [], Counter()
-
-    def _heard(self, host, event):
-        super()._heard(host, event)
-        match event:
-            case MemberChanged(member) if member.state in (State.SUSPECT, State.FAILED):
-                self.failed.append((self.network.now, host.name, member.name, member.state.name))
-            case OfferRefused(partner, "silent"):
-                self.silent.append((host.name, partner[:4].hex()))
-            case ExchangeEnded(partner, chunks=chunks) if chunks:
-                self.matched[frozenset((host.id, partner))] += 1
-
-    def pairs(self, left, right):
-        return [self.matched[frozenset((a.id, b.id))] for a in left for b in right if a is not b]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -133,14 +110,34 @@ def test_peer_that_turns_out_not_to_be_dialled__is_outbound_only_for_all_and_dir
     assert {other.peer.membership.members[host.id].address for other in others} == {host.address}
 
 
-SHORT = (1, 2, 3, 7, 143)
+SHORT = (1, 2, 3, 7, 143, 1191)
 """with 143 everybody who can be dialled leaves at the same time, and comes back"""
 LONGER = [seed for seed in range(150) if seed not in SHORT and 2 < Plan.draw(seed).peers <= 16]
 
 
 @pytest.mark.parametrize("seed", [*SHORT, *(pytest.param(seed, marks=pytest.mark.long) for seed in LONGER)])
 def test_faults__every_invariant_holds_with_all_but_the_seeds_behind_a_nat(seed):
-    plan = Plan.draw(seed)
-    cluster = Behind(seed, plan, plan.peers - 2)
-    cluster.run()
-    assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0 < sum(cluster.matched.values())
+    assert play(seed, "two") > 0
+
+
+def test_faults__every_invariant_holds_with_all_but_one_behind_a_nat():
+    assert play(1191, "one") > 0
+
+
+def test_sweep_tells_what_failed_and_how_to_play_it_again(monkeypatch, capsys):
+    def played(seed, dialled):
+        assert seed != 4, "I8 somebody is missing"
+        return 0 if seed == 5 else 7
+
+    monkeypatch.setattr(outbound, "play", played)
+    assert outbound.main(["--first", "3", "--seeds", "3", "--dialled", "two", "half"]) == 1
+    told = capsys.readouterr().out
+    assert "seed 4 FAILED: I8 somebody is missing" in told and "--first 4 --seeds 1 --dialled half" in told
+    assert "two        2 networks         7 exchanges    1 failed" in told
+    assert outbound.main(["--first", "6", "--seeds", "2"]) == 0
+
+
+@pytest.mark.parametrize("peers", [2, 3, 13])
+def test_of_each_network_somebody_can_be_dialled(peers):
+    dialled = {name: count(peers) for name, count in outbound.DIALLED.items()}
+    assert dialled == {"half": peers - peers // 2, "two": 2, "one": 1}
