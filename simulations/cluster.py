@@ -16,11 +16,10 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 
@@ -31,15 +30,17 @@ from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.freezing import TransferConfig
 from gossipdp.protocol.jobs import Job, Result
 from gossipdp.protocol.membership import PRESETS
-from gossipdp.protocol.messages import Message
+from gossipdp.protocol.messages import Message, State
 from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.suspicion import suspicion_bounds
 from simulations.bounds import check_bounds
 from simulations.host import Checkpoint, Host
 from simulations.invariants import Books
-from simulations.nemesis import Fault, Nemesis, draw, draw_joins
-from simulations.network import Conditions, Network, Record
+from simulations.nemesis import Nemesis
+from simulations.network import Network, Record
+from simulations.plans import Plan
 from simulations.trainer import Trainer, TrainerConfig
 
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
@@ -57,87 +58,6 @@ LATEST_DRAIN = 5.0
 REUNION = 50
 """periods (`join_interval`) that sides which were apart may take longer than the calm to be one"""
 SETTINGS = b"settings of a run"[:16]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a seed stands for. Times in virtual seconds."""
-
-    peers: int
-    size: int
-    conditions: Conditions
-    every: int
-    window: int
-    script: tuple[Fault, ...] = ()
-    """the second act"""
-    forming: float = 6.0
-    chaos: float = 14.0
-    calm: float = 12.0
-    agree: bool = False
-    """is there a fourth act?"""
-    step_time: float = 0.2
-    """of a training process"""
-    slowness: tuple[float, ...] = ()
-    """of each host's training: its steps take so many times as long; empty: all are alike"""
-    preset: str = "local"
-    """of membership"""
-    apart_rounds: int = 10
-    """after which halves do not average any more"""
-    before: Conditions = field(default_factory=Conditions)
-    """of the first half of the first act, and of the third"""
-
-    @classmethod
-    def draw(cls, seed: int) -> Plan:
-        random = Random(f"plan/{seed}")
-        peers = random.choice((2, 2, 3, 3, 4, 5, 6, 8)) if seed % 8 else random.randint(9, 16)
-        if seed % 50 == 14:
-            peers = 64
-        small, long = peers <= 8, seed % 25 == 7
-        preset = random.choices(("local", "lan", "wan"), (14, 1, 1))[0] if peers <= 5 and not long else "local"
-        patient = preset != "local"
-        """its suspicions take half a minute"""
-        conditions = Conditions(
-            latency=random.choice((0.001, 0.01, 0.05, 0.15)),
-            jitter=random.choice((0.0, 0.5, 2.0)),
-            bandwidth=random.choice((1.25e5, 1.25e6, 1.25e7)),
-            loss=random.choice((0.0, 0.02, 0.1, 0.3, 0.5)),
-            duplicate=random.choice((0.0, 0.05, 0.1)),
-            reorder=random.choice((0.0, 0.05, 0.2)),
-            late=30.0 if long else random.choice((0.1, 1.0)),
-            job=random.choice((0.001, 0.01, 0.04)),
-        )
-        chunks = random.randint(1, 4) if small else random.randint(1, 2) if peers <= 16 else 1
-        forming = 6.0 if peers <= 16 else 10.0
-        chaos = 60.0 if long else 32.0 if patient else 14.0 if small else 8.0
-        # Few without any fault, and some whose first strikes while hosts still look for the network.
-        count = (random.randint(0, 8) or random.randint(0, 8)) * (2 if long or patient else 1)
-        begin, end = random.choice((1.0, forming, forming, forming)), forming + chaos - 1.0
-        script = draw(random, count=count, peers=peers, begin=begin, end=end, long=long or patient)
-        if random.random() < 0.25:
-            joins = draw_joins(random, peers=peers, begin=begin, end=end)
-            script = tuple(sorted((*script, *joins), key=lambda fault: fault.at))
-        return cls(
-            peers=peers,
-            size=8192 * (chunks - 1) + 300,
-            conditions=conditions,
-            every=random.choice((4, 8)),
-            window=random.choice((1, 2, 8)),
-            script=script,
-            forming=forming,
-            chaos=chaos,
-            calm=45.0 if long else 40.0 if patient else 12.0 if small else 10.0 if peers <= 16 else 15.0,
-            agree=seed % 10 == 0 and peers <= 16,
-            preset=preset,
-            # With few, the cuts of the second act are long ones.
-            apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
-            slowness=_slowness(seed, peers),
-        )
-
-
-def _slowness(seed: int, peers: int) -> tuple[float, ...]:
-    """In one of three networks a host trains as fast as the slowest, or twice or four times as fast."""
-    random = Random(f"speeds/{seed}")
-    return tuple(random.choice((0.5, 1.0, 2.0)) for _ in range(peers)) if random.randrange(3) == 0 else ()
 
 
 @dataclass(frozen=True)
@@ -187,6 +107,8 @@ class Cluster:
         self.kept: dict[int, list[Checkpoint]] = {}
         """checkpoints that were later than what their host fetched, and would be pinned on its disk"""
         self._nemesis: Nemesis | None = None
+        self._buried: Host | None = None
+        """it stays down"""
         for _ in range(plan.peers):
             self.network.add(self._config())
         for host, slowness in zip(self.network.hosts, plan.slowness, strict=False):
@@ -304,7 +226,7 @@ class Cluster:
         self.stop(host, keep_disk=disk or not kept)
 
     def restart(self, host: Host) -> None:
-        if host.peer is None:
+        if host.peer is None and host is not self._buried:
             self.start(host)
 
     def kill_trainer(self, host: Host) -> None:
@@ -325,13 +247,16 @@ class Cluster:
             for beat in range(1, int((plan.forming + plan.chaos) / 7) + 1):
                 network.at(7.0 * beat + 0.3 * host.index, "checkpoint", None, partial(self._save, host))
         self._nemesis = Nemesis(self, plan.script)
+        if any(fault.kind == "replay" for fault in plan.script):
+            network.overheard = self._nemesis.overheard
         network.run(plan.forming / 2)
         self._nemesis.weather(plan.conditions)
         network.run(plan.forming + plan.chaos)
         cold = self._end_of_faults()
         # What stopped for longer than the second act comes round in the calm.
         calm = max(plan.forming + plan.chaos, min(self._nemesis.ends, plan.forming + plan.chaos + 60.0))
-        network.run(calm + (COLD_START if cold else 0.0) + plan.calm)
+        length = plan.calm if self._buried is None else max(plan.calm, self._mourning() + 1.0)
+        network.run(calm + (COLD_START if cold else 0.0) + length)
         self._reunite(network.now + REUNION * PRESETS[plan.preset].join_interval)
         self.check_rest()
         if plan.agree:
@@ -353,11 +278,42 @@ class Cluster:
         # If nobody up has the model, whoever has it on a disk must come back; and one of those whom all know.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
         known = self._random.randrange(2)
+        if self.plan.dead:
+            self._bury(network.hosts[known])
         for host in network.hosts:
             if host.peer is None and (host.index == known or self._random.random() < 0.7 or needed):
                 network.at(network.now + self._random.random(), "restart", None, partial(self.restart, host))
             network.at(network.now + 2.5, "train", None, partial(self.train, host))
         return needed
+
+    def _bury(self, needed: Host) -> None:
+        """Somebody dies for good, so that the living find it out while nothing else goes wrong (I8): not who is needed
+        by those who look for the network, nor the last that has the model."""
+        network, now = self.network, self.network.now
+        up = [host for host in network.hosts if host.peer is not None and now >= host.paused_until]
+        ready = {host for host in up if host.running.ready}
+        if not (mortal := [host for host in up if host is not needed and ready - {host}]):
+            return
+        self._buried = dead = network.random("dead").choice(mortal)
+        self.crash(dead, trainer=True, disk=True, torn=False)
+        lives = {host: host.life for host in up if host is not dead}
+        network.at(now + self._mourning(), "buried", None, lambda: self._check_buried(dead, lives))
+
+    def _mourning(self) -> float:
+        """Seconds after which the dead are failed by all who knew them: until a probe is missed by whoever probes least
+        often, the longest suspicion, and what of their words came late."""
+        preset, plan = PRESETS[self.plan.preset], self.plan
+        longest = suspicion_bounds(
+            preset.suspicion_multiplier, preset.suspicion_longest, plan.peers, preset.probe_interval
+        )[1]
+        return longest + preset.probe_interval * preset.awareness_max + plan.conditions.late
+
+    def _check_buried(self, dead: Host, lives: Mapping[Host, int]) -> None:
+        for host, life in lives.items():
+            if host.peer is not None and host.life == life:
+                record = host.peer.membership.members.get(dead.id)
+                known = record is not None and record.state in (State.FAILED, State.LEFT)
+                assert known, f"I8 {host.name} has not noticed that {dead.name} is dead: {record}"
 
     def _agree(self) -> None:
         """I4: replicas that train no more agree, geometrically: to 1e-2 of their squared distance in a few rounds."""

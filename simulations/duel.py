@@ -147,6 +147,8 @@ class Duel:
         self.steps: list[Step] = []
         self.last_step = 0
         """the step that delivers the last message of the watched exchange"""
+        self.struck: tuple[int, int] | None = None
+        """how many messages and steps there had been when the first fault struck, that message among them"""
         self.network = Wire(
             setting.seed,
             Conditions(latency=0.005, jitter=0.2, job=setting.job),
@@ -323,6 +325,8 @@ class Duel:
         for fault in self.faults:
             if fault.label is None:
                 continue
+            if fault.label == label and self.struck is None:
+                self.struck = len(self.labels), len(self.steps)
             if fault.label == label and fault.kind == "again":
                 self._again[sender.index] = fault.lasts
             elif fault.label == label:
@@ -348,23 +352,23 @@ class Duel:
         other = network.hosts[1 - fault.host]
         back = network.now + fault.lasts
         self._ends = max(self._ends, back)
+        self.struck = self.struck or (len(self.labels), len(self.steps))
         network.tell("fault", host, None, str(fault))
         match fault.kind:
             case "crash":
                 self._crash(host, back, fault.disk)
             case "both crash":
                 for each in network.hosts:
-                    network.save(each)
                     self._crash(each, back + 0.01 * each.index, True)
             case "cut" | "cut and crash":
-                network.cut([host], [other])
-                network.at(back, "heal", None, network.heal)
+                cut = network.cut([host], [other])
+                network.at(back, "heal", None, lambda: network.heal(cut))
                 if fault.kind == "cut and crash":
                     half = fault.lasts / 2
                     network.at(network.now + half, "crash", None, lambda: self._crash(host, back - half / 2, True))
             case "one-way":
-                network.cut([host], [other], both=False)
-                network.at(back, "heal", None, network.heal)
+                one_way = network.cut([host], [other], both=False)
+                network.at(back, "heal", None, lambda: network.heal(one_way))
             case "leave":
                 network.command(host, "leave", lambda peer: peer.leave(network.now))
             case "pause":

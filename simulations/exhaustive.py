@@ -2,15 +2,17 @@
 
     python -m simulations.exhaustive                      every single fault, in every setting
     python -m simulations.exhaustive --cases brief        what `make test` plays of them
-    python -m simulations.exhaustive --cases pairs        every two faults of messages; crashes: and of one with a crash
+    python -m simulations.exhaustive --cases pairs        every two faults of messages; crashes: of one with a crash;
+                                                          others: some of what else may come together
     python -m simulations.exhaustive --cases pairs --sample 200 --seed 7
     python -m simulations.exhaustive --setting narrow --case 17 --trace
 
 The exchange is played once untouched, to list its messages and its events; then once for every fault at each of them:
 each message lost once and twice, doubled at once and late, late itself, overtaken, and all from it on said again; after
 each event a crash of either side or both, with the disk and without, back at once or later, a cut in one direction or
-both, short or longer than the silence that ends an exchange, a leave, and a pause. What must hold afterwards stands in
-`duel`.
+both, short or longer than the silence that ends an exchange, a leave, and a pause. Of two faults the second is one of
+the exchange that has the first in it: what is only said to recover is struck as well. What must hold afterwards stands
+in `duel`.
 """
 
 from __future__ import annotations
@@ -20,14 +22,13 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import combinations, product
+from functools import cache, partial
 from multiprocessing import get_context
 from random import Random
 
-from simulations.duel import DEADLINES, Duel, Fault, Setting
+from simulations.duel import DEADLINES, Duel, Fault, Label, Setting
 
-__all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "pairs", "play", "sample", "singles"]
+__all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "others", "pairs", "play", "sample", "second", "singles"]
 
 Case = tuple[Fault, ...]
 
@@ -43,11 +44,14 @@ SETTINGS = {
     )
 }
 OF_MESSAGES = ("lose", "lose twice", "double", "double late", "late", "behind")
+BREAKS = ("crash", "both crash", "cut", "one-way")
+OTHERS = 3
+"""second faults that `others` draws for each first"""
 AT_ONCE = 0.004
 """seconds in which a daemon that crashed is back, sooner than the jobs of the other side are done"""
 AGAIN = (0.25, 0.45)
 """how late all is said a second time, as parts of the exchange's own length: while what it repeats is already mixed"""
-RARE, RARER = 5, 31
+RARE, RARER = 7, 41
 """prime to the number of faults at one place, so that each kind has its turn"""
 LONGER = DEADLINES.silence + 1.0
 
@@ -109,17 +113,52 @@ def brief(setting: Setting) -> list[Case]:
 
 
 def pairs(setting: Setting) -> list[Case]:
-    """Every two faults of messages: two messages struck, each in every way."""
-    faults = [case[0] for case in singles(setting) if case and case[0].kind in OF_MESSAGES]
-    return [(one, two) for one, two in combinations(faults, 2) if one.label != two.label]
+    """Every two faults of messages: one struck in every way, then any that is said after it in every way."""
+    return [case for first in _of_messages(setting) for case in second(setting, first, OF_MESSAGES)]
 
 
 def crashes(setting: Setting) -> list[Case]:
-    """Every fault of a message together with a crash of either side at every event."""
-    cases = [case[0] for case in singles(setting) if case]
-    messages = [fault for fault in cases if fault.kind in OF_MESSAGES]
-    stops = [fault for fault in cases if fault.kind == "crash" and fault.disk]
-    return list(product(messages, stops))
+    """Every fault of a message and then a crash of either side at every later event, and the other way round."""
+    stops = [case[0] for case in singles(setting) if case and case[0].kind == "crash" and case[0].disk]
+    return [case for first in _of_messages(setting) for case in second(setting, first, ("crash",))] + [
+        case for first in stops for case in second(setting, first, OF_MESSAGES)
+    ]
+
+
+def others(setting: Setting) -> list[Case]:
+    """A few of each of the rest: a crash or a cut, and then a crash, a cut or a fault of a message."""
+    firsts = [case[0] for case in singles(setting) if case and case[0].kind in BREAKS]
+    chosen: list[Case] = []
+    for first in firsts:
+        seconds = second(setting, first, (*OF_MESSAGES, *BREAKS))
+        chosen += [seconds[number] for number in sample(seconds, OTHERS, first.after)]
+    return chosen
+
+
+def _of_messages(setting: Setting) -> list[Fault]:
+    return [case[0] for case in singles(setting) if case and case[0].kind in OF_MESSAGES]
+
+
+def second(setting: Setting, first: Fault, kinds: Sequence[str]) -> list[Case]:
+    """Every case of `first` and of what may strike after it: the messages and the events are those of an exchange that
+    has `first` in it, so that what is only said to recover from it is struck, too."""
+    labels, steps = _with(setting, first)
+    messages = [Fault(kind=kind, label=label) for label in labels for kind in OF_MESSAGES]
+    events = [fault for step in steps for fault in _after(step)]
+    # A disk that is lost is the same wherever it is.
+    return [(first, fault) for fault in (*messages, *events) if fault.kind in kinds and fault.disk]
+
+
+@cache
+def _with(setting: Setting, first: Fault) -> tuple[list[Label], range]:
+    """The messages that are said, and the events that happen, once `first` has struck."""
+    duel = Duel(setting, (first,))
+    duel.play()
+    if duel.struck is None:
+        return [], range(0)
+    said, done = duel.struck
+    taken = first.label and first.label._replace(occurrence=first.label.occurrence + (first.kind == "lose twice"))
+    return [label for label in duel.labels[said:] if label != taken], range(done, duel.last_step + 1)
 
 
 def play(setting: Setting, faults: Case) -> str:
@@ -133,7 +172,7 @@ def play(setting: Setting, faults: Case) -> str:
     return ""
 
 
-CASES = {"singles": singles, "brief": brief, "pairs": pairs, "crashes": crashes}
+CASES = {"singles": singles, "brief": brief, "pairs": pairs, "crashes": crashes, "others": others}
 
 
 def sample(cases: Sequence[Case], count: int, seed: int) -> list[int]:

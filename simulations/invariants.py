@@ -22,6 +22,7 @@ from gossipdp.protocol.events import (
     ChunksInDoubt,
     Event,
     ExchangeEnded,
+    MemberChanged,
     MessageDropped,
     Notice,
     ResyncEnded,
@@ -29,7 +30,7 @@ from gossipdp.protocol.events import (
     Struck,
     UpdateRefused,
 )
-from gossipdp.protocol.messages import State
+from gossipdp.protocol.messages import Member, State
 from simulations.host import Host, perform
 from simulations.tracing import number
 from simulations.trainer import Trainer
@@ -64,7 +65,9 @@ class Books:
         self.half: dict[jobs.ChunkKey, Half] = {}
         self.doubts: Counter[Life] = Counter()
         """chunks a life has reported as in doubt"""
-        self.mixed = self.exchanges = self.rounds = 0
+        self.checked = self.mixed = self.exchanges = self.rounds = 0
+        self.rested = False
+        """has all been looked at, at rest?"""
         self.resyncs: Counter[str] = Counter()
         """by reason"""
         self.escalated = self.false_accepts = 0
@@ -78,6 +81,10 @@ class Books:
         self._rounds: dict[Life, int] = {}
         self._clocks: dict[Life, int] = {}
         self._incarnations: dict[int, int] = {}
+        self._told: dict[tuple[Life, bytes], Member] = {}
+        """what a life believes of a member, as it last said"""
+        self._said: dict[int, tuple[int, int]] = {}
+        """of hosts that are down: the latest incarnation and refutation of theirs that anybody can know"""
         self._trainers: dict[int, Trainer] = {}
         self._steps: dict[Trainer, int] = {}
 
@@ -89,6 +96,8 @@ class Books:
 
     def stopped(self, host: Host) -> None:
         """The host's daemon is gone, and its anchor with it."""
+        if host.peer is not None:
+            self._said[host.index] = _pair(host)
         self._anchors.pop(_life(host), None)
 
     def trains(self, trainer: Trainer) -> None:
@@ -107,6 +116,10 @@ class Books:
             case ExchangeEnded():
                 self.exchanges += event.chunks > 0
                 self.escalated += event.escalated
+            case MemberChanged(member, known) if not self.hostile:
+                if known is None:  # for the first time, or forgotten since
+                    self._told.pop((life, member.id), None)
+                self._news(host, member)
             case ResyncEnded():
                 # Rounds are counted on from those of whoever it follows.
                 self._rounds.pop(life, None)
@@ -117,6 +130,19 @@ class Books:
                 assert clock > clock_before, f"I7 {host.name}: clock {clock} after {clock_before}"
                 self._rounds[life], self._clocks[life] = number, clock
                 self.rounds += 1
+
+    def _news(self, host: Host, member: Member) -> None:
+        """I8: what is believed of a member never goes back, and only its own later word raises it from the dead."""
+        other = next(other for other in self._hosts if other.id == member.id)
+        pair = (member.incarnation, member.refutation)
+        said = self._said[other.index] if other.peer is None else _pair(other)
+        assert pair <= said, f"I8 {host.name} believes what {other.name} has never said: {member}"
+        before = self._told.get((_life(host), member.id), member)
+        held = (before.incarnation, before.refutation)
+        assert pair >= held, f"I8 {host.name} goes back to an earlier word of {other.name}: {member} after {before}"
+        risen = before.state in (State.FAILED, State.LEFT) and member.state in (State.ALIVE, State.SUSPECT)
+        assert not risen or pair > held, f"I8 {host.name}: old gossip has raised {other.name} from the dead: {member}"
+        self._told[_life(host), member.id] = member
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
@@ -140,7 +166,7 @@ class Books:
                 v_before = ledger.v[span].copy()
                 grid, bound = _grid(host, key), host.algorithm._bound(chunk)
         result = perform(host, job)
-        after = ledger.a[span]
+        after, still = ledger.a[span], False
         match job:
             case jobs.OuterStep():
                 _close(after, wanted, f"I1 {host.name}: outer step on chunk {chunk}")
@@ -165,12 +191,16 @@ class Books:
             case jobs.Freeze() if isinstance(ledger, FixedLedger):
                 pass  # what is shared is settled first
             case _:
+                still = True
                 assert _same(after, before), f"I1 {host.name}: {type(job).__name__} moved the anchor"
         if isinstance(job, (jobs.Begin, jobs.Answer)):
             self._captured.setdefault(job.key, {})[life] = before.copy()
-        assert np.isfinite(after).all() and np.isfinite(ledger.v[span]).all(), f"I11 {host.name}: chunk {chunk}"
-        before[:] = after
+        assert np.isfinite(ledger.v[span]).all(), f"I11 {host.name}: chunk {chunk}"
+        if not still:  # else it is what it was, to the bit
+            assert np.isfinite(after).all(), f"I11 {host.name}: chunk {chunk}"
+            before[:] = after
         self.check(host, (chunk,))
+        self.checked += 1
         return result
 
     def _mixed(self, host: Host, key: jobs.ChunkKey, moved: NDArray[np.float64], before: NDArray[np.float32]) -> None:
@@ -259,9 +289,8 @@ class Books:
         ledger = host.algorithm.ledger
         for chunk in chunks:
             span = ledger.span(chunk)
-            found = trainer.x[span].astype(np.float64)
+            found = np.subtract(trainer.x[span], ledger.a[span], dtype=np.float64)
             found += ledger.outstanding(chunk, trainer.applied)
-            found -= ledger.a[span]
             found -= trainer.since[span]
             worst = float(np.abs(found, out=found).max())
             if not worst <= RELATIVE:  # else it is whatever x is
@@ -298,6 +327,11 @@ class Books:
                     _seen(host, other)
             if host.peer.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
+        self.rested = True
+
+
+def _pair(host: Host) -> tuple[int, int]:
+    return host.incarnation, host.running.membership.me.refutation
 
 
 def _seen(host: Host, other: Host) -> None:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
 
 from simulations.suites.base import Check, Findings, Suite, Table
 
-__all__ = ["About", "commit", "machine", "page"]
+__all__ = ["OVERVIEW", "About", "commit", "machine", "overview", "page"]
+
+OVERVIEW: Final = "# What the laboratory found"
+"""first line of the table of all pages"""
+CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +108,37 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
     for table in findings.tables:
         lines += [*_table(table), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def overview(pages: Mapping[str, str]) -> str:
+    """Markdown of all pages, by suite: which were played, and every mark as its page has it."""
+    played, marks = [], []
+    for name, text in pages.items():
+        found = _marks_of(text)
+        met = sum(cells[-1] == "yes" for cells in found)
+        title = text.partition("\n")[0].partition(": ")[2]
+        how = re.search(r"^Scale (.*?, where .*?; \d+ runs).*? Commit (.*?)\. ", text, re.MULTILINE)
+        scale, commit_ = how.groups() if how else ("-", "-")
+        scale = scale.replace(", where not told otherwise", "")
+        played.append((f"[{name}]({name}.md)", title, f"{met} of {len(found)}" if found else "none", scale, commit_))
+        marks += [(name, *cells[:-1], cells[-1].partition(";")[0]) for cells in found]
+    said = "Written with every page, from the pages; what was tried where a mark is missed stands there."
+    tables = [
+        Table("Pages", ("page", "question", "marks met", "played", "commit"), played),
+        Table("Marks", ("page", "what", "must be", "measured", "met"), marks),
+    ]
+    lines = [OVERVIEW, "", said, ""]
+    for table in tables:
+        lines += [*_table(table), ""] if table.rows else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _marks_of(text: str) -> list[list[str]]:
+    """Cells of the table of marks of a page: what, must be, measured, met."""
+    _, _, below = text.partition("\n## Marks: ")
+    lines = below.partition("\n## ")[0].splitlines()
+    rows = [CELLS.split(line)[1:-1] for line in lines if line.startswith("| ")]
+    return [[cell.strip().replace("\\|", "|") for cell in row] for row in rows[1:]]
 
 
 def _marks(suite: Suite, checks: Sequence[Check]) -> list[str]:

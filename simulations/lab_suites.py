@@ -9,6 +9,7 @@ Answers are kept in `runs/lab`, whatever ends this. No suite may stand here (`su
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from simulations.lab_pictures import draw
-from simulations.lab_report import About, commit, machine, page
+from simulations.lab_report import OVERVIEW, About, commit, machine, overview, page
 from simulations.lab_runs import AT_START, Answer, Task, code_of, key, play_all
 from simulations.sources import ROOT, Reading
 from simulations.suites import (
@@ -114,6 +115,7 @@ def lab(
     path = folder / f"{name}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    _overview(folder)
     for check in findings.checks:
         print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
     met = sum(check.passed for check in findings.checks)
@@ -162,6 +164,19 @@ def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:
             raise
         print("no pictures: `pip install 'gossipdp[demo]'` brings matplotlib", file=sys.stderr)
     return drawn
+
+
+def _overview(folder: Path) -> None:
+    """Of all pages in the folder, as its README: but for one that is somebody else's."""
+    path = folder / "README.md"
+    if path.exists() and not path.read_text().startswith(OVERVIEW):
+        return
+    pages = {name: folder / f"{name}.md" for name in SUITES}
+    text = overview({name: page.read_text() for name, page in pages.items() if page.exists()})
+    # Of two suites that end at once each leaves a whole table.
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

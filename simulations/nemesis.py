@@ -18,7 +18,7 @@ from gossipdp.protocol.messages import Message
 from simulations.host import Host
 from simulations.network import Conditions, Cut, Network
 
-__all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw", "draw_joins"]
+__all__ = ["KINDS", "Fault", "Nemesis", "Victims", "draw", "draw_joins", "draw_replays"]
 
 KINDS = {
     "crash": 6,
@@ -40,7 +40,7 @@ the one before must do; die: the training process alone; storm: half of all mess
 host's jobs take ten times as long. Drawn beside them: join, a host that starts only then. Never drawn, but written by
 scenarios: straggler, whose jobs and training steps take `factor` times as long; lose, of its next message `on`"""
 FOREVER = float("inf")
-OF_ONE = {"crash", "torn", "die", "leave", "pause", "isolated", "one-way", "flapping", "slow", "join"}
+OF_ONE = {"crash", "torn", "die", "leave", "pause", "isolated", "one-way", "flapping", "slow", "join", "replay"}
 """those that hit one host"""
 CUTS = {"halves", "isolated", "one-way", "bridge", "ring", "flapping"}
 
@@ -69,6 +69,7 @@ class Fault:
             note for note, on in (("busy", self.busy), ("trainer", self.trainer), ("no disk", not self.disk)) if on
         ]
         notes += [f"as it sends {self.on}"] * bool(self.on) + [f"{self.factor:g} times"] * (self.kind == "straggler")
+        notes += [f"{self.factor:g} s later"] * (self.kind == "replay")
         lasts = "for ever" if self.lasts == FOREVER else f"{self.lasts:g} s"
         return f"{self.at:.2f} {self.kind} {who} {lasts}{' (' + ', '.join(notes) + ')' if notes else ''}"
 
@@ -118,6 +119,16 @@ def draw_joins(random: Random, *, peers: int, begin: float, end: float) -> tuple
     return tuple(Fault(at=at, kind="join", hosts=(host,), lasts=FOREVER) for at, host in zip(times, late, strict=True))
 
 
+def draw_replays(random: Random, *, peers: int, begin: float, end: float) -> tuple[Fault, ...]:
+    """A stranger on a few cables. All it repeats comes before the end of all faults."""
+    faults = []
+    for _ in range(random.randint(1, 3)):
+        lasts, later = random.choice((1.0, 3.0)), random.choice((0.1, 0.3, 2.0, 5.0))
+        at = round(random.uniform(begin, max(begin, end - lasts - later)), 3)
+        faults.append(Fault(at=at, kind="replay", hosts=(random.randrange(peers),), lasts=lasts, factor=later))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
 class Victims(Protocol):
     """What a nemesis does to a cluster besides its network."""
 
@@ -156,6 +167,8 @@ class Nemesis:
         self._fair = victims.network.conditions
         self._storms = 0
         self._slowed: list[_Slowed] = []
+        self._taps: list[tuple[Host, float, float]] = []
+        """whose words a stranger records, until when, and how much later it repeats them"""
         self._away: dict[int, float] = {}
         """hosts told to leave, and how long they stay away"""
         self.ends = max((fault.at + fault.lasts for fault in script if fault.lasts < FOREVER), default=0.0)
@@ -166,6 +179,7 @@ class Nemesis:
         """No more faults: what is still broken heals now."""
         self._over, self._storms = True, 0
         self._armed.clear()
+        self._taps.clear()
         self._network.heal()
         self._slowed.clear()
         for host in self._network.hosts:
@@ -193,6 +207,12 @@ class Nemesis:
             self._armed.append(fault)
         else:
             self._strike(fault)
+
+    def overheard(self, sender: Host) -> list[float]:
+        """How much later each stranger repeats what `sender` says now."""
+        now = self._network.now
+        self._taps = [tap for tap in self._taps if now < tap[1]]
+        return [later for host, _, later in self._taps if host is sender]
 
     def passes(self, sender: Host, message: Message) -> bool:
         """Does what `sender` hands over get through? It may be what faults have waited for."""
@@ -251,6 +271,8 @@ class Nemesis:
                 self._slow(hosts, fault.factor, fault.lasts, steps=True)
             case "join":
                 victims.restart(host)
+            case "replay":
+                self._taps.append((host, network.now + fault.lasts, fault.factor))
             case "storm":
                 self._storm(fault.lasts)
             case "flapping":

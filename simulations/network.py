@@ -143,6 +143,10 @@ class Network:
         self._log = hashlib.blake2b(digest_size=16)
         self.tampers: Callable[[Host, Envelope], Iterable[Envelope]] | None = None
         """what goes out in the place of what a host's peer would send: hostile hosts are not made of honest words"""
+        self.overheard: Callable[[Host], Iterable[float]] | None = None
+        """how many seconds later strangers repeat what a host says now"""
+        self.repeated: Counter[str] = Counter()
+        """messages that strangers have repeated, to the same life they were meant for or to a later one"""
         self.latency: Callable[[Host, Host], float] | None = None
         """seconds from one host to another, where that differs from link to link"""
 
@@ -406,6 +410,17 @@ class Network:
             else:
                 arrives = self._arrived[lane] = max(arrives, self._arrived.get(lane, 0.0))
             self.at(arrives, name, target, lambda: self._deliver(sender, target, frames, message))
+        for later in () if self.overheard is None else self.overheard(sender):
+            # To whatever life the target has by then.
+            repeat = partial(self._repeat, sender, target, frames, message, target.incarnation)
+            self.at(arrives + later, "replay", None, repeat)
+
+    def _repeat(self, sender: Host, target: Host, frames: list[bytes], message: Message, meant: int) -> None:
+        """A stranger has a message of `sender` come once more, to `target` as it is now."""
+        if target.peer is not None:
+            self.repeated["same life" if target.incarnation == meant else "later life"] += 1
+            name = f"message {type(message).__name__}"
+            self.at(self.now, name, target, lambda: self._deliver(sender, target, frames, message))
 
     def _deliver(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
         if (sender.index, target.index) in self._cuts or target.peer is None:

@@ -254,6 +254,7 @@ def sentence(fault: Fault, host: int | None = None) -> str:
         "bridge": f"{some} and the rest reach each other over p{fault.hosts[0]} alone{lasts}",
         "ring": f"in the ring {some} everybody reaches two neighbours alone{lasts}",
         "lose": f"the next {fault.on} of {who} is lost",
+        "replay": f"a stranger hears what {who} says{lasts}, and repeats it {_seconds(fault.factor)} later",
     }[fault.kind]
     return f"{text}, as {who} sends its next {fault.on}" if fault.on and fault.kind != "lose" and host is None else text
 

@@ -20,10 +20,11 @@ def plan(seed: int, peers: int) -> Plan:
     drawn = Plan.draw(seed)
     if peers in (0, drawn.peers):
         return drawn
-    count, ends = len(drawn.script), drawn.forming + drawn.chaos - 1.0
+    sized = drawn.of_size(seed, peers)
+    count, ends = len(drawn.script), sized.forming + sized.chaos - 1.0
     random = Random(f"chaos/{seed}/{peers}")
-    script = draw(random, count=count, peers=peers, begin=drawn.forming, end=ends, long=drawn.chaos > 30.0)
-    return replace(drawn, peers=peers, script=script)
+    script = draw(random, count=count, peers=peers, begin=sized.forming, end=ends, long=sized.chaos > 30.0)
+    return replace(sized, script=script)
 
 
 def read(run: Watched) -> Findings:
@@ -43,7 +44,14 @@ def read(run: Watched) -> Findings:
     return Findings(
         ("what", "how much"),
         rows,
-        [Check("invariants I1, I2, I4, I7, I8, I11", "none broken", "none", True)],
+        [
+            Check(
+                "I1, I2, I4, I7, I8, I9, I11 looked at; none was broken",
+                "after every job, and at rest",
+                f"{books.checked} times, {'' if books.rested else 'not '}at rest",
+                books.checked >= books.mixed > 0 and books.rested,
+            )
+        ],
         [
             Panel("members up, and known to the others", run.seen(), steps=True),
             Panel("exchanges a minute, of a peer", {"exchanges": run.pace(4.0)}),

@@ -12,8 +12,6 @@ from simulations.scenarios.base import Check, Findings, Panel, Report
 
 __all__ = ["cold_start_report", "data_report", "detection_report", "pooled_detection_report", "scale_report"]
 
-CONTROL = 5000.0
-"""bytes a second of control traffic a peer may send (T21)"""
 DATA_MINUTES = 4.0
 
 
@@ -120,15 +118,15 @@ def scale_report(seed: int, peers: int) -> Report:
         Check("all know all after the last start (T21)", f"<= {scale.STORM:.0f} s", when, in_time),
         Check(
             "control traffic of a peer until then",
-            f"<= {CONTROL / 1e3:.0f} kB/s",
+            f"<= {scale.CONTROL / 1e3:.0f} kB/s",
             f"{one.storm / 1e3:.2f} kB/s",
-            one.storm <= CONTROL,
+            one.storm <= scale.CONTROL,
         ),
         Check(
             "control traffic of a peer in a quiet minute",
-            f"<= {CONTROL / 1e3:.0f} kB/s",
+            f"<= {scale.CONTROL / 1e3:.0f} kB/s",
             f"{one.quiet / 1e3:.2f} kB/s",
-            one.quiet <= CONTROL,
+            one.quiet <= scale.CONTROL,
         ),
         Check("members doubted; nobody had died", "none", str(one.doubts), one.doubts == 0),
     ]
@@ -146,7 +144,7 @@ def scale_report(seed: int, peers: int) -> Report:
                 Panel(
                     "control traffic, kB/s",
                     {name: ((0.0, 1.0), tuple(value / 1e3 for value in values)) for name, values in bars.items()},
-                    mark=CONTROL / 1e3,
+                    mark=scale.CONTROL / 1e3,
                     bars=("join storm", "quiet minute"),
                     across="",
                 )

@@ -5,7 +5,8 @@
 Three seeds are there; all others start within five seconds and know them. Measured: how long after the last start
 everybody knows everybody alive, the control traffic from the first start until then and of a quiet minute, per peer and
 of the busiest one, in bytes as `wire` encodes them and by what was said, and the events the machines handle in a second
-of CPU time. Membership alone, but all of it: probes, gossip, progress reports, and views compared.
+of CPU time. Membership alone, but all of it: probes, gossip, progress reports, and views compared. The exit status is 1
+if a seed did not converge, or a peer's traffic was above 5 kB/s on average.
 
 N members hold N^2 records between them, and each must be told of all others: at 66 bytes a record 10,000 members cannot
 know each other after 35 seconds for less than 19 kB a second. They keep to the budget and take longer. Nothing of the
@@ -27,8 +28,10 @@ from gossipdp.protocol.messages import State
 from gossipdp.protocol.view import MAX_MEMBERS
 from simulations.scenarios.members import Host, Members
 
-__all__ = ["Scale", "run"]
+__all__ = ["CONTROL", "Scale", "run"]
 
+CONTROL = 5000.0
+"""bytes a second of control traffic a peer may send"""
 SEEDS = 3
 STORM = 30.0
 """seconds after the last start in which all should converge"""
@@ -145,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settling=2.0 * options.quiet,
             quiet=options.quiet,
         )
-        missed = missed or outcome.converged is None
+        dear = max(outcome.storm, outcome.quiet) > CONTROL
+        missed = missed or dear or outcome.converged is None
         when = "never" if outcome.converged is None else f"{outcome.converged:.1f} s"
         print(
             f"{seed:5d} {outcome.peers:6d} {when:>10} {outcome.storm / 1e3:11.2f} {outcome.storm_busiest / 1e3:8.1f} "
@@ -153,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{outcome.rate:9.0f} {outcome.cpu:7.1f}"
         )
         parts = ", ".join(f"{kind} {rate / 1e3:.2f}" for kind, rate in outcome.kinds.items())
-        print(f"      of the storm's kB/s: {parts}", flush=True)
+        print(f"      of the storm's kB/s: {parts}{f'; more than {CONTROL / 1e3:g} kB/s' * dear}", flush=True)
     return int(missed)
 
 

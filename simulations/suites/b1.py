@@ -29,7 +29,7 @@ from simulations.suites.base import (
     sized,
 )
 
-__all__ = ["EPIDEMIC", "MLP", "SUITE", "WIDER", "diloco"]
+__all__ = ["EPIDEMIC", "MLP", "SUITE", "WARMUP", "WIDER", "diloco"]
 
 MLP: Final = Setting(peers=16, every=20, rounds=60, lr=8e-3, evaluate_every=3)
 """What B1 to B6 train with; the learning rate is near the best of pairwise, DiLoCo and DDP (suite defaults)."""
@@ -132,8 +132,16 @@ FEWER: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
 }
 """as many steps in rounds so long that they cost about as many bytes as pairwise's: as it is, and (the last three) with
 one exchange a round"""
+EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
+    "local SGD, H 133": ("local-sgd", {}, 133),
+    "NoLoCo 0.7, 0.7, 0.7, H 150": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 150),
+    "SwarmSGD, H 70": ("swarm", {}, 70),
+    "epidemic k=128, H 16": ("epidemic", EPIDEMIC, 16),
+    "epidemic k=256, H 31": ("epidemic", WIDER, 31),
+}
+"""the same of other methods, to pairwise's bytes as it is"""
 AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
-    "pairwise": tuple(FEWER)[:3],
+    "pairwise": (*tuple(FEWER)[:3], *EQUALLED),
     "pairwise, one exchange a round": tuple(FEWER)[3:],
 }
 
@@ -147,6 +155,7 @@ WARM: Final[Ways] = {
 }
 
 WARMUP: Final = 200
+"""steps, the daemon's default"""
 OWN_WARM: Final[Ways] = {
     "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}),
     "pairwise, its own, of one exchange a round": ("pairwise", {"warmup_steps": WARMUP, "warmup_exchanges": 1}),
@@ -197,11 +206,10 @@ def _arms(scale: Scale) -> list[Arm]:
     own: Ways = {**OWN_WARM, **EPIDEMIC_OWN}
     more = replace(cold, rounds=cold.rounds + (WARMUP - SHORT) // cold.every)
     if scale == "quick":
-        few = ("DDP", "DiLoCo fp32", "DiLoCo fp32, as in its paper", "DiLoCo 4-bit, mu 0.8", "local only")
-        some: Ways = {**OURS, **{label: FIELD[label] for label in few}, **dict(list(NOLOCO.items())[:2])}
+        some: Ways = {**OURS, **FIELD, **dict(list(NOLOCO.items())[:2])}
         starts = {**own, **SHORT_WARM}
         short = {label: (method, {**options, "warmup_steps": 5}) for label, (method, options) in starts.items()}
-        fewer = {label: (method, options) for label, (method, options, _) in FEWER.items()}
+        fewer = {label: (method, options) for label, (method, options, _) in (FEWER | EQUALLED).items()}
         found = [*arms(COLD_GROUP, cold, some), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, short)]
         return [*found, *arms(FEWER_GROUP, cold, fewer)]
     found = [
@@ -212,7 +220,7 @@ def _arms(scale: Scale) -> list[Arm]:
         *arms(COLD_GROUP, cold, {label: NOLOCO[label] for label in NOLOCO if label not in BEST_NOLOCO}, seeds=1),
     ]
     steps = cold.every * cold.rounds
-    for label, (method, options, every) in FEWER.items():
+    for label, (method, options, every) in (FEWER | EQUALLED).items():
         setting = replace(cold, every=every, rounds=steps // every, evaluate_every=1)
         found += arms(FEWER_GROUP, setting, {label: (method, options)})
     found += [*arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, own)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from simulations.suites.b1 import EPIDEMIC, MLP, WIDER
@@ -31,7 +32,7 @@ from simulations.suites.base import (
 
 __all__ = ["SUITE"]
 
-SIZES: Final = (8, 16, 32, 64)
+SIZES: Final = (8, 12, 16, 32, 64)
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
@@ -41,6 +42,7 @@ WAYS: Final[Ways] = {
     "DiLoCo fp32, mu 0.6": ("diloco", {"mu": 0.6, "plain_first": True}),
 }
 EPIDEMICS: Final = ("epidemic k=128", "epidemic k=256")
+PAIRWISE: Final = ("pairwise", "pairwise, one exchange a round")
 
 
 def _group(peers: int) -> str:
@@ -66,9 +68,9 @@ def _read(results: Results) -> Findings:
         check(f"gap to DiLoCo, growth from N = {sizes[0]} to {sizes[-1]}, nats", "< 0.03", growth, replicas=replicas),
     ]
     figures = []
-    for label in EPIDEMICS:
-        ratios = {peers: by_size[peers][label].bytes / by_size[peers]["pairwise"].bytes for peers in sizes}
-        name = f"N at which {label} costs as many bytes as pairwise, by N - 1 messages"
+    for label, ours in product(EPIDEMICS, PAIRWISE):
+        ratios = {peers: by_size[peers][label].bytes / by_size[peers][ours].bytes for peers in sizes}
+        name = f"N at which {label} costs as many bytes as {ours}, by N - 1 messages"
         figures.append(reported(name, _crossing(ratios), "", 1))
     figures += [
         reported(

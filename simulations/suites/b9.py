@@ -9,7 +9,7 @@ from simulations.lab import Curve, Setting
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp, ByteTransformer
 from simulations.lab_runs import Run, link
-from simulations.suites.b1 import EPIDEMIC, MLP, diloco
+from simulations.suites.b1 import EPIDEMIC, MLP, WARMUP, diloco
 from simulations.suites.b8 import TRANSFORMER
 from simulations.suites.base import (
     LOSSES,
@@ -40,6 +40,7 @@ LONG: Final = "MLP, five times as long"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
+    "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}, 50),
     "pairwise, waiting": ("pairwise", {"early": 0.0, "landing": "waiting"}, 50),
     "pairwise, at once (no link is so fast)": ("pairwise", {"early": 0.0, "landing": "at once"}, 50),
     "epidemic k=128": ("epidemic", EPIDEMIC, 50),
@@ -51,6 +52,7 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
     "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
 }
+OURS: Final = ("pairwise", "pairwise, one exchange a round", "pairwise, its own warm start")
 MOMENTA: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, overlapped, H 80, mu 0.6": ("diloco-4bit-overlapped", {"mu": 0.6}, 80),
     "DiLoCo fp32, H 500, mu 0": ("diloco", {"mu": 0.0}, 500),
@@ -104,7 +106,7 @@ def _read(results: Results) -> Findings:
     for group, outcomes in results.groups.items():
         ours = mean(outcomes["pairwise"].each(utilisation))
         checks.append(check(f"{group}: utilisation of pairwise, %", ">= 97", 100 * ours, digits=1))
-        better = best(outcomes, ("pairwise", "pairwise, one exchange a round"))
+        better = best(outcomes, OURS)
         for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
             ahead = outcomes[other].loss - outcomes[better].loss
             replicas = outcomes[other].replica_loss - outcomes[better].replica_loss
@@ -149,7 +151,8 @@ SUITE = Suite(
     "steps of 1 s; links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each"
     " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
     "not even that fits (see its seconds). DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the "
-    "label does not say; those whose label says are of one seed. The learning rates are B1's and B8's, one for all "
+    "label does not say; those whose label says are of one seed. "
+    f"A warm start is pairwise's own, of {WARMUP} steps. The learning rates are B1's and B8's, one for all "
     "methods.",
     arms=_arms,
     read=_read,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp
 from simulations.lab_runs import Run, link
-from simulations.suites.b1 import EPIDEMIC, MLP, WIDER, diloco
+from simulations.suites.b1 import EPIDEMIC, MLP, WARMUP, WIDER, diloco
 from simulations.suites.b4 import ALIKE
 from simulations.suites.base import (
     Arm,
@@ -40,6 +40,7 @@ LINKS: Final = {
     "100 M, 50 Mbit/s": (50.0, 40.0, 1e8),
 }
 """Mbit/s, milliseconds one way, parameters"""
+GIGABIT: Final = 1000.0
 SPEEDS: Final = {"equal": (1.0,), "1:2:4": (1.0, 2.0, 4.0)}
 PEERS: Final = 8
 SECONDS: Final = 1360.0
@@ -48,6 +49,8 @@ Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
 WAYS: Final[Clocked] = {
     "pairwise": ("pairwise", {}, 20),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
+    "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}, 20),
+    "pairwise, H 50": ("pairwise", {}, 50),
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),
     "epidemic k=256": ("epidemic", WIDER, 20),
     "DDP": ("ddp", {}, 20),
@@ -57,11 +60,17 @@ WAYS: Final[Clocked] = {
 PACED: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
+    "DiLoCo fp32, overlapped, own pace, H 80": ("diloco-overlapped", {"own_pace": True}, 80),
     "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"own_pace": True}, 20),
 }
 """where hosts are unequal: nobody idles, as with pairwise"""
 SHORT: Final[Clocked] = {"DiLoCo fp32, own pace, H 5": ("diloco", {"own_pace": True}, 5)}
 """the same, where the link is fast enough for it"""
+QUICK: Final[Clocked] = {
+    "pairwise, H 5": ("pairwise", {}, 5),
+    "DiLoCo fp32, overlapped, H 20": ("diloco-overlapped", {}, 20),
+}
+"""at 1 Gbit/s"""
 MOMENTA: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 80, mu 0.8": ("diloco", {"own_pace": True, "mu": 0.8}, 80),
     "DiLoCo fp32, own pace, H 80, mu 0": ("diloco", {"own_pace": True, "mu": 0.0}, 80),
@@ -85,12 +94,18 @@ FIELD: Final[Clocked] = {
 }
 """the rest, on the links of `AS_PARAMETERS`"""
 AS_PARAMETERS: Final = 1e8
-LABELS: Final = (*WAYS, *PACED, *SHORT, *MOMENTA, *FIELD)
-OURS: Final = ("pairwise", "pairwise, one exchange a round", "epidemic k=128", "epidemic k=256")
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *MOMENTA, *FIELD)
+OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in (*OURS, *MOMENTA))
 FREE: Final = {"AD-PSGD", "SwarmSGD, H 20", "GASLoC, H 20", "parameter server, asynchronous", "local only"}
 """who waits for nobody"""
+ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
+RIVALS: Final = {
+    "all-reduce (DDP, DiLoCo in all its forms, local SGD)": ALL_REDUCE,
+    "that waits, for all or for whom it meets": WAITING,
+    "not of this project": OTHERS,
+}
 NEAR: Final = 0.01
 """nats, within which two are as good as each other"""
 
@@ -107,6 +122,8 @@ def _arms(scale: Scale) -> list[Arm]:
             ways = WAYS if len(speeds) == 1 else WAYS | PACED | MOMENTA
             if len(speeds) > 1 and told_link == FAST:
                 ways = ways | SHORT
+            if megabits >= GIGABIT:
+                ways = ways | QUICK
             if as_parameters == AS_PARAMETERS and scale != "quick":
                 ways = ways | FIELD
             for label, (method, options, every) in ways.items():
@@ -124,9 +141,8 @@ def _read(results: Results) -> Findings:
     for group, outcomes in results.groups.items():
         fair = in_time(outcomes, "pairwise")
         ours = best(fair, [label for label in OURS if label in fair])
-        for whom in (WAITING, OTHERS):
+        for kind, whom in RIVALS.items():
             other = best(fair, [label for label in whom if label in fair])
-            kind = "that waits" if whom is WAITING else "not of this project"
             ahead = fair[other].loss - fair[ours].loss
             replicas = fair[other].replica_loss - fair[ours].replica_loss
             name = f"{group}: {ours} below the best {kind} ({other}), nats"
@@ -202,7 +218,8 @@ SUITE = Suite(
     "method plays whole rounds that fill the time to 2 %, of the H nearest to the one in its name, 20 where there is "
     "none (fewer of methods a few of whose steps fill it), and its learning rate falls over them, step by step. "
     "DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the label does not say; those whose label "
-    "says are played with one seed and no rivals of ours. Links carry as many bytes as a model of 10 or 100 million "
+    "says are played with one seed and no rivals of ours. "
+    f"A warm start is pairwise's own, of {WARMUP} steps. Links carry as many bytes as a model of 10 or 100 million "
     f"parameters would send, with a latency of {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, of 40 ms at 100 and 50 "
     "Mbit/s. But for it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s is also 10 M on 100 Mbit/s, "
     "and a billion on 10 Gbit/s.",

@@ -64,6 +64,15 @@ def _arms(scale: Scale) -> list[Arm]:
     return found
 
 
+def rounds_of_cycle(curve: Curve) -> float:
+    """The same by a schedule, in whole rounds, counted from the begin of a cycle: it is exact at a cycle's end, and the
+    first round of a run makes the second step of its first cycle."""
+    begin = (curve.setting.peers - 1).bit_length() - 1
+    first, *points = (point for point in curve.points if point.round >= begin)
+    agreed = (point for point in points if point.distance <= LEFT * first.distance)
+    return next((float(point.round - first.round) for point in agreed), math.inf)
+
+
 def rounds_to_agree(curve: Curve) -> float:
     """Until the distance is `LEFT` of the first; between rounds by a line of its logarithm."""
     first, before = curve.points[0].distance, curve.points[0]
@@ -107,25 +116,30 @@ def _read(results: Results) -> Findings:
         constant = at[last].bytes / rounds
         told_by = [_formula(label, peers, a_message, constant) for peers in beyond]
         cost[label + FORMULA] = Line(beyond, told_by, dashed=True)
-        rows.append((label, *(_told_bytes(at, peers, rounds) for peers in sizes), f"*{told_by[-1]:.2f}*"))
+        others = {peers: _formula(label, peers, a_message, constant) for peers in sizes if peers not in at}
+        cells = (f"*{others[peers]:.2f}*" if peers in others else _told_bytes(at[peers], rounds) for peers in sizes)
+        rows.append((label, *cells, f"*{told_by[-1]:.2f}*"))
     bytes_table = Table(
         "Bytes a parameter and round",
         ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
         rows,
-        f"*{FAR:,} is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
+        f"*What leans is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
         "messages, DiLoCo's all-reduce 8 (1 - 1/N).*",
     )
     agreement = []
     for label in MEETING:
-        values = [told(agreeing[peers][label].each(rounds_to_agree), 1) for peers in sizes]
-        far = math.log(LEFT**2) / math.log(matching(FAR)) if label == "random matching" else math.ceil(math.log2(FAR))
+        by_schedule = label != "random matching"
+        of = rounds_of_cycle if by_schedule else rounds_to_agree
+        values = [told(agreeing[peers][label].each(of), 1) for peers in sizes]
+        far = math.ceil(math.log2(FAR)) if by_schedule else math.log(LEFT**2) / math.log(matching(FAR))
         agreement.append((label, *values, f"*{far:.1f}*"))
     agree_table = Table(
         f"Rounds until replicas are at {LEFT:.0%} of their first distance",
         ("one exchange a round", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
         agreement,
         f"*{FAR:,} by the formulas of algorithms section 7; of a hypercube that of the next power of two.* They are of "
-        "the mean square: of few peers most runs are faster, for a few lucky meetings make them all agree.",
+        "the mean square: of few peers most runs are faster, for a few lucky meetings make them all agree. Those "
+        "of the hypercube are whole, from the begin of a cycle; begun anywhere else it takes 2 log2 N - 1 at the most.",
     )
     lean = [learning[peers]["pairwise, one exchange a round"].bytes for peers in sizes]
     flat = max(lean) / min(lean) - 1.0
@@ -165,10 +179,8 @@ def _rounds(outcome: Outcome) -> int:
     return task.setting.rounds
 
 
-def _told_bytes(at: dict[int, Outcome], peers: int, rounds: int) -> str:
-    if peers not in at:
-        return "not played"
-    return told([value / rounds for value in at[peers].last(lambda point: point.bytes)], 2)
+def _told_bytes(outcome: Outcome, rounds: int) -> str:
+    return told([value / rounds for value in outcome.last(lambda point: point.bytes)], 2)
 
 
 SUITE = Suite(

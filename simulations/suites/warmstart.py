@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from simulations.suites.b1 import MLP
+from simulations.suites.b1 import EPIDEMIC, MLP
 from simulations.suites.base import (
     Arm,
+    Figure,
     Findings,
     Graph,
     Line,
     Outcome,
+    Reported,
     Results,
     Scale,
     Suite,
     Table,
     Ways,
     arms,
+    best,
     mean,
+    reported,
     sized,
     told,
 )
@@ -38,6 +43,10 @@ WAYS: Final[Ways] = {
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
 }
 OWN: Final = "pairwise, its own"
+EPIDEMIC_OWN: Final = "epidemic k=128, its own"
+"""at B1's H, with one seed"""
+DEFAULT: Final = 200
+"""steps, of the daemon"""
 
 
 def _group(length: int, every: int) -> str:
@@ -63,6 +72,9 @@ def _arms(scale: Scale) -> list[Arm]:
             found += arms(_group(length, every), warm, WAYS)
             if length:
                 found += arms(_group(length, every), setting, {OWN: ("pairwise", {"warmup_steps": length})})
+            if quick or every == MLP.every:
+                ways: Ways = {EPIDEMIC_OWN: ("epidemic", {**EPIDEMIC, "warmup_steps": length})}
+                found += arms(_group(length, every), setting, ways, seeds=1)
     setting = sized(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
     for founders in FOUNDERS:
         data = {"of": "byte-mlp", "founders": founders, "steps": FOUNDED if not quick else 5, "lr": MLP.lr}
@@ -72,19 +84,24 @@ def _arms(scale: Scale) -> list[Arm]:
 
 def _read(results: Results) -> Findings:
     found = {group: outcomes for group, outcomes in results.groups.items() if "by" not in group}
-    labels = (*WAYS, OWN)
-    rows = [
-        (
-            group,
-            _steps(outcomes["pairwise"]),
-            *(told(outcomes[label].losses) if label in outcomes else "-" for label in labels),
-            f"{outcomes['pairwise'].bytes:.1f}",
-            f"{outcomes[OWN].bytes:.1f}" if OWN in outcomes else "-",
-        )
-        for group, outcomes in found.items()
+    labels = (*WAYS, OWN, EPIDEMIC_OWN)
+
+    def by_length(title: str, of: Callable[[Outcome], Figure], digits: int = 3) -> Table:
+        rows = [
+            (
+                group,
+                _steps(outcomes["pairwise"]),
+                *(told(of(outcomes[label]), digits) if label in outcomes else "-" for label in labels),
+            )
+            for group, outcomes in found.items()
+        ]
+        return Table(f"{title} by the length of the start and H after it", ("start", "steps in all", *labels), rows)
+
+    tables = [
+        by_length("Loss", lambda outcome: outcome.loss),
+        by_length("Loss of single replicas", lambda outcome: outcome.replica_loss),
+        by_length("Bytes a parameter", lambda outcome: outcome.bytes, 1),
     ]
-    columns = ("start", "steps in all", *labels, "bytes, pairwise after synchronous steps", "bytes, pairwise its own")
-    table = Table("Loss by the length of the start and H after it", columns, rows)
     started = [
         (
             _who(founders),
@@ -114,7 +131,21 @@ def _read(results: Results) -> Findings:
                 assert isinstance(side, list)
                 side.append(value)
     graph = Graph("length", "Loss against the length of the warm start", "steps", "held-out loss, nats", panels)
-    return Findings([table, who], graphs=[graph])
+    return Findings([*tables, who], graphs=[graph], reported=_default(found))
+
+
+def _default(found: Mapping[str, Mapping[str, Outcome]]) -> list[Reported]:
+    """How much better another length would have been, by H."""
+    figures = []
+    for every in EVERY:
+        by_length = {length: found.get(_group(length, every), {}) for length in LENGTHS if length}
+        own = {f"{length} steps": those[OWN] for length, those in by_length.items() if OWN in those}
+        if f"{DEFAULT} steps" in own:
+            ours, longest = own[f"{DEFAULT} steps"], best(own)
+            name = f"H = {every}, its own: the default, {DEFAULT} steps, above the best ({longest}), nats"
+            replicas = ours.replica_loss - own[longest].replica_loss
+            figures.append(reported(name, ours.loss - own[longest].loss, replicas=replicas))
+    return figures
 
 
 def _steps(outcome: Outcome) -> str:
@@ -126,7 +157,8 @@ SUITE = Suite(
     question="How long a warm start, and who makes it?",
     about=f"The model of B1, N = 16, {STEPS:,} steps with those of the start, in whole rounds. The start: synchronous "
     "steps of all; or, as the daemon has it, short rounds with exchanges back to back (alpha 1, mu 0); or steps that "
-    "few made before the others joined. The learning rate begins to fall when the start is over.",
+    "few made before the others joined. Epidemic's is of increments that travel whole, at H = 20, with one seed. The "
+    "learning rate begins to fall when the start is over.",
     arms=_arms,
     read=_read,
 )

@@ -20,7 +20,7 @@ def seeds_played(monkeypatch):
         played.append(seed)
         if seed == 13:
             raise AssertionError("I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace")
-        return SimpleNamespace(escalated=seed, false_accepts=seed == 17)
+        return SimpleNamespace(escalated=seed, false_accepts=seed == 17, log_hash="ab", events=seed)
 
     monkeypatch.setattr(campaigns, "run_seed", run_seed)
     monkeypatch.setattr(campaigns, "campaign", lambda parts, processes: map(play, parts))
@@ -50,6 +50,19 @@ def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_play
     assert "seed 13 FAILED: I2: twice\n  replay: python -m simulations.cluster --seed 13 --trace" in told
     assert told.splitlines()[-1].startswith("10 seeds, 1 failed")
     assert "132 blocks escalated, 1 that should have been were taken as they were" in told
+
+
+def test_one_seed_in_fifty_is_played_twice_and_told_if_the_two_differ(seeds_played, monkeypatch):
+    assert play(range(74, 78)).failed == {} and seeds_played == [74, 75, 76, 76, 77]
+    logs = iter("abcdef")
+    monkeypatch.setattr(
+        campaigns,
+        "run_seed",
+        lambda seed: SimpleNamespace(escalated=0, false_accepts=0, log_hash=next(logs), events=7),
+    )
+    failed = play(range(24, 28)).failed
+    assert [*failed] == [26] and failed[26].startswith("I12: seed 26 was played twice, and came out as [('c', 7), ('d'")
+    assert "replay: python -m simulations.cluster --seed 26 --trace" in failed[26]
 
 
 def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):

@@ -8,8 +8,23 @@ import pytest
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.responder import Responder
+from simulations import exhaustive
 from simulations.duel import Duel, Fault
-from simulations.exhaustive import AT_ONCE, CASES, OF_MESSAGES, SETTINGS, brief, play, sample, singles
+from simulations.exhaustive import (
+    AT_ONCE,
+    BREAKS,
+    CASES,
+    OF_MESSAGES,
+    SETTINGS,
+    brief,
+    crashes,
+    others,
+    pairs,
+    play,
+    sample,
+    second,
+    singles,
+)
 
 PARTS = 13
 """of the cases of two faults: each takes some half a minute of a core"""
@@ -49,7 +64,7 @@ def test_every_single_fault_leaves_an_exchange_right(setting, part, record_prope
 
 @pytest.mark.campaign("T2")
 @pytest.mark.long
-@pytest.mark.parametrize("two", ["pairs", "crashes"])
+@pytest.mark.parametrize("two", ["pairs", "crashes", "others"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_property):
@@ -58,8 +73,29 @@ def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_prope
     assert not violations(setting, cases)
 
 
+@pytest.mark.campaign("T2")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_only_said_to_recover_is_struck_too_and_leaves_an_exchange_right(setting, record_property):
+    """A few of the cases of two faults: of a lost message and then of a question, its answer or the end of it all; and
+    of two breaks."""
+    lost = [case[0] for case in singles(SETTINGS[setting]) if case and case[0].kind == "lose"]
+    answers = [
+        case
+        for first in lost[2::5]
+        for case in second(SETTINGS[setting], first, ("lose", "double"))
+        if case[1].label.kind in ("Ask", "Miss", "Void", "End")
+    ]
+    broken = [case[0] for case in singles(SETTINGS[setting]) if case and case[0].kind in BREAKS][7::53]
+    breaks = [case for first in broken for case in second(SETTINGS[setting], first, BREAKS)]
+    cases = [answers[number] for number in sample(answers, 8, seed=1)]
+    cases += [breaks[number] for number in sample(breaks, 6, seed=1)]
+    assert len(cases) == 14 and {case[1].label.kind for case in cases if case[1].label} >= {"Ask", "End"}
+    record_property("cases", len(cases))
+    assert not violations(setting, cases)
+
+
 def test_parts_are_all_cases_and_a_sample_is_some_of_them():
-    cases = CASES["pairs"](SETTINGS["narrow"])
+    cases = CASES["singles"](SETTINGS["narrow"])
     assert sum(len(cases[part::PARTS]) for part in range(PARTS)) == len(cases)
     numbers = sample(cases, 40, seed=7)
     assert numbers == sample(cases, 40, seed=7) != sample(cases, 40, seed=8)
@@ -104,12 +140,34 @@ def test_other_settings_use_one_place_cross_offers_and_are_cut_short(untouched):
     assert [str(label) for label in untouched["slow"].labels if label.kind == "Void"] == ["p1 Void chunk 2"]
 
 
-def test_two_faults_are_of_two_messages_or_of_one_and_a_crash(untouched):
-    messages = len(OF_MESSAGES) * len(untouched["slow"].labels)
-    same = len(untouched["slow"].labels) * len(OF_MESSAGES) * (len(OF_MESSAGES) - 1) // 2
-    assert len(CASES["pairs"](SETTINGS["slow"])) == messages * (messages - 1) // 2 - same
-    stops = 2 * 2 * (untouched["slow"].last_step + 1)
-    assert len(CASES["crashes"](SETTINGS["slow"])) == messages * stops
+def test_second_fault_strikes_what_is_said_and_done_with_the_first_in_it(untouched):
+    setting, duel = SETTINGS["wide"], untouched["wide"]
+    lost = Fault(kind="lose", label=next(label for label in duel.labels if label.kind == "Ack"))
+    again = Duel(setting, (lost,))
+    again.play()
+    place = again.labels.index(lost.label)
+    two = second(setting, lost, OF_MESSAGES)
+    assert [case[1].label for case in two[:: len(OF_MESSAGES)]] == again.labels[place + 1 :]
+    assert all(case[0] == lost for case in two)
+    said = {case[1].label.kind for case in two}
+    assert {"Ask", "Ack", "End"} <= said and "Ask" not in {label.kind for label in duel.labels}
+    stops = second(setting, lost, ("crash",))
+    assert len(stops) == 2 * 2 * (again.last_step + 1 - again.struck[1]) and again.last_step > duel.last_step
+    assert stops[0][1].after >= again.struck[1] and all(case[1].disk for case in stops)
+
+
+def test_crash_comes_first_too_and_a_few_of_the_breaks_are_followed_by_another(monkeypatch):
+    """Of a few first faults, for all of them take their time."""
+    setting = SETTINGS["narrow"]
+    few = singles(setting)
+    few = [(), *[case for case in few if case and case[0].kind in ("lose", *BREAKS)][::40]]
+    monkeypatch.setattr(exhaustive, "singles", lambda setting: few)
+    kinds = {tuple(fault.kind for fault in case) for case in crashes(setting)}
+    assert ("lose", "crash") in kinds and ("crash", "lose") in kinds and ("crash", "crash") not in kinds
+    assert {case[1].kind for case in pairs(setting)} == {*OF_MESSAGES}
+    breaks = others(setting)
+    assert {case[0].kind for case in breaks} <= {*BREAKS} and {case[1].kind for case in breaks} & {*BREAKS}
+    assert len(breaks) <= exhaustive.OTHERS * len(few) and breaks == others(setting)
 
 
 def test_same_case_plays_alike():

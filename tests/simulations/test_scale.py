@@ -48,6 +48,12 @@ def test_table_has_two_lines_a_run_and_tells_of_a_miss(capsys):
     assert "never" in capsys.readouterr().out
 
 
+def test_more_traffic_than_the_mark_is_a_miss(capsys, monkeypatch):
+    monkeypatch.setattr(scale, "CONTROL", 100.0)
+    assert scale.main(["--peers", "20", "--quiet", "2"]) == 1
+    assert "more than 0.1 kB/s" in capsys.readouterr().out
+
+
 def test_more_members_than_anybody_may_know_are_refused(capsys):
     with pytest.raises(SystemExit) as exited:
         scale.main(["--peers", "20000"])

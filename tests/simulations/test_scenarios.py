@@ -16,7 +16,7 @@ from gossipdp.protocol.messages import Lane, StateRefuse
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.responder import Responder
 from simulations import simulate as command
-from simulations.cluster import Cluster
+from simulations.cluster import Cluster, Plan
 from simulations.nemesis import Fault
 from simulations.network import Conditions, Network
 from simulations.picture import draw
@@ -148,6 +148,32 @@ def test_exchanges_a_minute_are_counted_for_both_sides_of_those_who_were_there()
     assert run.rate(minute, (0, 1), among=True) == pytest.approx(2 / 2)
     assert run.rate(minute, (2,)) == 0.0 and run.distance(minute) == 0.1
     assert run.after(5.5, lambda look: True) == 0.5 and run.after(5.5, lambda look: False) == float("inf")
+
+
+def test_chaos_of_another_size_has_the_times_and_speeds_of_that_size():
+    drawn = Plan.draw(5)
+    assert (drawn.peers, drawn.slowness, drawn.calm) == (3, (1.0, 0.5, 2.0), 12.0)
+    larger, largest, smaller = (chaos.plan(5, peers) for peers in (12, 40, 2))
+    assert [len(plan.slowness) for plan in (larger, largest, smaller)] == [12, 40, 2]
+    assert larger.slowness[:3] == drawn.slowness == largest.slowness[:3]
+    assert [(plan.forming, plan.calm) for plan in (larger, largest, smaller)] == [
+        (6.0, 10.0),
+        (10.0, 15.0),
+        (6.0, 12.0),
+    ]
+    assert min(fault.at for fault in largest.script) >= 10.0
+    assert not chaos.plan(10, 20).agree and chaos.plan(10, 12).agree
+    assert chaos.plan(5, 3) == drawn == chaos.plan(5, 0)
+
+
+def test_chaos_misses_its_mark_if_nothing_was_looked_at():
+    run = Watched(1, chaos.plan(1, 3))
+    run.looks = looks(60)
+    assert not chaos.read(run).checks[0].passed
+    run.books.mixed = run.books.checked = 9
+    assert not chaos.read(run).checks[0].passed, "not at rest"
+    run.books.rested = True
+    assert chaos.read(run).checks[0].passed
 
 
 # -- faults that scenarios write ------------------------------------------------------------------------------------
