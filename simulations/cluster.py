@@ -49,6 +49,8 @@ MOMENTUM_FADES = 10
 """rounds in which what outer momentum drives replicas apart falls to 1e-2 of its square: 0.8^20"""
 COLD_START = 12.0
 """seconds more until all is at rest if nobody up has the model: whoever has it on a disk looks for a later one first"""
+SELDOM = 8
+"""probe periods in which somebody of many probes any member, if not each in its turn"""
 FALLS = 4.0
 """times, at the least, that squared distances fall from one third of these rounds to the next"""
 NOISE = 1e-9
@@ -277,7 +279,7 @@ class Cluster:
         network.conditions = self.plan.before
         # If nobody up has the model, whoever has it on a disk must come back; and one of those whom all know.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
-        known = self._random.randrange(2)
+        known = self._dialled(self._random.randrange(2))
         if self.plan.dead:
             self._bury(network.hosts[known])
         for host in network.hosts:
@@ -285,6 +287,10 @@ class Cluster:
                 network.at(network.now + self._random.random(), "restart", None, partial(self.restart, host))
             network.at(network.now + 2.5, "train", None, partial(self.train, host))
         return needed
+
+    def _dialled(self, drawn: int) -> int:
+        """Which of the two that newcomers dial must be there."""
+        return drawn
 
     def _bury(self, needed: Host) -> None:
         """Somebody dies for good, so that the living find it out while nothing else goes wrong (I8): not who is needed
@@ -296,17 +302,23 @@ class Cluster:
             return
         self._buried = dead = network.random("dead").choice(mortal)
         self.crash(dead, trainer=True, disk=True, torn=False)
-        lives = {host: host.life for host in up if host is not dead}
+        # Who has never heard of it need not learn that it is dead.
+        seen = {host: host.running.membership.members.get(dead.id) for host in up if host is not dead}
+        believe = (State.ALIVE, State.SUSPECT)
+        lives = {host: host.life for host, record in seen.items() if record is not None and record.state in believe}
         network.at(now + self._mourning(), "buried", None, lambda: self._check_buried(dead, lives))
 
     def _mourning(self) -> float:
-        """Seconds after which the dead are failed by all who knew them: until a probe is missed by whoever probes least
-        often, the longest suspicion, and what of their words came late."""
+        """Seconds after which the dead are failed by all who knew them: until somebody's probe is missed, though all
+        probe as seldom as they ever do, that is told, the longest suspicion, and what of their words came late. Two
+        probes of one member are up to 2 (N - 1) - 1 periods apart, for each prober has an order of its own, new each
+        time; that nobody of many probes it in `SELDOM` of them does not happen."""
         preset, plan = PRESETS[self.plan.preset], self.plan
         longest = suspicion_bounds(
             preset.suspicion_multiplier, preset.suspicion_longest, plan.peers, preset.probe_interval
         )[1]
-        return longest + preset.probe_interval * preset.awareness_max + plan.conditions.late
+        periods = min(2 * (plan.peers - 1) - 1, SELDOM) + 1
+        return longest + periods * preset.probe_interval * preset.awareness_max + plan.conditions.late
 
     def _check_buried(self, dead: Host, lives: Mapping[Host, int]) -> None:
         for host, life in lives.items():

@@ -124,7 +124,8 @@ def draw_replays(random: Random, *, peers: int, begin: float, end: float) -> tup
     faults = []
     for _ in range(random.randint(1, 3)):
         lasts, later = random.choice((1.0, 3.0)), random.choice((0.1, 0.3, 2.0, 5.0))
-        at = round(random.uniform(begin, max(begin, end - lasts - later)), 3)
+        lasts = min(lasts, end - begin - later)
+        at = round(random.uniform(begin, end - lasts - later), 3)
         faults.append(Fault(at=at, kind="replay", hosts=(random.randrange(peers),), lasts=lasts, factor=later))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 

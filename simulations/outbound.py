@@ -57,6 +57,9 @@ class Behind(Cluster):
             case ExchangeEnded(partner, chunks=chunks) if chunks:
                 self.matched[frozenset((host.id, partner))] += 1
 
+    def _dialled(self, drawn: int) -> int:
+        return drawn if len(self.network.hosts) - len(self.outbound) > 1 else 0
+
     def _check_rates(self, since: float) -> None:
         """With one alone that can be dialled, all exchanges are with it: they go by its rounds, not by everybody's."""
         up = [host for host in self.network.hosts if host.peer is not None]

@@ -90,7 +90,7 @@ class Plan:
             calm=calm,
             agree=seed % 10 == 0 and peers <= 16,
             preset=preset,
-            dead=peers > 2 and Random(f"gone/{seed}").randrange(4) == 0,
+            dead=peers > 2 and Random(f"gone/{seed}").randrange(8) == 0,
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
             slowness=_slowness(seed, peers),

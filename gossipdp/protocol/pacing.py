@@ -181,11 +181,11 @@ class Pacing:
         self._choose_terms()
 
     def round_done(self, now: float) -> None:
-        self._still_at = now + STANDS_STILL * self._usual_round
         self._alone += 1
         self._steps = self._rounds.open
         self._control()
         self.set()
+        self._still_at = now + STANDS_STILL * self._usual_round
         self._choose_terms()
 
     def state_came(self, now: float) -> None:

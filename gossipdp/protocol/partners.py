@@ -21,6 +21,8 @@ __all__ = ["DONE", "Matching", "MatchingConfig", "choose_partner", "exchanges_pe
 
 DONE: Final = "done"
 """why an offer is refused by who has had its share until its next round begins"""
+EXCUSED: Final = 3
+"""rounds without a match in which that is no reason to be lonely"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +106,23 @@ class Matching:
         self._counted: Literal["wanted", "ahead", ""] = ""
         """what the last match was"""
         self._lonely_since: float | None = None
+        self._unmet = 0
+        """rounds since the last match that have ended in want"""
         self._scheduled: tuple[bytes, float] | None = None
         """whom the present step names, and until when to wait for it"""
 
     def want(self, exchanges: int, now: float) -> None:
         """A round has begun, which has so many exchanges: forget old refusals, want those that have not been made."""
         if self.wanted == 0:
-            self._refused = 0
-            self._not_before = now
-        self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
+            self._refused = self._unmet = 0
+            self._not_before, self._lonely_since = now, None
+        else:
+            self._unmet += 1
         if self._lonely_since is None:
             self._lonely_since = now
+        # What is under way counts for this round if it has been one ahead of it, and is a matter of the last if not.
+        self._counted = "wanted" if self._counted == "ahead" and self.ahead <= exchanges else ""
+        self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
 
     def idle(self, now: float) -> bool:
         """Nobody is to be looked for now, and the operator need not be told: so it is most of the time."""
@@ -175,7 +183,7 @@ class Matching:
         if offered is not None:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self._back_off(now)
-            if reason == DONE:
+            if reason == DONE and self._unmet < EXCUSED:
                 # It would, in its next round: whose rounds are long may wait for longer than `lonely`.
                 self._lonely_since = now
 
@@ -183,11 +191,14 @@ class Matching:
         """An exchange has begun, by own offer or by another's. One that does not count for this round, or that this
         round does not want, is one of the next."""
         self.offered = None
-        self._counted = "wanted" if counts and self.wanted > 0 else "ahead"
+        if self.wanted > 0 and (counts or not self._config.ahead):
+            self._counted = "wanted"
+        else:
+            self._counted = "ahead" if self._config.ahead else ""
         self._count(-1)
         self.refusals.clear()
         self.reasons.clear()
-        self._refused = 0
+        self._refused = self._unmet = 0
         self._lonely_since = None
         self._scheduled = None
 

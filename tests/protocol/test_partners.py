@@ -159,6 +159,26 @@ def test_meeting_beside_the_schedule_is_one_of_the_next_round():
     assert not machine.accepts(counts=False, steps=True) and machine.accepts(counts=True, steps=True)
 
 
+def test_exchange_ahead_that_mixes_nothing_after_its_round_has_begun_is_wanted_in_it():
+    machine = matching()
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.matched()
+    machine.want(1, 1.0)
+    assert machine.wanted == 0
+    machine.unmatched(IDS[0], 2.0)
+    assert machine.wanted == 1
+
+
+def test_exchange_of_the_round_before_that_mixes_nothing_is_not_wanted_beside_those_of_this():
+    machine = matching()
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.want(1, 1.0)
+    machine.unmatched(IDS[0], 2.0)
+    assert (machine.wanted, machine.ahead) == (1, 0)
+
+
 def test_exchange_ahead_that_mixed_nothing_is_given_back():
     machine = matching()
     machine.want(1, 0.0)
@@ -174,8 +194,10 @@ def test_who_waits_for_rounds_to_end_accepts_only_what_it_wants():
     assert not machine.accepts(counts=True, steps=False)
     machine.want(1, 0.0)
     assert machine.accepts(counts=False, steps=True)
-    machine.matched()
+    machine.matched(counts=False)
     assert not machine.accepts(counts=True, steps=True)
+    machine.want(1, 1.0)
+    assert machine.wanted == 1
 
 
 @pytest.mark.parametrize(
@@ -197,6 +219,26 @@ def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
     machine.matched()
     machine.want(1, 21.0)
     assert not machine.lonely(30.0) and machine.lonely(31.0)
+
+
+def test_round_that_was_made_ahead_is_no_lonely_one_however_long_it_is():
+    machine = matching(lonely=10.0)
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.matched()
+    machine.want(1, 60.0)
+    machine.want(1, 120.0)
+    assert not machine.lonely(129.0) and machine.lonely(130.0)
+
+
+def test_who_is_told_so_for_ever_is_lonely():
+    machine, told = matching(lonely=10.0), []
+    for number in range(6):
+        machine.want(1, 20.0 * number)
+        machine.offer(IDS[0], number, None, 20.0 * number)
+        machine.refused(DONE, 20.0 * number + 9.0)
+        told.append(machine.lonely(20.0 * number + 18.0))
+    assert told == [False, False, False, True, True, True]
 
 
 def test_who_is_told_to_wait_for_the_next_round_is_not_lonely():

@@ -52,17 +52,18 @@ def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_play
     assert "132 blocks escalated, 1 that should have been were taken as they were" in told
 
 
-def test_one_seed_in_fifty_is_played_twice_and_told_if_the_two_differ(seeds_played, monkeypatch):
-    assert play(range(74, 78)).failed == {} and seeds_played == [74, 75, 76, 76, 77]
-    logs = iter("abcdef")
+def test_one_seed_in_250_is_played_elsewhere_too_and_told_if_the_two_differ(seeds_played, monkeypatch):
+    asked = []
+    monkeypatch.setattr(campaigns, "elsewhere", lambda seed, salt: asked.append(seed) or "c")
     monkeypatch.setattr(
         campaigns,
         "run_seed",
-        lambda seed: SimpleNamespace(escalated=0, false_accepts=0, log_hash=next(logs), events=7),
+        lambda seed: SimpleNamespace(escalated=0, false_accepts=0, log_hash="c" if seed == 26 else "d", events=7),
     )
-    failed = play(range(24, 28)).failed
-    assert [*failed] == [26] and failed[26].startswith("I12: seed 26 was played twice, and came out as [('c', 7), ('d'")
-    assert "replay: python -m simulations.cluster --seed 26 --trace" in failed[26]
+    assert play(range(24, 78)).failed == {} and asked == [26]
+    failed = play(range(274, 278)).failed
+    assert [*failed] == [276] and failed[276].startswith("I12: seed 276 was played twice, and came out as ['d', 'c']")
+    assert "replay: python -m simulations.cluster --seed 276 --trace" in failed[276]
 
 
 def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):
