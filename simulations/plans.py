@@ -112,7 +112,7 @@ class Plan:
 
 def _lengths(peers: int, *, long: bool, patient: bool) -> tuple[float, float]:
     """Seconds in which so many form a network, and those of the calm."""
-    calm = 45.0 if long else 40.0 if patient else 12.0 if peers <= 8 else 10.0 if peers <= 16 else 15.0
+    calm = 45.0 if long else 40.0 if patient else 12.0 if peers <= 8 else 13.0 if peers <= 16 else 15.0
     return 6.0 if peers <= 16 else 10.0, calm
 
 

@@ -138,12 +138,12 @@ STORIES = {
             For a second and a half nothing gets out of p2, though all reaches it. Whoever probes it hears nothing, not
             even through the others, and suspects it. The suspicion reaches p2 too, which refutes it with a higher
             refutation number: that overrides what is said of it as soon as it can be heard again. Nobody hears the
-            probes of p2 either, so that it suspects in its turn, p1 first; its suspicions end in the same way.""",
-        script=(Fault(at=9.3, kind="one-way", hosts=(2,), lasts=1.5),),
+            probes of p2 either, so that it suspects in its turn, p0 first; its suspicions end in the same way.""",
+        script=(Fault(at=8.0, kind="one-way", hosts=(2,), lasts=1.5),),
         peers=3,
         begins="***",
-        ends="p2          holds p1 for alive, suspected before",
-        since=9.2,
+        ends="p2          holds p0 for alive, suspected before",
+        since=7.9,
         only=("***", "Ping:", "Pong:", "PingRequest", "Nack", "PushPull:", "holds", "links"),
     ),
     "failure": Story(

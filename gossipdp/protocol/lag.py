@@ -79,7 +79,7 @@ class Lag:
     def told(self) -> int:
         """What others hear of it."""
         new = self._progress.clock() < self._in_step_from + self._usual
-        return NEW if new else self.steps()
+        return NEW if new else self._without()
 
     def heard(self, peer: bytes, steps: int) -> None:
         """`peer` tells its lag."""
@@ -94,7 +94,7 @@ class Lag:
 
     def mixed(self, now: float) -> None:
         """An exchange has mixed something."""
-        gap = self.steps() > self._usual
+        gap = self._without() > self._usual
         self._caught_up(now)
         if gap:
             self._in_step_from = self._mark
@@ -103,6 +103,10 @@ class Lag:
         """The model has just come here, from wherever."""
         self._caught_up(now)
         self._in_step_from = self._mark
+
+    def _without(self) -> int:
+        """Steps without an exchange or transfer, its own among them: after a cut the others' are not known yet."""
+        return max(self.steps(), self._me().clock - self._mark)
 
     def _caught_up(self, now: float) -> None:
         self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False

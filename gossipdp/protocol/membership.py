@@ -42,7 +42,7 @@ _TELLS: Final = 8
 _DIALS: Final = 3.0
 """dials to each failed member per reconnect interval, over all its dialers"""
 _UNKNOWN_SEEDS: Final = 60.0
-"""seconds between dials, once joined, to seeds that are nobody's known address: another island may stand behind them"""
+"""seconds between dials, at the longest, to seeds that are nobody's known address: an island may stand behind them"""
 
 
 class Membership:
@@ -389,7 +389,7 @@ class Membership:
 
     def _dial(self, now: float) -> None:
         """Dial seeds and some of the remembered members, one after another, for the first that answers sends its whole
-        view: all while nobody is there, later only seeds nobody is known at."""
+        view: all while nobody is there, later only seeds nobody is known at, more and more seldom."""
         alone = self._view.alone
         if not self._round:
             remembered = [peer for peer in self._view.remembered if peer not in self.members] if alone else []
@@ -406,9 +406,8 @@ class Membership:
         if self._round:
             self._dial_at = now + self.config.join_interval / _STAGGER
             return
-        wait = self._dial_wait if alone else _UNKNOWN_SEEDS
-        if alone:
-            self._dial_wait = min(2.0 * self._dial_wait, self.config.join_longest)
+        wait = min(self._dial_wait, self.config.join_longest) if alone else self._dial_wait
+        self._dial_wait = min(2.0 * wait, _UNKNOWN_SEEDS)
         self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())
 
     def _reconnect(self) -> None:

@@ -113,11 +113,14 @@ class Matching:
 
     def want(self, exchanges: int, now: float) -> None:
         """A round has begun, which has so many exchanges: forget old refusals, want those that have not been made."""
-        if self.wanted == 0:
-            self._refused = self._unmet = 0
-            self._not_before, self._lonely_since = now, None
-        else:
+        # Who is still refused asks soon again: rounds may be shorter than the longest pause, and others always busy.
+        self._refused = 0
+        if self.wanted:
             self._unmet += 1
+            self._not_before = min(self._not_before, now + self._config.pause)
+        else:
+            self._unmet = 0
+            self._not_before, self._lonely_since = now, None
         if self._lonely_since is None:
             self._lonely_since = now
         # What is under way counts for this round if it has been one ahead of it, and is a matter of the last if not.

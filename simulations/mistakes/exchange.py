@@ -200,6 +200,13 @@ MUTATIONS = (
         "exchanges",
     ),
     Mutation(
+        "refused-for-rounds",
+        "who was refused pauses ever longer, though new rounds begin meanwhile",
+        PARTNERS,
+        "            self._not_before = min(self._not_before, now + self._config.pause)\n",
+        "",
+    ),
+    Mutation(
         "still-and-done",
         "a peer whose training stands still says that it has had its share",
         PARTNERS,

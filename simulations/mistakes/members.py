@@ -168,6 +168,21 @@ MUTATIONS = (
     ),
     # -- lag
     Mutation(
+        "lag-by-old-clocks",
+        "who was cut off has no lag while it has not heard the others' clocks, and vouches for a network to follow",
+        LAG,
+        "return max(self.steps(), self._me().clock - self._mark)",
+        "return self.steps()",
+        "tests/simulations/test_halves.py::test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow",
+    ),
+    Mutation(
+        "unknown-seeds-seldom",
+        "a seed that nobody is known at is dialled once a minute from the first",
+        MEMBERSHIP,
+        "else self._dial_wait\n",
+        "else _UNKNOWN_SEEDS\n",
+    ),
+    Mutation(
         "lag-by-one-clock",
         "one peer that is ahead alone makes another lag",
         LAG,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from simulations.suites.base import (
     Results,
     Scale,
     Suite,
+    Table,
     Ways,
     arms,
     best,
@@ -52,9 +53,6 @@ NOLOCO: Final[Ways] = {
         (0.8, 0.5, 0.5),
     )
 }
-
-BEST_NOLOCO: Final = ("NoLoCo 0.7, 0.7, 0.7", "NoLoCo 0.7, 0.5, 0.7")
-"""with seed 0; the others are played with that alone"""
 
 TUNED: Final[Ways] = {
     "DeMo, lr 0.032": ("demo", {"lr": 0.032}),
@@ -193,6 +191,9 @@ DRAWN: Final = (
     "local only",
 )
 """not all, or nothing would be seen"""
+COLD: Final = ("pairwise", "pairwise, one exchange a round")
+"""of which marks are asked from scratch"""
+ASKED: Final = ("above DiLoCo fp32, nats", "DiLoCo's bytes over its own", "single replicas above their mean, nats")
 BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
 """bytes a parameter"""
 COLD_GROUP: Final = "from scratch"
@@ -216,8 +217,7 @@ def _arms(scale: Scale) -> list[Arm]:
         *arms(COLD_GROUP, cold, {**OURS, **FIELD}),
         *arms(COLD_GROUP, cold, EVERY_STEP),
         *arms(COLD_GROUP, cold, {**OTHERWISE, **TUNED}, seeds=1),
-        *arms(COLD_GROUP, cold, {label: NOLOCO[label] for label in BEST_NOLOCO}),
-        *arms(COLD_GROUP, cold, {label: NOLOCO[label] for label in NOLOCO if label not in BEST_NOLOCO}, seeds=1),
+        *arms(COLD_GROUP, cold, NOLOCO),
     ]
     steps = cold.every * cold.rounds
     for label, (method, options, every) in (FEWER | EQUALLED).items():
@@ -229,15 +229,14 @@ def _arms(scale: Scale) -> list[Arm]:
 
 def _read(results: Results) -> Findings:
     cold, warm = results.groups[COLD_GROUP], results.groups[WARM_GROUP]
-    ours, lean, diloco = cold["pairwise"], cold["pairwise, one exchange a round"], cold[_best_diloco(cold)]
-    noloco = cold[best(cold, [label for label in cold if label in NOLOCO])]
-    checks = [
-        *_against_diloco(cold),
-        *_against_diloco_warm(warm, diloco.bytes),
-        check("replica gap of pairwise, nats", "<= 0.01", ours.gap, digits=4),
-        check("pairwise below the best NoLoCo of the grid, nats", "> 0", noloco.loss - ours.loss),
-        check("the same with one exchange a round", "> 0", noloco.loss - lean.loss),
-    ]
+    ours, diloco, noloco = cold["pairwise"], cold[_best_diloco(cold)], cold[_best_noloco(cold, cold["pairwise"])]
+    judged = _against_diloco(cold) | _against_diloco_warm(warm, diloco.bytes)
+    checks = [check for checks in judged.values() for check in checks]
+    for label in COLD:
+        other = cold[_best_noloco(cold, cold[label])]
+        name = f"{label} below the best NoLoCo of the grid ({other.arm.label}), nats"
+        replicas = other.replica_loss - cold[label].replica_loss
+        checks.append(check(name, "> 0", other.loss - cold[label].loss, replicas=replicas))
     shown = [label for label in cold if label not in NOLOCO]
     panels = {
         COLD_GROUP: {label: cold[label] for label in (*DRAWN, noloco.arm.label) if label in cold},
@@ -263,6 +262,7 @@ def _read(results: Results) -> Findings:
     ]
     return Findings(
         [
+            _together(judged),
             curves_table("From scratch", cold),
             curves_table("After a warm start", warm),
             curves_table("At as many bytes and as many samples", equal, "Each at the end of a run of its own."),
@@ -280,6 +280,11 @@ def _best_diloco(group: Mapping[str, Outcome]) -> str:
     return best(group, [label for label in group if label.startswith("DiLoCo fp32")])
 
 
+def _best_noloco(group: Mapping[str, Outcome], ours: Outcome) -> str:
+    """The nearest to `ours` of all settings, by the seeds that both have."""
+    return best(group, [label for label in group if label in NOLOCO], lambda outcome: outcome.loss - ours.loss)
+
+
 def _at_equal_bytes(ours: Outcome, other: Outcome) -> Reported:
     """Bytes are about equal, for rounds are whole: they are told."""
     bytes_ = f"{ours.bytes:.1f} against {other.bytes:.1f} B a parameter"
@@ -287,30 +292,47 @@ def _at_equal_bytes(ours: Outcome, other: Outcome) -> Reported:
     return reported(name, other.loss - ours.loss, replicas=other.replica_loss - ours.replica_loss)
 
 
-def _against_diloco(cold: Mapping[str, Outcome]) -> list[Check]:
-    diloco, found = cold[_best_diloco(cold)], []
-    for label in ("pairwise", "pairwise, one exchange a round"):
+def _against_diloco(cold: Mapping[str, Outcome]) -> dict[str, list[Check]]:
+    """Loss, bytes and gap, by whose."""
+    diloco, found = cold[_best_diloco(cold)], {}
+    for label in COLD:
         ours = cold[label]
         replicas = ours.replica_loss - diloco.replica_loss
-        found += [
+        found[label] = [
             check(f"{label}: loss above DiLoCo fp32's, nats", "<= 0.05", ours.loss - diloco.loss, replicas=replicas),
             check(f"{label}: DiLoCo's bytes over its own", ">= 12", diloco.bytes / ours.bytes, unit="x", digits=1),
+            _gap(label, ours),
         ]
     return found
 
 
-def _against_diloco_warm(warm: Mapping[str, Outcome], bytes_: float) -> list[Check]:
-    """Synchronous steps cost DDP's bytes, whoever takes them: the bytes compared are those of rounds."""
-    diloco, found = warm[_best_diloco(warm)], []
+def _against_diloco_warm(warm: Mapping[str, Outcome], bytes_: float) -> dict[str, list[Check]]:
+    """Synchronous steps cost DDP's bytes, whoever takes them: the bytes compared are those of rounds, and only starts
+    of pairwise's own have such a mark."""
+    diloco, found = warm[_best_diloco(warm)], {}
     for label in ("pairwise", *OWN_WARM, *SHORT_WARM):
-        ours = warm[label]
+        ours, said = warm[label], f"warm, {label}"
         replicas = ours.replica_loss - diloco.replica_loss
-        name = f"warm, {label}: loss above warm DiLoCo fp32's, nats"
-        found.append(check(name, "<= 0.05", ours.loss - diloco.loss, replicas=replicas))
-    for label in (*OWN_WARM, *SHORT_WARM):
-        name = f"warm, {label}: bytes of DiLoCo's rounds over all of its own"
-        found.append(check(name, ">= 9", bytes_ / warm[label].bytes, unit="x", digits=1))
+        name = f"{said}: loss above warm DiLoCo fp32's, nats"
+        found[said] = [check(name, "<= 0.05", ours.loss - diloco.loss, replicas=replicas)]
+        if label != "pairwise":
+            name = f"{said}: bytes of DiLoCo's rounds over all of its own"
+            found[said] += [check(name, ">= 9", bytes_ / ours.bytes, unit="x", digits=1), _gap(said, ours)]
     return found
+
+
+def _gap(said: str, ours: Outcome) -> Check:
+    return check(f"{said}: single replicas above their mean, nats", "<= 0.01", ours.gap, digits=4)
+
+
+def _together(judged: Mapping[str, Sequence[Check]]) -> Table:
+    """What B1 asks of one method, all of it."""
+    rows = [
+        (said, *(check.measured for check in checks), "yes" if all(check.passed for check in checks) else "no")
+        for said, checks in judged.items()
+        if len(checks) == len(ASKED)
+    ]
+    return Table("Loss, bytes and gap of one method", ("", *ASKED, "all met"), rows)
 
 
 SUITE = Suite(
@@ -322,6 +344,11 @@ SUITE = Suite(
     arms=_arms,
     read=_read,
     tried=(
+        (
+            "single replicas above",
+            "one exchange a round, starts of several lengths: here and in [warmstart](warmstart.md); bits, kappa, mu, "
+            "early exchanges: [defaults](defaults.md)",
+        ),
         (
             "bytes over its own",
             "one exchange a round, here; 3 to 8 bits, fragments and fewer early exchanges: [defaults](defaults.md)",

@@ -205,7 +205,7 @@ SUITE = Suite(
     "learning rate falling over each (from the end of a warm start on), and DiLoCo with several H; the H of the label "
     "is the one asked for, and mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the label does not say; "
     "those whose label says are played with one seed, and no mark is about them. A warm start is pairwise's own, of "
-    f"{WARMUP} steps. SwarmSGD and GASLoC stand in suite clock.",
+    f"{WARMUP} steps, and no mark is about it: all others begin cold. SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
     tried="other H, early exchanges and mu of pairwise: [defaults](defaults.md); one exchange a round: here; "

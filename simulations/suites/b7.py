@@ -8,11 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from simulations import lab_consensus
-from simulations.suites.base import Arm, Check, Findings, Results, Scale, Suite, Table, told
+from simulations.lab_consensus import Row
+from simulations.suites.base import Arm, Check, Findings, Outcome, Results, Scale, Suite, Table, told
 
 __all__ = ["SUITE", "Lines"]
 
 TRIALS: Final = 20_000
+PEERS: Final = 16
+"""of `Still`"""
 EXACT: Final = "exact after"
 """in the names of lines that leave no room"""
 
@@ -44,15 +47,36 @@ class Lines:
         return 2.0 + self.trials / 4000.0
 
 
+@dataclass(frozen=True)
+class Still(Lines):
+    """`lab_consensus.growth` without outer momentum, whatever kappa: nothing pulls at a momentum of 0."""
+
+    @property
+    def name(self) -> str:
+        return f"consensus, mu 0, {self.trials} trials, seed {self.seed}"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "consensus, mu 0", "trials": self.trials, "seed": self.seed, "peers": PEERS}
+
+    def play(self) -> dict[str, Any]:
+        expected = lab_consensus.momentum(PEERS, 0.0, 0.0)
+        measured = lab_consensus.growth(PEERS, 0.0, 0.0, self.trials, self.seed)
+        deviation = abs(measured / expected - 1.0)
+        formula = f"growth, mu 0, N {PEERS}: sqrt((N-2)/(2(N-1)))"
+        return {"rows": [Row(formula, expected, measured, deviation, deviation <= lab_consensus.WITHIN)._asdict()]}
+
+    def estimate(self) -> float:
+        return 1.0 + self.trials / 10_000.0
+
+
 def _arms(scale: Scale) -> list[Arm]:
-    return [Arm("", "lines", Lines(TRIALS if scale != "quick" else 5_000))]
+    trials = TRIALS if scale != "quick" else 5_000
+    return [Arm("", "lines", Lines(trials)), Arm("", "mu 0", Still(trials))]
 
 
 def _read(results: Results) -> Findings:
-    outcome = results.only["lines"]
-    runs = [answer.told["rows"] for answer in outcome.answers if not answer.error]
     checks, rows = [], []
-    for lines in zip(*runs, strict=True):
+    for outcome, lines in ((played, lines) for played in results.only.values() for lines in _lines(played)):
         first = lines[0]
         within = lab_consensus.WITHIN_NOISE if first["formula"].startswith("CD^2") else lab_consensus.WITHIN
         worst = max(line["deviation"] for line in lines)
@@ -64,16 +88,27 @@ def _read(results: Results) -> Findings:
         measured += f"; {outcome.failed} seeds failed" if outcome.failed else ""
         passed = all(line["ok"] for line in lines) and not outcome.failed
         checks.append(Check(first["formula"], mark, measured, passed))
+    # A task none of whose seeds was played has no lines to miss.
+    checks += [
+        Check(f"all lines of {label}", "1 seed at the least", "failed", False)
+        for label, outcome in results.only.items()
+        if outcome.failed == len(outcome.answers)
+    ]
     table = Table("All lines", ("formula", "says", "measured", "worst deviation"), rows)
     return Findings([table], checks)
+
+
+def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:
+    """Each as the seeds have it."""
+    return list(zip(*(answer.told["rows"] for answer in outcome.answers if not answer.error), strict=True))
 
 
 SUITE = Suite(
     name="b7",
     question="Do replicas agree as fast as the formulas say?",
     about="Pure consensus, trials of random matchings and the product's own schedules; growth of disagreement under "
-    "outer momentum; how far replicas of a quadratic with known noise stay apart, by the product's pairwise. "
-    "Deviation of a contraction is that of the factor or of its logarithm, whichever is larger.",
+    "outer momentum, and without it; how far replicas of a quadratic with known noise stay apart, by the product's "
+    "pairwise. Deviation of a contraction is that of the factor or of its logarithm, whichever is larger.",
     arms=_arms,
     read=_read,
 )

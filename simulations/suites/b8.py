@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -30,6 +30,8 @@ from simulations.suites.base import (
     check,
     curves_table,
     distance_graph,
+    mean,
+    most,
     reported,
     sized,
     told,
@@ -38,21 +40,24 @@ from simulations.suites.base import (
 __all__ = ["SUITE", "TRANSFORMER"]
 
 TRANSFORMER: Final = Setting(peers=8, every=30, rounds=32, lr=2e-3, evaluate_every=4)
-"""the learning rate is the best of `RATES` for pairwise, and near the best for DDP"""
+"""the learning rate was chosen beforehand, by 16 rounds of pairwise and DDP at N = 4"""
 SIZES: Final = (4, 8, 16, 32)
 WARMUP: Final = 120
 MANY: Final = 32
 """peers from which on a run has `FEWER` rounds"""
 FEWER: Final = 16
-FEW: Final = 4
-"""peers up to which DiLoCo's other mu is played with every seed"""
+SOME: Final = 8
+"""peers up to which DDP, which no mark is about, is played with every seed"""
 
 OURS: Final = ("pairwise", "epidemic k=128", "epidemic k=256")
 SHIPPED: Final = "pairwise"
 """what `auto` takes, whatever the number of peers"""
 CROSSING: Final = 10
-RULE: Final = "epidemic k=128"
-"""what the rule of algorithms section 6, which nothing takes, would take while at most `CROSSING` peers contribute"""
+"""peers up to which the rule of algorithms section 6, which nothing takes, would take epidemic"""
+TIE: Final = 0.02
+"""nats within which the simpler one is as good"""
+ENOUGH: Final = 3
+"""seeds, to decide"""
 
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
@@ -60,21 +65,19 @@ WAYS: Final[Ways] = {
 }
 WIDE: Final[Ways] = {"epidemic k=256": ("epidemic", WIDER)}
 DDP: Final[Ways] = {"DDP": ("ddp", {})}
-"""which no mark is about: one seed"""
 DILOCO: Final[Ways] = {
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, mu 0.6": ("diloco", {"mu": 0.6, "plain_first": True}),
 }
 BETTER: Final = {True: "DiLoCo fp32, mu 0.8", False: "DiLoCo fp32, mu 0.6"}
 """after a warm start, and cold, with seed 0 at N = 4 and 16 rounds"""
+START: Final = ", its own warm start"
 OWN: Final[Ways] = {
-    "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}),
-    "epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP}),
+    f"{label}{START}": (method, {**options, "warmup_steps": WARMUP})
+    for label, (method, options) in {**WAYS, **WIDE}.items()
 }
 """no synchronous steps: what the daemon does"""
 OWN_SIZES: Final = (4, 8, 16)
-SOME: Final = 8
-"""peers up to which epidemic's own start, and its k = 256, are played with every seed"""
 
 RATES: Final = (1e-3, 4e-3, 8e-3)
 """besides the setting's own"""
@@ -115,16 +118,14 @@ def _arms(scale: Scale) -> list[Arm]:
             cold = replace(cold, rounds=min(base.rounds, FEWER))
         setting = replace(cold, warmup=warmup if warm else 0)
         add(group, setting, WAYS)
-        add(group, setting, WIDE, None if peers <= SOME else 1)
-        add(group, setting, DDP, 1)
+        add(group, setting, WIDE)
+        add(group, setting, DDP, None if peers <= SOME else 1)
         add(group, setting, {BETTER[warm]: DILOCO[BETTER[warm]]})
         if full or peers < MANY:
-            add(group, setting, {BETTER[not warm]: DILOCO[BETTER[not warm]]}, None if peers <= FEW else 1)
+            add(group, setting, {BETTER[not warm]: DILOCO[BETTER[not warm]]})
         if warm and peers in OWN_SIZES:
-            for label, (method, options) in OWN.items():
-                every_seed = peers <= SOME or label.startswith(SHIPPED)
-                way = method, {**options, "warmup_steps": warmup}
-                add(group, cold, {label: way}, None if every_seed else 1)
+            own = {label: (method, {**options, "warmup_steps": warmup}) for label, (method, options) in OWN.items()}
+            add(group, cold, own)
         if peers in (4, 8) and not warm:
             add(_settings(group), setting, ALPHAS, 1)
         if peers == 8 or quick:
@@ -145,18 +146,80 @@ def _read(results: Results) -> Findings:
         checks += found
         figures += others
     panels = {group: outcomes for group, outcomes in groups.items() if group.endswith("warm")}
-    tables = [_rules(groups), *(curves_table(group, outcomes) for group, outcomes in groups.items())]
+    started = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
+    kind, upto, why = decided({_size(group): outcomes for group, outcomes in started.items()})
+    tables = [
+        _rules("Nats above the best of these three, by what is taken", groups, {}),
+        _rules(
+            "The same from the starts that the daemon has, which decide",
+            started,
+            {f"what the rule decides ({_told_rule(kind, upto)})": (kind, upto)},
+        ),
+        _bytes(started),
+        *(curves_table(group, outcomes) for group, outcomes in groups.items()),
+    ]
     if settings:
         tables.append(_otherwise(groups, settings))
-    own = groups[_group(SIZES[0], warm=False)]
-    rates = {f"lr {group.rpartition(' ')[2]}": outcomes for group, outcomes in by_rate.items()}
-    rows = [
-        (rate, *(told(outcomes[label].losses) for label in TRIED))
-        for rate, outcomes in {f"lr {TRANSFORMER.lr:g}": own, **rates}.items()
-    ]
-    tables.append(Table(f"Loss by the learning rate, N = {SIZES[0]}, cold", ("", *TRIED), rows))
+    table, others = _rates(groups[_group(SIZES[0], warm=False)], by_rate)
+    tables.append(table)
+    figures += others
     graphs = [bytes_graph(panels), distance_graph(panels)]
-    return Findings(tables, checks, [_peers(groups), *graphs] if len(panels) > 1 else graphs, reported=figures)
+    drawn = [_peers(groups), *graphs] if len(panels) > 1 else graphs
+    ships = "which it does" if not upto else "which is not what it does"
+    notes = [f"**What `auto` has to take, by the rule above: {_told_rule(kind, upto)}, {ships}.** {why}"]
+    return Findings(tables, checks, drawn, notes, figures)
+
+
+def _started(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """What had its own start, by what it is without it."""
+    return {label.removesuffix(START): outcomes[label] for label in OWN}
+
+
+def decided(sizes: Mapping[int, Mapping[str, Outcome]]) -> tuple[str, int, str]:
+    """Which epidemic `auto` has to take while at most so many contribute, above which it is pairwise; 0 for never. With
+    what decided it.
+
+    An epidemic is taken up to the largest N at which, and at all smaller, it is better than pairwise by more than `TIE`
+    in the mean of `ENOUGH` seeds. Of two that which is taken further, or that of fewer bytes, unless the other is
+    better by more than `TIE` in the mean over these N.
+    """
+    reach, said = {}, []
+    for label in (label for label in OURS if label != SHIPPED):
+        reach[label] = 0
+        held = True
+        for peers, outcomes in sorted(sizes.items()):
+            ahead = outcomes[SHIPPED].loss - outcomes[label].loss
+            replicas = outcomes[SHIPPED].replica_loss - outcomes[label].replica_loss
+            held = held and len(ahead.each) >= ENOUGH and ahead > TIE
+            reach[label] = peers if held else reach[label]
+            said.append(f"{label} at N = {peers} {told(ahead)} (single replicas {told(replicas)})")
+    leaner, wider = reach
+    kind = max(reach, key=lambda label: reach[label])
+    upto = reach[kind]
+    if upto and reach[leaner] == reach[wider]:
+        better = mean([at[leaner].loss - at[wider].loss for peers, at in sizes.items() if peers <= upto])
+        kind = wider if better > TIE else leaner
+        said.append(f"{wider} below {leaner}, over these N: {told(better)}")
+    return kind, upto, f"Nats below pairwise, each from its own start: {'; '.join(said)}."
+
+
+def _told_rule(kind: str, upto: int) -> str:
+    return f"{kind} while at most {upto} contribute, else {SHIPPED}" if upto else f"{SHIPPED}, always"
+
+
+def _rates(own: Mapping[str, Outcome], by_rate: Mapping[str, Mapping[str, Outcome]]) -> tuple[Table, list[Reported]]:
+    """Other learning rates are of one seed, and are compared by that one."""
+    rows = [(f"lr {TRANSFORMER.lr:g}: loss", *(told(own[label].losses) for label in TRIED))]
+    figures = []
+    for group, outcomes in by_rate.items():
+        above = (told(outcomes[label].loss - own[label].loss) for label in TRIED)
+        rows.append((f"lr {group.rpartition(' ')[2]}: above it", *above))
+    for label in TRIED:
+        rivals = {group.rpartition(" ")[2]: outcomes[label] for group, outcomes in by_rate.items()}
+        rate = best(rivals)  # which are of as many seeds
+        name = f"{label}: lr {TRANSFORMER.lr:g} above its best other ({rate}), nats"
+        figures.append(reported(name, own[label].loss - rivals[rate].loss))
+    return Table(f"By the learning rate, N = {SIZES[0]}, cold", ("", *TRIED), rows), figures
 
 
 def _judged(group: str, outcomes: Mapping[str, Outcome]) -> tuple[list[Check], list[Reported]]:
@@ -165,7 +228,7 @@ def _judged(group: str, outcomes: Mapping[str, Outcome]) -> tuple[list[Check], l
     diloco = [label for label in outcomes if label.startswith("DiLoCo")]
     starts: list[tuple[str, tuple[str, ...]]] = [(SHIPPED, OURS)]
     if set(OWN) <= set(outcomes):
-        starts.append((next(label for label in OWN if label.startswith(SHIPPED)), tuple(OWN)))
+        starts.append((f"{SHIPPED}{START}", tuple(OWN)))
     for shipped, ours in starts:
         other, above, replicas = _above(outcomes, shipped, ours)
         name = f"{group}: {shipped}, which is what auto takes, above the best of {len(ours)} ({other}), nats"
@@ -189,21 +252,34 @@ def _above(outcomes: Mapping[str, Outcome], label: str, others: Sequence[str]) -
     return other, ours.loss - outcomes[other].loss, ours.replica_loss - outcomes[other].replica_loss
 
 
-def _rules(groups: Mapping[str, Mapping[str, Outcome]]) -> Table:
-    """Each strategy, and the rule that nothing takes: how much worse than the best of ours."""
-    ours = {group: {label: outcomes[label] for label in OURS} for group, outcomes in groups.items()}
-    named = f"the rule of algorithms section 6 ({RULE} while at most {CROSSING} contribute, else pairwise)"
-    taken = {
-        **{label: dict.fromkeys(groups, label) for label in OURS},
-        named: {group: RULE if _size(group) <= CROSSING else "pairwise" for group in groups},
+def _rules(title: str, groups: Mapping[str, Mapping[str, Outcome]], more: Mapping[str, tuple[str, int]]) -> Table:
+    """Each strategy, and rules that take an epidemic up to some N: how much worse than the best of ours."""
+    rules = {
+        f"{SHIPPED}, which is what auto takes": (SHIPPED, 0),
+        **{label: (label, sys.maxsize) for label in OURS if label != SHIPPED},
+        **{
+            f"{label} while at most {CROSSING} contribute, else pairwise": (label, CROSSING)
+            for label in OURS
+            if label != SHIPPED
+        },
+        **more,
     }
     rows = []
-    for name, labels in taken.items():
-        above = [_above(ours[group], labels[group], OURS)[1] for group in groups]
-        most = math.nan if any(map(math.isnan, above)) else max(above)
-        title = f"{name}, which is what auto takes" if name == SHIPPED else name
-        rows.append((title, *map(told, above), told(float(most))))
-    return Table("Nats above the best of these three, by what is taken", ("", *groups, "the most"), rows)
+    for name, (kind, upto) in rules.items():
+        above = [
+            _above(outcomes, kind if _size(group) <= upto else SHIPPED, OURS)[1] for group, outcomes in groups.items()
+        ]
+        rows.append((name, *map(told, above), told(most(above))))
+    note = f"The rule of algorithms section 6 is that of k=128 and {CROSSING}; the daemon's epidemic has k=256."
+    return Table(title, ("", *groups, "the most"), rows, note)
+
+
+def _bytes(groups: Mapping[str, Mapping[str, Outcome]]) -> Table:
+    rows = [
+        (label, *(told(outcomes[label].last(lambda point: point.bytes), 1) for outcomes in groups.values()))
+        for label in OURS
+    ]
+    return Table("Bytes a parameter from these starts", ("", *groups), rows)
 
 
 def _size(group: str) -> int:
@@ -240,10 +316,14 @@ SUITE = Suite(
     about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 4 to 32, after "
     f"a warm start of {WARMUP} synchronous steps and cold; beside the former, up to N = {OWN_SIZES[-1]}, starts of as "
     f"many steps as the daemon has them. At N = {MANY} there are {FEWER} rounds, and DiLoCo has one mu "
-    "(32, and both with --full). DDP, above "
-    f"N = {FEW} DiLoCo's other mu, and above N = {SOME} epidemic k=256 and its own start are of one seed; differences "
-    "are of the seeds that both have. The learning rate is one for all, the best of a few of one seed at N = 4, not "
-    "tuned for each method and size.",
+    f"(32, and both with --full). Above N = {SOME} DDP is of one seed, as are other settings and learning rates; "
+    "differences are of the seeds that both have. The learning rate is one for all, chosen beforehand by 16 rounds of "
+    "pairwise and DDP at N = 4, not tuned for each method and size. What `auto` has to take is decided by a rule "
+    f"that was written before the runs: each from its own start, with {ENOUGH} seeds; pairwise, which is simpler, "
+    f"always, but for an epidemic that is better by more than {TIE} nats in the mean at N = {OWN_SIZES[0]} and every "
+    "larger N that was played up to some N, which it is then taken up to; of k=128 and k=256 that which is taken "
+    f"further, or else k=128, whose bytes are fewer, unless k=256 is better by more than {TIE} nats in the mean over "
+    "these N. Bytes decide nothing else, and are told.",
     arms=_arms,
     read=_read,
     tried="alpha 1, 3 and 4 of epidemic, early exchanges in none and in all rounds and kappa 0 of pairwise, learning "

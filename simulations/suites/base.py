@@ -16,7 +16,7 @@ import numpy as np
 
 from simulations.lab import Curve, Point, Setting
 from simulations.lab_runs import Answer, Run, Task
-from simulations.suites.figures import Check, Figure, Reported, check, mean, reported, told
+from simulations.suites.figures import Check, Figure, Reported, check, least, mean, most, reported, told
 
 __all__ = [
     "FORMULA",
@@ -45,7 +45,9 @@ __all__ = [
     "distance_graph",
     "graph",
     "in_time",
+    "least",
     "mean",
+    "most",
     "reported",
     "seconds_graph",
     "sized",

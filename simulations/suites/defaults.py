@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from simulations.suites.b1 import MLP
-from simulations.suites.base import Arm, Findings, Results, Scale, Suite, Table, arms, best, check, sized, told
+from simulations.suites.base import (
+    Arm,
+    Findings,
+    Outcome,
+    Reported,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    Ways,
+    arms,
+    best,
+    check,
+    reported,
+    sized,
+    told,
+)
 
 __all__ = ["SUITE"]
 
@@ -53,7 +70,19 @@ CODECS: Final = ("dct128", "threshold3", "sign", "random32", "lowrank4", "twobit
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
 WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges")
 """grids that are played after a warm start as well"""
-STARTS: Final = {"from scratch": 0, "after a warm start": WARMUP}
+STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
+ALPHA, BETA = 2.0, 0.95
+"""the daemon's, of epidemic"""
+RIVAL: Final = "DiLoCo fp32, mu 0.8"
+INNERS: Final[Ways] = {BASE: ("pairwise", {}), RIVAL: ("diloco", {"mu": 0.8, "plain_first": True})}
+TUNED: Final[Ways] = {
+    **INNERS,
+    "DDP": ("ddp", {}),
+    "epidemic k=128, alpha 2": ("epidemic", {"compressor": "topk128", "alpha": 2.0}),
+}
+"""at each of `RATES`"""
+MUON_RATES: Final = (0.004, 0.016)
+"""besides the setting's own: one seed"""
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -73,23 +102,14 @@ def _arms(scale: Scale) -> list[Arm]:
     codecs = {f"{name}": ("epidemic", {"compressor": name}) for name in (CODECS if not quick else CODECS[:1])}
     found += arms("compressors", base, {"topk128": ("epidemic", {"compressor": "topk128"}), **codecs})
     for inner in ("adamw", "muon"):
-        ways = {"pairwise": ("pairwise", {}), "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True})}
-        found += arms(f"inner {inner}", replace(base, inner=inner), ways)
+        found += arms(f"inner {inner}", replace(base, inner=inner), INNERS)
+    for rate in MUON_RATES if not quick else MUON_RATES[:1]:
+        found += arms(f"inner muon, lr {rate}", replace(base, inner="muon", lr=rate), INNERS, seeds=1)
     for rate in RATES if not quick else RATES[:2]:
-        ways = {
-            "pairwise": ("pairwise", {}),
-            "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
-            "DDP": ("ddp", {}),
-            "epidemic k=128, alpha 2": ("epidemic", {"compressor": "topk128", "alpha": 2.0}),
-        }
-        found += arms(f"lr {rate}", replace(base, lr=rate), ways)
+        found += arms(f"lr {rate}", replace(base, lr=rate), TUNED)
     for every in (10, 50) if not quick else ():
         setting = replace(base, every=every, rounds=800 // every)
-        found += arms(
-            f"H {every}",
-            setting,
-            {"pairwise": ("pairwise", {}), "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True})},
-        )
+        found += arms(f"H {every}", setting, INNERS)
     return found
 
 
@@ -118,7 +138,80 @@ def _read(results: Results) -> Findings:
             for label, outcome in results.groups[name].items()
         ]
         tables.append(Table(name, ("", "loss", "bytes a parameter", "single replicas above"), others))
-    return Findings(tables, checks)
+    figures = [*_epidemics(results), *_compressors(results), *_rates(results), *_lengths(results), *_inner(results)]
+    return Findings(tables, checks, reported=figures)
+
+
+def _above(name: str, ours: Outcome, rivals: Mapping[str, Outcome]) -> list[Reported]:
+    """How much worse than the best of the rivals, by the seeds that both have; nothing where there is none."""
+    if not rivals:
+        return []
+    other = best(rivals, of=lambda outcome: outcome.loss - ours.loss)
+    replicas = ours.replica_loss - rivals[other].replica_loss
+    return [reported(f"{name} ({other}), nats", ours.loss - rivals[other].loss, replicas=replicas)]
+
+
+def _cheaper(group: Mapping[str, Outcome], ours: Outcome) -> dict[str, Outcome]:
+    return {label: one for label, one in group.items() if one is not ours and not one.bytes > 1.02 * ours.bytes}
+
+
+def _epidemics(results: Results) -> list[Reported]:
+    """The daemon's alpha and beta, by k: against what costs as much, and against all that costs no more."""
+    figures = []
+    for start in STARTS:
+        group = results.groups[f"epidemic, {start}"]
+        for k in (64, 128, 256):
+            label = f"k {k}, alpha {ALPHA}, beta {BETA}"
+            if label not in group:
+                continue
+            ours, name = group[label], f"epidemic, {start}: {label} above the best other"
+            alike = {other: one for other, one in group.items() if other.startswith(f"k {k},") and other != label}
+            figures += _above(f"{name} of this k", ours, alike)
+            figures += _above(f"{name} that costs no more", ours, _cheaper(group, ours))
+    return figures
+
+
+def _compressors(results: Results) -> list[Reported]:
+    group = results.groups["compressors"]
+    usual = group["topk128"]
+    rivals = {label: one for label, one in group.items() if one is not usual}
+    name = "epidemic, alpha 1: topk128 above the best other compressor"
+    return [*_above(name, usual, rivals), *_above(f"{name} that costs no more", usual, _cheaper(group, usual))]
+
+
+def _by_rate(results: Results, label: str, prefix: str = "lr ") -> dict[str, Outcome]:
+    return {group: outcomes[label] for group, outcomes in results.groups.items() if group.startswith(prefix)}
+
+
+def _rates(results: Results) -> list[Reported]:
+    """Of each method, the learning rate that all have."""
+    figures, own = [], f"lr {MLP.lr}"
+    for label in TUNED:
+        rates = _by_rate(results, label)
+        if own in rates:
+            figures += _above(f"{label}: {own} above its best other", rates.pop(own), rates)
+    return figures
+
+
+def _lengths(results: Results) -> list[Reported]:
+    """At equal samples, which cost the more bytes the shorter a round is."""
+    figures = []
+    for label in INNERS:
+        ours = results["inner adamw", label]
+        figures += _above(f"{label}: H {MLP.every} above its best other", ours, _by_rate(results, label, "H "))
+    return figures
+
+
+def _inner(results: Results) -> list[Reported]:
+    """Each with its own best learning rate of those played."""
+    figures = []
+    for label in INNERS:
+        adamw = _by_rate(results, label) | {f"lr {MLP.lr}": results["inner adamw", label]}
+        muon = {f"lr {MLP.lr}": results["inner muon", label]}
+        muon |= {group.rpartition(", ")[2]: one for group, one in _by_rate(results, label, "inner muon,").items()}
+        rate = best(adamw)
+        figures += _above(f"{label}: AdamW at its best lr ({rate[3:]}) above Muon at its best", adamw[rate], muon)
+    return figures
 
 
 def told_gap(value: float) -> str:
@@ -131,8 +224,9 @@ SUITE = Suite(
     about="The model of B1, N = 16, H = 20, 40 rounds; one setting at a time is another than the default (alpha 0.7, "
     "mu 0.8, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first 40 % of the rounds "
     "three exchanges each along the hypercube, then one at random). Differences below the spread of the seeds mean "
-    "nothing. The warm start has a suite of its own (warmstart), and so have rotation, outliers, averaged momentum and "
-    "groups (trials).",
+    "nothing. Marks are about pairwise; what is told of epidemic, compressors, learning rates, H and Muon has none. "
+    f"The start that some have is of {WARMUP} synchronous steps, not the daemon's, which has a suite of its own "
+    "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",
     arms=_arms,
     read=_read,
 )

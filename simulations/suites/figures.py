@@ -19,7 +19,7 @@ from typing import Final
 
 from simulations.scenarios.base import Check
 
-__all__ = ["Check", "Figure", "Reported", "check", "mean", "reported", "told"]
+__all__ = ["Check", "Figure", "Reported", "check", "least", "mean", "most", "reported", "told"]
 
 FEW: Final = 3
 """seeds; of fewer, it is said how many"""
@@ -95,6 +95,16 @@ def mean(values: Sequence[float]) -> Figure:
     """Of the seeds' figures; of figures of several seeds their mean, seed by seed."""
     total: float = sum(values)
     return total / len(values) if isinstance(total, Figure) else Figure(values)
+
+
+def most(figures: Iterable[float]) -> float:
+    """The greatest; one that is NaN, if any is."""
+    return max(figures, key=lambda figure: (math.isnan(figure), figure))
+
+
+def least(figures: Iterable[float]) -> float:
+    """The smallest; one that is NaN, if any is."""
+    return min(figures, key=lambda figure: (not math.isnan(figure), figure))
 
 
 def told(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:

@@ -233,6 +233,20 @@ def test_a_seed_is_dialled_for_ever_quickly_at_first_and_every_ten_seconds_later
     assert pauses[0] <= 0.5 and max(pauses) <= LAN.join_longest and min(pauses[6:]) >= 7.5 and len(dials) > 55
 
 
+def test_a_seed_that_nobody_is_known_at_is_dialled_soon_again_and_then_every_minute() -> None:
+    """Where first dials are lost, some join by one seed and others by another: they need not wait a minute."""
+    peer = Peer(record(1))
+    peer.membership.join(["10.0.0.9:4710"], 0.0)
+    peer.hear(Pong(0, (record(2),)), 2, 0.2)
+    dials = [0.0]
+    while (due := peer.membership.timer()) is not None and due < 400.0:
+        peer.hear(Pong(0, (record(2),)), 2, due)
+        peer.membership.handle_timer(due)
+        dials += [due for envelope in peer.sent() if envelope.address == "10.0.0.9:4710"]
+    pauses = [later - earlier for earlier, later in pairwise(dials)]
+    assert sum(pauses[:4]) < 10.0 and max(pauses) <= 60.0 and min(pauses[7:]) >= 45.0
+
+
 def test_one_live_seed_among_dead_ones_is_enough_even_if_it_starts_late() -> None:
     network = Network(LAN)
     network.start(1, [7, 8, 0])

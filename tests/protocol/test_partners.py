@@ -93,6 +93,25 @@ def test_refused_pauses_double_up_to_the_longest():
         assert shortest <= pause <= 2 * shortest
 
 
+def test_who_was_refused_asks_soon_again_in_its_next_round_however_short_that_is():
+    """Two who have found each other would else leave a third alone: they are busy, or done, whenever it asks."""
+    machine, now = matching(pause=0.1, longest_pause=4.0), 0.0
+    machine.want(1, now)
+    for number in range(8):
+        machine.offer(IDS[0], number, None, now)
+        machine.refused(DONE, now)
+        now, before = machine.timer(), now
+    assert now > before + 2.0
+    now = before + 0.3
+    for number in range(10):
+        machine.want(1, now)
+        assert machine.timer() <= now + 0.1
+        now = machine.timer()
+        machine.offer(IDS[0], number, None, now)
+        machine.refused(DONE, now)
+        now += 0.3
+
+
 def test_refused_member_is_not_asked_again_while_others_are_fresh():
     machine, asked, now = matching(), [], 0.0
     machine.want(1, now)

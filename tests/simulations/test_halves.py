@@ -344,9 +344,10 @@ def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():
     assert not cluster.of(ResyncBegan)
 
 
-def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow():
+@pytest.mark.parametrize("seed", [1, 3, 7, 19])
+def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow(seed):
     every = 20
-    cluster = Divided(4, every=every)
+    cluster = Divided(4, seed=seed, every=every)
     hosts = cluster.network.hosts
     for host in hosts:
         cluster.network.cut([host], [other for other in hosts if other is not host])

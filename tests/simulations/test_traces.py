@@ -54,7 +54,7 @@ def test_a_suspect_refutes_before_anybody_holds_it_for_failed():
 
 def test_what_nobody_hears_from_a_host_it_suspects_of_others_and_both_suspicions_end():
     text = (FOLDER / "refutation.txt").read_text()
-    assert place(text, "holds p1 for suspected") < place(text, "links are whole") < place(text, "holds p1 for alive")
+    assert place(text, "holds p0 for suspected") < place(text, "links are whole") < place(text, "holds p0 for alive")
 
 
 def test_a_failed_peer_is_back_when_it_has_the_model_and_exchanges():
