@@ -133,6 +133,8 @@ def _arms(scale: Scale) -> list[Arm]:
     found: list[Arm] = []
     parameters = ByteMlp().parameters
     for told_link, (megabits, milliseconds, as_parameters) in LINKS.items():
+        if scale == "quick" and megabits < GIGABIT:
+            continue
         for told_speeds, speeds in SPEEDS.items():
             group = f"{told_link}, {told_speeds}"
             there = link(megabits, milliseconds, parameters, as_parameters)

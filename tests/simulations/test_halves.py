@@ -344,7 +344,7 @@ def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():
     assert not cluster.of(ResyncBegan)
 
 
-@pytest.mark.parametrize("seed", [1, 3, 7, 19])
+@pytest.mark.parametrize("seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (7, 19))])
 def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow(seed):
     every = 20
     cluster = Divided(4, seed=seed, every=every)
