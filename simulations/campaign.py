@@ -2,10 +2,10 @@
 
     python -m simulations.campaign --first 500 --last 20000 --jobs 2 --state t1.json
 
-A part is a hundred seeds; one in fifty is played twice, and its logs must be equal (I12). `--state` keeps which parts
-were played, what failed and how long it took, written anew after each, so that a campaign that was stopped goes on
-where it was. What other code came to says nothing of this one: a file written by it is refused. The processes are
-niced. What a seed stands for is not decided here.
+A part is a hundred seeds; one in 250 is played once more in another process, and its logs must be equal (I12).
+`--state` keeps which parts were played, what failed and how long it took, written anew after each, so that a campaign
+that was stopped goes on where it was. What other code came to says nothing of this one: a file written by it is
+refused. The processes are niced. What a seed stands for is not decided here.
 """
 
 from __future__ import annotations

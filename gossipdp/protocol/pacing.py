@@ -257,7 +257,7 @@ class Pacing:
             self._outputs.emit(Pace(every))
 
     def _choose_terms(self) -> None:
-        """Codec and pull to offer next, and at least to accept."""
+        """Codec and pull to offer next, and at least to accept; and whether training makes rounds."""
         first = self._fresh or self._rounds.rounds <= 1 or self._rounds.rounds == self._fine_round
         bits = self._config.bits
         if self._fresh and self._alone >= ALONE_AFTER:
