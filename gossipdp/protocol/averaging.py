@@ -434,7 +434,7 @@ class Averaging:
                 self._matching.unmatched(partner, now)
             elif duration > 0.0:
                 self._tempo.exchanged(chunks, duration, owed)
-            self._ended(chunks, duration, active.distance(), now)
+            self._ended(chunks, active.tally.mixing, active.distance(), now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]
         for partner in [peer for peer, log in self._logs.items() if log.settled and log.ended]:

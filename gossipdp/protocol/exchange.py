@@ -89,9 +89,12 @@ class Tally:
     escalation_bytes: int = 0
     sent: int = 0
     received: int = 0
+    mixing: float = 0.0
+    """seconds from the start until the last chunk was mixed: without the silence of a partner that is gone"""
 
-    def mixed(self, turn: jobs.Turn) -> None:
+    def mixed(self, turn: jobs.Turn, now: float) -> None:
         self.chunks += 1
+        self.mixing = now - self.started
         self.parameters2 += turn.distance2
         self.clipped += turn.share < 1.0
         self.blocks += turn.blocks

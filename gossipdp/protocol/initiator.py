@@ -146,7 +146,7 @@ class Initiator(Side):
             self._refused(turn.refused)
             self._forget(number, now)
         elif isinstance(job, jobs.Mix):
-            self.tally.mixed(turn)
+            self.tally.mixed(turn, now)
             del self._open[number]
             self.open_chunks(now)
         elif chunk.void:

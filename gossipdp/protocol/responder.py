@@ -159,7 +159,7 @@ class Responder(Side):
             self._send(Void(self.terms.exchange, number))
         elif turn.mixed:
             del self._open[number]
-            self.tally.mixed(turn)
+            self.tally.mixed(turn, now)
             acknowledgement = Ack(self.terms.exchange, number, said, turn.share)
             self._mixed[number] = _Mixed(said, acknowledgement, turn.buffers)
             self._send(acknowledgement, turn.buffers)

@@ -121,8 +121,6 @@ def test_state_followed_is_given_as_old_as_it_is_and_what_was_frozen_before_is_g
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
     [manifest] = hosts.ask(StateRequest(ASKED))
-    while hosts.last.running.averaging.partner is not None:  # one that is cut off would count for a slow one
-        hosts.net.run(hosts.net.now + 0.05)
     hosts.net.cut(hosts.hosts[:-1], [hosts.last])
     hosts.net.run(hosts.net.now + 6 * EVERY * STEP)
     hosts.net.heal()
@@ -135,3 +133,20 @@ def test_state_followed_is_given_as_old_as_it_is_and_what_was_frozen_before_is_g
     behind = hosts.behind
     assert hosts.ask(StateAsk(ASKED, manifest.snapshot, (0,))) == [StateRefuse(ASKED, "gone")]
     assert 6.0 / STEP - 4 * EVERY < behind < 8.0 / STEP + 4 * EVERY
+
+
+def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
+    hosts = Hosts(2, keep=200.0)
+    for index in range(2):
+        hosts.start(index, trains=True)
+    hosts.net.run(15.0)
+    averaging, pacing = hosts.last.running.averaging, hosts.last.running.pacing
+    before = pacing.own(0).transfer
+    while averaging._active is None or averaging._active.tally.chunks != 1:
+        hosts.net.run(hosts.net.now + 0.001)
+    hosts.net.cut([hosts.hosts[0]], [hosts.last])
+    ended = len(hosts.of(ExchangeEnded))
+    cut_off = hosts.until(ExchangeEnded, ended + 1)[-1]
+    assert cut_off.chunks == 1 and cut_off.duration * 4 / STEP > 10 * before
+    # What a transfer is expected to take, in steps, says how far behind a peer must be to follow the others.
+    assert pacing.own(0).transfer < 2 * before
