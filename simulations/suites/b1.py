@@ -28,6 +28,7 @@ from simulations.suites.base import (
     reported,
     seconds_graph,
     sized,
+    started,
 )
 
 __all__ = ["EPIDEMIC", "MLP", "SUITE", "WARMUP", "WIDER", "diloco"]
@@ -209,7 +210,7 @@ def _arms(scale: Scale) -> list[Arm]:
     if scale == "quick":
         some: Ways = {**OURS, **FIELD, **dict(list(NOLOCO.items())[:2])}
         starts = {**own, **SHORT_WARM}
-        short = {label: (method, {**options, "warmup_steps": 5}) for label, (method, options) in starts.items()}
+        short = {label: (method, started(options, scale)) for label, (method, options) in starts.items()}
         fewer = {label: (method, options) for label, (method, options, _) in (FEWER | EQUALLED).items()}
         found = [*arms(COLD_GROUP, cold, some), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, short)]
         return [*found, *arms(FEWER_GROUP, cold, fewer)]

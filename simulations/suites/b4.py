@@ -28,6 +28,7 @@ from simulations.suites.base import (
     reported,
     seconds_graph,
     sized,
+    started,
     told,
 )
 
@@ -95,6 +96,7 @@ def _arms(scale: Scale) -> list[Arm]:
         for label, (method, options, every) in _ways(name).items():
             for length in LENGTHS[name]:
                 seconds = length if scale != "quick" else length / 30.0
+                options = started(options, scale)
                 setting = replace(calm, every=every, speeds=SPEEDS, link=there)
                 setting = lasting(seconds, Run(setting=setting, method=method, options=options), parameters)
                 setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))

@@ -28,6 +28,7 @@ from simulations.suites.base import (
     mean,
     reported,
     seconds_graph,
+    started,
     told,
 )
 
@@ -90,6 +91,7 @@ def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: 
             continue  # what landing late costs, and mu, are cheaper to see on the other
         fewer = 10 if scale == "quick" else 1
         setting = replace(base, every=every // fewer, step_seconds=float(fewer), link=there)
+        options = started(options, scale)
         run = Run(setting=setting, problem=problem, method=method, options=options)
         setting = lasting(seconds, run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))

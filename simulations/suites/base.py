@@ -51,6 +51,7 @@ __all__ = [
     "reported",
     "seconds_graph",
     "sized",
+    "started",
     "told",
 ]
 
@@ -269,12 +270,23 @@ def arms(
     ]
 
 
+SHORT_START: Final = 5
+"""steps, if it is only to be seen whether it works"""
+
+
 def sized(setting: Setting, scale: Scale) -> Setting:
     """Small enough to see whether it works, if that is all that is asked."""
     if scale != "quick":
         return setting
     few = min(setting.peers, 8)
-    return replace(setting, peers=few, every=5, rounds=min(setting.rounds, 4), warmup=min(setting.warmup, 5))
+    return replace(setting, peers=few, every=5, rounds=min(setting.rounds, 4), warmup=min(setting.warmup, SHORT_START))
+
+
+def started(options: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """A method's options, with a start of its own as short as `sized` has one."""
+    if scale != "quick" or "warmup_steps" not in options:
+        return dict(options)
+    return {**options, "warmup_steps": min(options["warmup_steps"], SHORT_START)}
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from simulations.suites.base import (
     reported,
     seconds_graph,
     sized,
+    started,
 )
 
 __all__ = ["SUITE"]
@@ -151,6 +152,7 @@ def _arms(scale: Scale) -> list[Arm]:
                     if ("own pace" in plain) == (len(speeds) > 1):
                         ways, starts[label] = ways | {label: ways[plain]}, steps if scale != "quick" else 5
             for label, (method, options, every) in ways.items():
+                options = started(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 before = starts[label] * _synchronous(base, parameters) if starts[label] else 0.0
                 setting = replace(lasting(seconds - before, run, parameters), warmup=starts[label])
