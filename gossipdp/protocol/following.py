@@ -28,6 +28,8 @@ __all__ = ["Follower"]
 DRY: Final = {"apart": 32, "lag": 4, "diverged": 16}
 """periods without anybody to fetch from after which it is given up. Who has only fallen behind is averaged with as it
 is; who is apart has to follow some day: that is waited for longer"""
+WANTED: Final = 4
+"""the same, where somebody asks for the model that is being given up: perhaps nobody else has one"""
 STALLED: Final = {"apart": 128, "lag": 128, "diverged": 16}
 """periods, to twice as many by chance, after which it is given up though there is somebody, who refuses: two may have
 begun to follow each other, and one of them must be the first to stop"""
@@ -142,6 +144,11 @@ class Follower:
         """The result of a Compare."""
         if self._joiner is not None:
             self._joiner.compared(result, now)
+
+    def wanted(self, now: float) -> None:
+        """Somebody asks for the model that is being given up, and gets none of it."""
+        if not math.isinf(self._dry_at):
+            self._dry_at = min(self._dry_at, now + WANTED * self._period)
 
     def gone(self, peer: bytes, now: float) -> None:
         """`peer` has left or failed."""

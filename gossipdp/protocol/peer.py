@@ -244,9 +244,11 @@ class Peer:
             case _ if isinstance(message, Asking):
                 model = self._current_model() if self._reunion.gives(message, source) else None
                 self._source.receive(message, source, model, now)
-                if isinstance(message, StateRequest) and self._reunion.line != NO_LINE:
-                    # Whose model it fetches, so that it belongs to that side if there are two.
-                    self._reunion.tell(source)
+                if isinstance(message, StateRequest):
+                    self._reunion.follower.wanted(now)
+                    if self._reunion.line != NO_LINE:
+                        # Whose model it fetches, so that it belongs to that side if there are two.
+                        self._reunion.tell(source)
             case _ if isinstance(message, Giving) and self.model is None:
                 self._fetched_from = source if isinstance(message, StateChunk) else self._fetched_from
                 self._origin.receive(message, buffers, source, now)

@@ -45,6 +45,14 @@ MUTATIONS = (
         "tests/simulations/test_halves.py::test_of_a_model_that_is_half_another_s_no_checkpoint_is_made",
     ),
     Mutation(
+        "deaf-to-who-wants-it",
+        "whoever follows waits as long for those who are gone where its own model is asked for",
+        PEER,
+        "                    self._reunion.follower.wanted(now)\n",
+        "",
+        "tests/simulations/test_halves.py::test_winner_that_comes_back_without_its_model_is_soon_given_the_loser_s",
+    ),
+    Mutation(
         "back-before-it-is-back",
         "the line of a member that membership still holds dead is taken for this side's",
         REUNION,

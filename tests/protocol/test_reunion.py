@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import Notice, ResyncBegan, ResyncEnded
+from gossipdp.protocol.following import WANTED
 from gossipdp.protocol.lag import BEHIND, Own
 from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
@@ -597,6 +598,21 @@ def test_loser_with_nobody_left_to_follow_goes_on_with_what_it_has():
     b.wait(60.0)
     assert not b.reunion.reason and b.held[-1] is False and not b.done
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
+
+
+def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_those_who_are_gone():
+    """Who had the other model came back without it, and asks for this one: perhaps there is no other any more."""
+    b = loser()
+    b.keep()
+    b.reunion.follower.wanted(b.now)
+    b.wait(2 * WANTED * PERIOD)
+    assert b.reunion.reason == "apart"  # there is somebody to follow: whoever joins is given the model by those
+    for peer in (D, E):
+        b.see(peer, State.FAILED)
+    b.see(D, incarnation=2)
+    b.reunion.follower.wanted(b.now)
+    b.wait((WANTED + 2) * PERIOD)
+    assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.reunion.gives(StateRequest(1), D)
 
 
 @pytest.mark.parametrize("complete", [True, False])

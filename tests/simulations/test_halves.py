@@ -288,6 +288,28 @@ def test_loser_whose_sources_die_halfway_goes_on_with_its_own_model_whole():
     cluster.check_rest()
 
 
+def test_winner_that_comes_back_without_its_model_is_soon_given_the_loser_s():
+    """Who follows waits for those it follows; but one of them has nothing any more, and asks."""
+    cluster = Divided(2)
+    cluster.cut((0,), (1,))
+    cluster.go_on(22 * ROUND)
+    cluster.heal(still=False)
+    began = len(cluster.heard)
+    while not (follows := [host for _, host, event in cluster.heard[began:] if isinstance(event, ResyncBegan)]):
+        cluster.go_on(0.01)
+    winner = cluster.network.hosts[1 - follows[0]]
+    cluster.crash(winner, trainer=True, disk=False, torn=False)
+    cluster.go_on(4.0)
+    before = cluster.network.now
+    cluster.restart(winner)
+    cluster.go_on(4.0)
+    [ready] = [at for at, host, event in cluster.heard if at > before and isinstance(event, StateReady)]
+    assert ready < before + 16 * LOCAL.join_interval
+    assert [event.complete for _, event in cluster.of(ResyncEnded)] == [False]
+    cluster.go_on(10.0)
+    cluster.check_rest()
+
+
 @pytest.mark.parametrize(("smaller", "rounds"), [((4, 5, 6, 7), 5), ((5, 6, 7), 5), ((7,), 2)])
 def test_short_cut_resyncs_nobody(smaller, rounds):
     every = 20
