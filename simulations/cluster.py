@@ -16,7 +16,7 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,16 @@ import numpy as np
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.averaging import AveragingConfig
-from gossipdp.protocol.events import CheckpointAhead, Event, ExchangeEnded, Left, RoundDone, SessionRefused, StateReady
+from gossipdp.protocol.events import (
+    CheckpointAhead,
+    Event,
+    ExchangeEnded,
+    Left,
+    Pace,
+    RoundDone,
+    SessionRefused,
+    StateReady,
+)
 from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.freezing import TransferConfig
 from gossipdp.protocol.jobs import Job, Result
@@ -103,6 +112,8 @@ class Cluster:
         """the network has a model"""
         self._trainer_numbers = 0
         self._rounds_at: dict[int, list[float]] = {}
+        self._paces: dict[int, list[tuple[float, int]]] = {}
+        """of each host: when it told its training process another H, and which"""
         self._exchanged_at: list[float] = []
         """each exchange that mixed something, when each of its sides ended it"""
         self._older: dict[int, Checkpoint | None] = {}
@@ -160,6 +171,8 @@ class Cluster:
                 self.kept.setdefault(host.index, []).append(saved)
             case RoundDone():
                 self._rounds_at.setdefault(host.index, []).append(self.network.now)
+            case Pace(every):
+                self._paces.setdefault(host.index, []).append((self.network.now, every))
             case ExchangeEnded(chunks=chunks) if chunks:
                 self._exchanged_at.append(self.network.now)
             case SessionRefused(code, reason):
@@ -334,7 +347,7 @@ class Cluster:
             trainer.stand_still()
         network.run(network.now + 4.0)  # steps taken before are still on their way into the anchors
         up = [host for host in network.hosts if host.peer is not None]
-        rounds = 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
+        rounds = self._agreeing(up)
         begun = {host.index: host.running.rounds.rounds for host in up}
         start = left = self.disagreement()
         worst = [start, 0.0, 0.0]
@@ -361,6 +374,10 @@ class Cluster:
             self.network.run(self.network.now + 1.0)
         if self.network.now > begun:
             self.network.run(self.network.now + self.plan.calm)
+
+    def _agreeing(self, up: Sequence[Host]) -> float:
+        """Rounds in which so many peers agree."""
+        return 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
 
     def disagreement(self) -> float:
         """Mean over parameters and peers of (a_i - mean a)^2."""
@@ -391,12 +408,19 @@ class Cluster:
         up = [host for host in self.network.hosts if host.peer is not None]
         window, rounds = self.network.now - since, 0
         for host in up:
-            made = sum(at > since for at in self._rounds_at[host.index])
-            due = window / (host.running.every * self.plan.step_time * host.step_slowness)
+            made, due = sum(at > since for at in self._rounds_at[host.index]), self._due(host, since)
             assert made >= due / 2 - 1, f"I7 {host.name}: {made} rounds in {window:.1f} s, of {due:.1f}"
             rounds += made
         made = sum(at > since for at in self._exchanged_at)
         assert len(up) < 2 or made >= rounds / 4 - 1, f"I7: {made} exchanges ended in {window:.1f} s of {rounds} rounds"
+
+    def _due(self, host: Host, since: float) -> float:
+        """Rounds that training makes due since then, at H as the daemon told it: of speed, once that is known."""
+        due, paces, end = 0.0, self._paces[host.index], self.network.now
+        for begin, every in reversed(paces):
+            due += max(0.0, end - max(begin, since)) / (every * self.plan.step_time * host.step_slowness)
+            end = min(end, begin)
+        return due
 
 
 def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], None] | None = None) -> Outcome:

@@ -60,6 +60,11 @@ class Behind(Cluster):
     def _dialled(self, drawn: int) -> int:
         return drawn if len(self.network.hosts) - len(self.outbound) > 1 else 0
 
+    def _agreeing(self, up: Sequence[Host]) -> float:
+        """In a round each of those who can be dialled exchanges once, where else half of all peers would at once."""
+        direct = sum(not host.outbound for host in up)
+        return super()._agreeing(up) * max(1.0, len(up) / 2 / max(1, direct))
+
     def _check_rates(self, since: float) -> None:
         """With one alone that can be dialled, all exchanges are with it: they go by its rounds, not by everybody's."""
         up = [host for host in self.network.hosts if host.peer is not None]
@@ -68,7 +73,7 @@ class Behind(Cluster):
             return super()._check_rates(since)
         made = {host.index: sum(at > since for at in self._rounds_at[host.index]) for host in up}
         for host in up:
-            due = (self.network.now - since) / (host.running.every * self.plan.step_time * host.step_slowness)
+            due = self._due(host, since)
             assert made[host.index] >= due / 2 - 1, f"I7 {host.name}: {made[host.index]} rounds of {due:.1f}"
         ended, rounds = sum(at > since for at in self._exchanged_at), sum(made[host.index] for host in direct)
         assert len(up) < 2 or ended >= rounds / 4 - 1, f"I7: {ended} exchanges ended of {rounds} rounds"

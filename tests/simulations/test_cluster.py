@@ -14,6 +14,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import kernels
 from gossipdp.protocol import jobs
 from gossipdp.protocol.averaging import Averaging
+from gossipdp.protocol.events import Pace
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.responder import Responder
 from simulations.campaign import PART, elsewhere, play, play_seed
@@ -143,6 +144,19 @@ def test_replicas_that_drift_apart_are_seen(monkeypatch):
     monkeypatch.setattr(Cluster, "_check_rates", lambda self, since: None)
     with pytest.raises(AssertionError, match=r"I4: squared distance"):
         run_seed(5, plan=small(conditions=Conditions(), agree=True))
+
+
+def test_rounds_are_due_at_the_pace_of_the_time():
+    """A slow host that has just come hears of a shorter H after some rounds (seed 4523)."""
+    cluster = Cluster(0, small(step_time=0.2, slowness=(2.0,)))
+    host = cluster.network.hosts[0]
+    for at, every in ((12.0, 4), (20.0, 8), (29.0, 2)):
+        cluster.network.now = at
+        cluster._heard(host, Pace(every))
+    cluster.network.now = 32.0
+    assert host.step_slowness == 2.0
+    assert cluster._due(host, 25.8) == pytest.approx(3.2 / 3.2 + 3.0 / 0.8)
+    assert cluster._due(host, 30.0) == pytest.approx(2.0 / 0.8)
 
 
 def small(**changes):
