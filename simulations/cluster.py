@@ -347,7 +347,7 @@ class Cluster:
             trainer.stand_still()
         network.run(network.now + 4.0)  # steps taken before are still on their way into the anchors
         up = [host for host in network.hosts if host.peer is not None]
-        rounds = self._agreeing(up)
+        rounds = 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
         begun = {host.index: host.running.rounds.rounds for host in up}
         start = left = self.disagreement()
         worst = [start, 0.0, 0.0]
@@ -360,6 +360,9 @@ class Cluster:
             left, third = self.disagreement(), min(2, int(3 * done / rounds))
             worst[third] = max(worst[third], left)
             done = min(host.running.rounds.rounds - begun[host.index] for host in up)
+        self._check_agreement(start, worst, left, rounds)
+
+    def _check_agreement(self, start: float, worst: Sequence[float], left: float, rounds: float) -> None:
         assert left <= 1e-2 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
         for before, after in pairwise(worst):
             assert after <= before / FALLS + NOISE, f"I4: squared distance does not fall geometrically: {worst}"
@@ -374,10 +377,6 @@ class Cluster:
             self.network.run(self.network.now + 1.0)
         if self.network.now > begun:
             self.network.run(self.network.now + self.plan.calm)
-
-    def _agreeing(self, up: Sequence[Host]) -> float:
-        """Rounds in which so many peers agree."""
-        return 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
 
     def disagreement(self) -> float:
         """Mean over parameters and peers of (a_i - mean a)^2."""

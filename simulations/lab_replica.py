@@ -118,7 +118,7 @@ class Dialogue:
         key = jobs.ChunkKey(self.initiator.id, self.exchange, chunk)
         lower = self.initiator.id < self.responder.id
         turn = one.run(jobs.Begin(key, self.codec, lower))
-        down, up = 0, frame_bytes(Ranges(self.exchange, chunk), turn.buffers)
+        down, up = 0, frame_bytes(Ranges(self.exchange, chunk, 1), turn.buffers)
         turn = other.run(jobs.Answer(key, self.codec, not lower, turn.buffers[0]))
         for number in range(1, MAX_TURNS, 2):
             down += frame_bytes(self._data(chunk, number, turn), turn.buffers)

@@ -95,8 +95,8 @@ class Circle(Dialogue):
         widest: bytes = np.max([np.frombuffer(each, np.uint8) for each in told], 0).tobytes()
         for place in range(len(self.members)):
             if place != owner:
-                counted.move(place, owner, frame_bytes(Ranges(self.exchange, chunk), [told[place]]))
-                counted.move(owner, place, frame_bytes(Ranges(self.exchange, chunk), [widest]))
+                counted.move(place, owner, frame_bytes(Ranges(self.exchange, chunk, 1), [told[place]]))
+                counted.move(owner, place, frame_bytes(Ranges(self.exchange, chunk, 1), [widest]))
         return widest
 
     def _pair(self, chunk: int, owner: int, place: int, wish: Vector, ranges: Buffer) -> tuple[ChunkCodec, ChunkCodec]:

@@ -30,6 +30,8 @@ _LEAST: Final = 96
 _MOST: Final = 2 * _LEAST
 _FEW: Final = 8
 """members named to a newcomer by whoever has nothing left to tell it of all; the next exchange is with one of them"""
+_PATIENCE: Final = 1.1
+"""times as long until the next exchange, after a refusal"""
 _MAX_OWED: Final = 64
 """members whose request for listed records is awaited at one time"""
 _UNLIKE: Final = 0.25
@@ -45,7 +47,7 @@ class AntiEntropy:
         """who owes a list"""
         self._owed: dict[bytes, int] = {}
         """records that those who were sent a list may still ask for"""
-        self._learnt = self._unlike = False
+        self._learnt = self._refused = self._unlike = False
         self._wait = self._shortest
         self._at = now + self._wait * (0.5 + random.random())
 
@@ -72,7 +74,8 @@ class AntiEntropy:
         self._at = self._dissemination.budget.ready(now)
         if self._at > now:
             return False
-        self._wait = self._shortest if self._learnt else min(2.0 * self._wait, self._config.push_pull_interval)
+        longer = self._wait * (_PATIENCE if self._refused else 2.0)
+        self._wait = self._shortest if self._learnt else min(longer, self._config.push_pull_interval)
         self._at = now + self._wait * (0.75 + 0.5 * self._random.random())
         member = self._view.pick(self._random)
         if member is not None:
@@ -89,8 +92,9 @@ class AntiEntropy:
                 self._asked = b""
                 self._compare(message, source, now)
         elif not message.reply:
-            # No list: the asked has nothing left to spend, and another may.
-            self._learnt = self._learnt or source == self._asked
+            # No list: the asked has nothing left to spend. Where few are asked by many, to say so takes all they have,
+            # unless these ask ever less often.
+            self._refused = self._refused or source == self._asked
         else:
             # A stranger gets no more than a page, nor does whoever asks again and again.
             last = self._view.seen[source].viewed if known else math.inf
@@ -112,10 +116,10 @@ class AntiEntropy:
 
     def _ask(self, member: Member, now: float) -> None:
         self._leave_out(now)
-        if self._asked and not self._learnt:
+        if self._asked and not self._learnt and not self._refused:
             # Silence: that view was the same.
             self._unlike = False
-        self._learnt, self._asked = False, member.id
+        self._learnt, self._refused, self._asked = False, False, member.id
         records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
         digest = self._view.buckets.digest(coarse=self._unlike)
         self._pay(member.id, PushPull(True, records, self._dissemination.reports(), digest), now)

@@ -334,7 +334,7 @@ class Averaging:
             return "codec"
         if self._active is not None:
             return "busy"
-        if not self._matching.accepts(self._appointments.serves(source), self.steps):
+        if not self._matching.accepts(self._appointments.serves(source), self.steps, self._is_guest(source)):
             return DONE
         if not self._matching.yields_to(source, self._me):
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
@@ -344,6 +344,13 @@ class Averaging:
         if self._matching.offered is None and source in self._known.left_alone({source} | others, now):
             return "busy"
         return ""
+
+    def _is_guest(self, source: bytes) -> bool:
+        """Can `source` be dialled by nobody, so that it has few to ask? Not if the schedule names it, nor twice in one
+        round."""
+        member = self._membership.members.get(source)
+        outbound = member is not None and not member.address
+        return outbound and source not in (self._appointments.next()[0], *self._known.meets(self._round))
 
     def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
         offered = self._matching.offered
@@ -400,7 +407,8 @@ class Averaging:
     def _start(self, side: Initiator | Responder, partner: bytes) -> None:
         self._active = side
         side.round = self._round
-        self._matching.matched(self._appointments.met(partner, initiator=side.initiator))
+        guest = not side.initiator and self._is_guest(partner)
+        self._matching.matched(self._appointments.met(partner, initiator=side.initiator), guest)
         self._known.met(partner, self._round)
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))

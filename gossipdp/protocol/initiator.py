@@ -152,7 +152,7 @@ class Initiator(Side):
         elif chunk.void:
             self._forget(number, now)
         elif isinstance(job, jobs.Begin):
-            self._say(chunk, 0, Ranges(self.terms.exchange, number), turn.buffers, now)
+            self._say(chunk, 0, Ranges(self.terms.exchange, number, self.terms.incarnation), turn.buffers, now)
         elif chunk.turn + 2 > MAX_TURNS or not turn.buffers:
             self._forget(number, now)
         else:

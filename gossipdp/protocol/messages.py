@@ -218,6 +218,8 @@ class Ranges(Message, frozen=True):
 
     exchange: U63
     chunk: U32
+    incarnation: U32 = 0
+    """the responder's, as it accepted: what was said to an earlier one of it, and is repeated, opens nothing"""
 
 
 class Data(Message, frozen=True):

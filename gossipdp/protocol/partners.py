@@ -1,11 +1,12 @@
 """Who to exchange with: random matching by offer and accept.
 
-A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says
-so and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that
-a peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
-them, and wants the fewer in its next round. Choice is 80 % in favour of near members and 20 % uniform, so that the
-graph of exchanges stays an expander (Boyd et al. 2006, "Randomized gossip algorithms"; algorithms section 7). This
-module knows ids and round-trip times, nothing of chunks.
+A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says so
+and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that a
+peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
+them, and wants the fewer in its next round. Who can be dialled by nobody has few to ask, and these would each have one
+exchange with whoever comes first, always the same: such a guest is taken once a round beside all others. Choice is 80 %
+in favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006,
+"Randomized gossip algorithms"; algorithms section 7). This module knows ids and round-trip times, nothing of chunks.
 """
 
 from __future__ import annotations
@@ -166,11 +167,11 @@ class Matching:
         wait = self._config.answer + 4.0 * (rtt or 0.0)
         self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
 
-    def accepts(self, counts: bool, steps: bool) -> bool:
+    def accepts(self, counts: bool, steps: bool, guest: bool = False) -> bool:
         """May one more be accepted? `steps`: training makes rounds."""
         if not self._config.ahead:
             return self.wanted > 0
-        return not steps or (counts and self.wanted > 0) or self.ahead < self.a_round
+        return guest or not steps or (counts and self.wanted > 0) or self.ahead < self.a_round
 
     def yields_to(self, source: bytes, me: bytes) -> bool:
         """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
@@ -190,11 +191,13 @@ class Matching:
                 # It would, in its next round: whose rounds are long may wait for longer than `lonely`.
                 self._lonely_since = now
 
-    def matched(self, counts: bool = True) -> None:
+    def matched(self, counts: bool = True, guest: bool = False) -> None:
         """An exchange has begun, by own offer or by another's. One that does not count for this round, or that this
-        round does not want, is one of the next."""
+        round does not want, is one of the next; a guest's is of none."""
         self.offered = None
-        if self.wanted > 0 and (counts or not self._config.ahead):
+        if guest and self._config.ahead:
+            self._counted = ""
+        elif self.wanted > 0 and (counts or not self._config.ahead):
             self._counted = "wanted"
         else:
             self._counted = "ahead" if self._config.ahead else ""

@@ -82,6 +82,8 @@ class Responder(Side):
             self._send(self._accept)
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
+        if isinstance(message, Ranges) and message.incarnation != self._accept.incarnation:
+            return
         self.heard_at = now
         self.tally.received += size
         if isinstance(message, (Ranges, Data, Ask)):
@@ -91,7 +93,7 @@ class Responder(Side):
                 # Even a question about a chunk that never came tells that it was opened.
                 self._opened = max(self._opened, (message.chunk - self._first) % self._of + 1)
         match message:
-            case Ranges(_, number):
+            case Ranges(_, number, _):
                 self._open_chunk(number, buffers[0])
             case Data(_, number, turn, bound):
                 self._take_turn(number, turn, tuple(buffers), bound)

@@ -81,6 +81,13 @@ MUTATIONS = (
         "        self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())",
         "        self._dial_at = None",
     ),
+    Mutation(
+        "refused-and-asks",
+        "who is refused a view, for nothing is left to spend on it, asks as often as before",
+        COMPARING,
+        "_PATIENCE if self._refused else 2.0",
+        "1.0 if self._refused else 2.0",
+    ),
     # -- halves that meet again
     Mutation(
         "new-life-apart",

@@ -254,6 +254,22 @@ def test_exchanges_stay_frequent_while_they_teach_and_then_become_rare() -> None
     assert min(pauses[-5:]) >= 0.75 * LAN.push_pull_interval and max(pauses) <= 1.25 * LAN.push_pull_interval
 
 
+def test_who_is_refused_again_and_again_asks_ever_less_often() -> None:
+    """Where few are asked by many, refusals alone would take all that they may say."""
+    one = Peer(1, record(2))
+    machine = one.membership._anti_entropy
+    times = [machine.timer()]
+    for _ in range(60):
+        one.hear(PushPull(False, (record(2),)), 2, times[-1])
+        assert machine.handle_timer(times[-1])
+        times.append(machine.timer())
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert max(pauses[:5]) <= 1.25 * LAN.probe_interval * 1.3 * 1.1**5
+    assert min(pauses[-5:]) >= 0.75 * LAN.push_pull_interval and max(pauses) <= 1.25 * LAN.push_pull_interval
+    one.hear(PushPull(False, (record(2), record(3))), 2, times[-1])
+    assert machine.handle_timer(times[-1]) and machine.timer() - times[-1] <= 1.25 * LAN.probe_interval * 1.3
+
+
 def test_digests_are_coarse_while_views_have_little_in_common_and_fine_again_after_silence() -> None:
     one, two = Peer(1, record(2)), Peer(2, *(record(number) for number in range(10, 400)))
     assert sum(map(len, one.asks(2).digest)) == 32

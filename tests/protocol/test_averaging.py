@@ -240,6 +240,32 @@ def an_offer(exchange, **changes):
     return Offer(exchange, **{**fields, **changes})
 
 
+def test_who_can_be_dialled_by_nobody_is_taken_once_a_round_beside_all_others():
+    """Else two such peers and the two whom they can ask would be two pairs for ever."""
+    guest, third = Member(C.id, "c", "", 1, 0, State.ALIVE), Member(b"d" * 32, "d", "", 1, 0, State.ALIVE)
+    node = Node(A, [B, guest, third])
+    node.averaging.steps = True
+
+    def asks(source, exchange, now=0.0):
+        node.hear(source.id, an_offer(exchange), now=now)
+        answer = node.post(now)[0].message
+        if isinstance(answer, Accept):
+            node.averaging._active.close("cut", now)
+            node.averaging.step(now)
+            node.post()
+        return answer
+
+    node.averaging.want(0, 0.0)
+    node.averaging._matching.ahead = 1
+    assert asks(B, 1 << 32 | 1) == Refuse(1 << 32 | 1, "done")
+    assert isinstance(asks(guest, 1 << 32 | 1), Accept) and isinstance(asks(third, 1 << 32 | 1), Accept)
+    assert asks(guest, 1 << 32 | 2) == Refuse(1 << 32 | 2, "done")
+    assert node.averaging._matching.ahead == 1
+    node.averaging.want(0, 100.0)
+    node.averaging._matching.ahead = 1
+    assert isinstance(asks(guest, 1 << 32 | 3, 100.0), Accept)
+
+
 @pytest.mark.parametrize(
     ("reason", "changes"),
     [

@@ -68,7 +68,7 @@ class Machine:
 class Answering(Machine):
     def __init__(self, window, first=0):
         super().__init__()
-        accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window)
+        accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window, 1)
         self.machine = Responder(
             terms(INITIATOR, window),
             accept,
@@ -81,7 +81,7 @@ class Answering(Machine):
         )
 
     def open(self, chunk):
-        self.hear(Ranges(EXCHANGE, chunk))
+        self.hear(Ranges(EXCHANGE, chunk, 1))
         self.finish(jobs.Answer, chunk, MORE)
 
     def mix(self, chunk):
@@ -240,6 +240,19 @@ class Rig(Machine):
         self.machine.model = Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0)
 
 
+def test_what_was_said_to_an_earlier_life_and_is_repeated_opens_nothing():
+    """A stranger repeats all of an exchange: the offer is taken for a new one, for nobody knows here how it ended."""
+    side = Rig(b"r", b"i", incarnation=2)
+    schema, old = side.machine.model.schema, 1 << 32 | 7
+    side.hear(Offer(old, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
+    [accept] = side.said()
+    assert isinstance(accept, Accept) and accept.incarnation == 2
+    side.hear(Ranges(old, 0, 1), source=side.partner)
+    assert not side.outputs.jobs and not side.said()
+    side.hear(Ranges(old, 0, 2), source=side.partner)
+    assert len(side.outputs.jobs) == 1
+
+
 @pytest.mark.parametrize(("outcome", "counted"), [(MIXED, 1), (MORE, 0)])
 def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_and_is_told_to_wait(outcome, counted):
     """Taking the offer would throw the old exchange's log away, and with it whatever the job comes to."""
@@ -251,7 +264,7 @@ def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_a
 
     old, new = 1 << 32 | 7, 2 << 32 | 1
     offer(old)
-    side.hear(Ranges(old, 0), source=side.partner)
+    side.hear(Ranges(old, 0, 1), source=side.partner)
     side.finish(jobs.Answer, 0, MORE)
     side.hear(Data(old, 0, 2, math.inf), source=side.partner)
     side.said()

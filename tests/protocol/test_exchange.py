@@ -86,7 +86,7 @@ class Pair:
         if usual is not None:
             self.tempo.exchanged(1, usual)
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
-        accept = Accept(EXCHANGE, codec, 0.5, 0.0, window)
+        accept = Accept(EXCHANGE, codec, 0.5, 0.0, window, 1)
         size = {"chunks": CHUNKS, "size": CHUNKS * WIDTH, "now": 0.0}
         self.responder.machine = Responder(
             terms(INITIATOR, codec, window, rate), accept, self.responder.outputs, DEADLINES, **size
@@ -468,17 +468,17 @@ def test_responder_is_free_once_all_is_mixed_though_the_end_is_lost():
 def test_more_chunks_than_the_credit_are_not_opened_while_jobs_are_out():
     pair = Pair(window=1)
     for chunk in range(CHUNKS):
-        pair.responder.machine.receive(Ranges(EXCHANGE, chunk), [b"\0"], 10, 0.0)
+        pair.responder.machine.receive(Ranges(EXCHANGE, chunk, 1), [b"\0"], 10, 0.0)
     answers = [job for job in pair.responder.outputs.jobs if isinstance(job, jobs.Answer)]
     assert [job.key.chunk for job in answers] == [0, 1]
-    pair.responder.machine.receive(Ranges(EXCHANGE, CHUNKS), [b"\0"], 10, 0.0)
+    pair.responder.machine.receive(Ranges(EXCHANGE, CHUNKS, 1), [b"\0"], 10, 0.0)
     assert len(pair.responder.outputs.jobs) == 2
 
 
 def test_more_chunks_than_the_credit_void_the_oldest_that_waits():
     pair = Pair(window=1)
     for chunk in range(CHUNKS):
-        pair.responder.machine.receive(Ranges(EXCHANGE, chunk), [b"\0"], 10, 0.0)
+        pair.responder.machine.receive(Ranges(EXCHANGE, chunk, 1), [b"\0"], 10, 0.0)
         pair.responder.work(0.0)
     assert len(pair.responder.algorithm._open) == 2
     pair.responder.machine.receive(Ask(EXCHANGE, 0, 0), [], 10, 0.0)

@@ -157,6 +157,21 @@ def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
     assert machine.wanted == 1 and machine.ahead == 0
 
 
+def test_guest_is_taken_by_who_has_had_its_share_and_counts_for_no_round():
+    machine = matching()
+    machine.want(1, 0.0)
+    for _ in range(2):
+        machine.matched()
+    assert not machine.accepts(counts=True, steps=True) and machine.accepts(counts=True, steps=True, guest=True)
+    machine.matched(guest=True)
+    assert (machine.wanted, machine.ahead) == (0, 1)
+    machine.unmatched(b"g", 0.0)
+    assert (machine.wanted, machine.ahead) == (0, 1)
+    machine.want(2, 1.0)
+    machine.matched(guest=True)
+    assert machine.wanted == 1
+
+
 def test_more_than_a_round_ahead_is_forgotten():
     """As of one whose training stood still, from whom others may have as much as they like."""
     machine = matching()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,16 @@ def test_calm__nobody_suspects_anybody_and_all_exchange_but_two_outbound_only_on
     # Nobody waits for anybody: the rounds of those behind the NAT are as many as the others'.
     rounds = {host.name: host.peer.rounds.rounds for host in cluster.network.hosts}
     assert min(rounds.values()) > 0.7 * max(rounds.values()), rounds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calm__those_who_can_be_dialled_meet_each_other_too(seed):
+    """Two of each: their rounds are equally long, and whoever asks first would always be the same (seed 260)."""
+    cluster = Behind(seed, replace(CALM, peers=4), 2)
+    cluster.run()
+    direct, rounds = cluster.network.hosts[:2], cluster.network.hosts[0].peer.rounds.rounds
+    assert min(cluster.pairs(direct, direct)) > rounds / 2  # sides: an exchange has two
+    assert min(cluster.pairs(direct, cluster.outbound)) > rounds / 4
 
 
 def test_calm__both_kinds_offer(monkeypatch):
