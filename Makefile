@@ -15,7 +15,7 @@ demo: $(READY)  ## four peers on this machine train a small GPT; ALGORITHM=epide
 	$(BIN)/gossipdp demo $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(DEMO)
 
 test: $(READY) system  ## every test but the long ones
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 25 --timeout 600 -m 'not long'
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 --timeout 600 -m 'not long'
 
 test-long: $(READY) system  ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60

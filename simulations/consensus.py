@@ -22,7 +22,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.phases import exchanges_per_round
 from gossipdp.protocol.schedule import Schedule
 
 __all__ = ["POLICIES", "Conditions", "Meetings", "agreement", "training"]

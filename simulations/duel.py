@@ -227,6 +227,7 @@ class Duel:
         while True:
             try:
                 self.books.at_rest()
+                self.books.all_seen()
                 assert self.books.exchanges > exchanged, "I7: they exchange no more"
                 for host in network.hosts:
                     assert host.running.ready, f"I7 {host.name} has no model"

@@ -300,7 +300,7 @@ class Books:
     # -- at rest ----------------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
-        """Long after the last fault: everything settled, everybody seen, everybody training."""
+        """Long after the last fault: everything settled, everybody training."""
         hosts = self._hosts
         up = [host for host in hosts if host.peer is not None]
         lives = {_life(host) for host in up}
@@ -322,12 +322,16 @@ class Books:
             assert host.peer is not None
             assert not host.peer.resyncing and not host.peer.apart, f"I15 {host.name}: two sides are still apart"
             assert host.peer.averaging.in_doubt == 0 or len(up) < len(hosts), f"I2 {host.name}: still in doubt"
-            for other in hosts:
-                if other is not host:
-                    _seen(host, other)
             if host.peer.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
         self.rested = True
+
+    def all_seen(self) -> None:
+        """I8: the live are alive to everybody, and the dead are not."""
+        for host in self._hosts:
+            for other in self._hosts:
+                if host.peer is not None and other is not host:
+                    _seen(host, other)
 
 
 def _pair(host: Host) -> tuple[int, int]:
@@ -335,7 +339,6 @@ def _pair(host: Host) -> tuple[int, int]:
 
 
 def _seen(host: Host, other: Host) -> None:
-    """I8: the live are alive to everybody, and the dead are not."""
     record = host.running.membership.members.get(other.id)
     if other.peer is not None:
         assert record is not None and record.state == State.ALIVE, f"I8 {host.name} does not see {other.name}: {record}"

@@ -15,8 +15,7 @@ import numpy as np
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.controller import Controller
-from gossipdp.protocol.pacing import ALONE_AFTER
-from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.phases import ALONE_AFTER, exchanges_per_round
 from gossipdp.protocol.rounds import Outer
 from simulations.lab import Lab
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions

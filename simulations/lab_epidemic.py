@@ -30,7 +30,7 @@ from gossipdp.codecs.compressor import Compressor
 from gossipdp.codecs.lowrank import LowRank
 from gossipdp.protocol import jobs
 from gossipdp.protocol.applying import Terms
-from gossipdp.protocol.pacing import WARMUP_EVERY
+from gossipdp.protocol.phases import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.spreading import WHOLE
 from simulations.lab import Lab

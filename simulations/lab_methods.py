@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
-from gossipdp.protocol.pacing import ALONE_AFTER, WARMUP_EVERY
-from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
 from gossipdp.protocol.rounds import Outer
 from gossipdp.protocol.schedule import Schedule
 from simulations.lab import Lab

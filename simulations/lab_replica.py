@@ -18,7 +18,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.exchange import MAX_TURNS
 from gossipdp.protocol.messages import Accept, Ack, Data, End, Message, Offer, Ranges
-from gossipdp.protocol.pacing import ALONE_AFTER
+from gossipdp.protocol.phases import ALONE_AFTER
 from gossipdp.protocol.rounds import Outer
 from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.wire import Buffer

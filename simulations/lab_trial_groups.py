@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from gossipdp.protocol.pacing import ALONE_AFTER
+from gossipdp.protocol.phases import ALONE_AFTER
 from gossipdp.protocol.rounds import Outer
 from simulations.lab import Lab
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions, _Meeting

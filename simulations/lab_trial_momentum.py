@@ -14,7 +14,7 @@ from gossipdp.algorithms.base import block_max
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import ChunkCodec, Vector
 from gossipdp.protocol import jobs
-from gossipdp.protocol.pacing import ALONE_AFTER
+from gossipdp.protocol.phases import ALONE_AFTER
 from gossipdp.protocol.rounds import Outer
 from simulations.lab import Lab
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions

@@ -30,7 +30,7 @@ from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, 
 from gossipdp.algorithms.robust import RULES, SHARE, Rule, aggregate
 from gossipdp.config import EARLY_SHARE, Exchange, Outer
 from gossipdp.protocol import jobs
-from gossipdp.protocol.partners import exchanges_per_round
+from gossipdp.protocol.phases import exchanges_per_round
 from simulations.attacks import ATTACKS, Attack, Meeting
 
 __all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]

@@ -22,10 +22,14 @@ from gossipdp.codecs import moments
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 
-__all__ = ["Algorithm", "Ledger", "OnLedger", "block_max"]
+__all__ = ["Algorithm", "Ledger", "OnLedger", "block_max", "longest_of_late"]
 
 LARGEST: Final = 2.0**100
 """no weight is as large, and sums of many that are would be infinite"""
+FADING: Final = 1.0 - 2.0**-5
+"""of the longest outer step, with each that follows"""
+OUTLIER: Final = 8.0
+"""times as long as the one that follows: more is not remembered of it"""
 
 
 class Algorithm(Protocol):
@@ -320,6 +324,14 @@ def block_max(values: Vector) -> NDArray[np.float32]:
     """max |value| of each block of 256, shape (ceil(n / 256),); the last block may be short."""
     maxima: NDArray[np.float32] = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
     return maxima
+
+
+def longest_of_late(known: float, step: float) -> float:
+    """The longest outer step, which fades as others follow; NaN is unknown. Training moves less and less: by its last
+    step alone, a witness would deny a state of a while ago what everybody, itself too, has moved by since. One step
+    that was far too long is soon forgotten."""
+    kept = FADING * known
+    return float(np.fmax(min(kept, OUTLIER * step) if step > 0.0 else kept, step))
 
 
 def _finite(values: Vector) -> bool:

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms import robust
-from gossipdp.algorithms.base import OnLedger
+from gossipdp.algorithms.base import OnLedger, longest_of_late
 from gossipdp.algorithms.fixed_point import FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
@@ -130,9 +130,10 @@ class Epidemic(OnLedger):
         self._share: NDArray[np.float64] = np.ones(self.ledger.chunks)
         self._last: dict[int, tuple[str, Buffer]] = {}
         """compressor and payload of the own last message, by chunk"""
-        self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        """the longest step of late"""
         self._moved: NDArray[np.float64] = np.zeros(self.ledger.chunks)
-        """how far messages have moved a chunk since the last own one; before that, its `_step`"""
+        """how far messages have moved a chunk since the last own one"""
 
     def most_bytes(self, chunk: int, compressor: str) -> int:
         """The longest payload of this chunk that is taken."""
@@ -193,7 +194,7 @@ class Epidemic(OnLedger):
         pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
         self._forget(chunk)
         movement2 = _norm2(movement)
-        self._step[chunk] = math.sqrt(movement2)
+        self._longest[chunk] = longest_of_late(self._longest[chunk], math.sqrt(movement2))
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
     def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
@@ -236,7 +237,8 @@ class Epidemic(OnLedger):
         pending = ledger.pending(chunk)
         pending += d
         added = self._move(chunk, increment, job.bound) if job.at_once else 0
-        self._step[chunk], self._moved[chunk] = self._moved[chunk], 0.0
+        self._longest[chunk] = longest_of_late(self._longest[chunk], self._moved[chunk])
+        self._moved[chunk] = 0.0
         return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share, added)
 
     def _offered_share(self, chunk: int, d: Vector) -> float:
@@ -330,7 +332,7 @@ class Epidemic(OnLedger):
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
         chunks = sorted({start // self.ledger.chunk_parameters for start in starts})
         parameters = sum(span.stop - span.start for span in map(self.ledger.span, chunks))
-        step = math.sqrt(float(np.sum(self._step[chunks] ** 2)) / parameters)
+        step = math.sqrt(float(np.sum(self._longest[chunks] ** 2)) / parameters)
         return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), 0.0, step)
 
 

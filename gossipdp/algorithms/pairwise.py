@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import Ledger, OnLedger, block_max
+from gossipdp.algorithms.base import Ledger, OnLedger, block_max, longest_of_late
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs
@@ -104,6 +104,7 @@ class Pairwise(OnLedger):
                 stepped = super().run(job)
                 # By its own short rounds a slow host would let in too little of what the others do meanwhile.
                 self._step[chunk] /= part
+                self._longest[chunk] = longest_of_late(self._longest[chunk], self._step[chunk])
                 return stepped
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
@@ -126,6 +127,8 @@ class Pairwise(OnLedger):
         self._apart: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
         """how far others are, for who has to judge a state: the same, of which more counts, and never below the last"""
         self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        """what others may have moved by in a round of late, for who has to judge a state that is old"""
         self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
@@ -163,6 +166,7 @@ class Pairwise(OnLedger):
     def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:
             self._mixed[chunk], self._brought[chunk] = 0, 0.0
+            self._longest[chunk] = self._step[chunk]
             blocks = self._blocks(chunk)
             self.range[blocks] = JOIN_RANGE * block_max(self.ledger.a[self.ledger.span(chunk)])
             self.moved[blocks] = 0.0
@@ -174,7 +178,7 @@ class Pairwise(OnLedger):
         parameters = sum(span.stop - span.start for span in spans)
         distance, step = (
             math.sqrt(float(np.sum(known[chunks] ** 2)) / parameters)
-            for known in (np.fmax(self._distance, self._apart), self._step)
+            for known in (np.fmax(self._distance, self._apart), self._longest)
         )
         return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), distance, step)
 

@@ -72,6 +72,10 @@ class Acquaintances:
         self._met[partner] = round
         _keep(self._met, partner)
 
+    def has_met(self, partner: bytes, since: int) -> bool:
+        """Has this peer met `partner` in round `since` or later?"""
+        return self._met.get(partner, since - 1) >= since
+
     def meets(self, round: int) -> set[bytes]:
         """Whom this peer has met in `round`."""
         return {partner for partner, latest in self._met.items() if latest == round}

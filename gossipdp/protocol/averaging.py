@@ -39,7 +39,7 @@ from gossipdp.protocol.messages import (
     short,
 )
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import DONE, Matching, MatchingConfig, out_of_reach
+from gossipdp.protocol.partners import BUSY, DONE, Matching, MatchingConfig, guests_per_round, out_of_reach
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.tempo import Tempo
@@ -273,7 +273,7 @@ class Averaging:
             self._retire(now)
             if log.mixing:
                 # Thrown away now, it would never tell whether it has left a chunk in doubt.
-                self._outputs.send(source, Refuse(offer.exchange, "busy"))
+                self._outputs.send(source, Refuse(offer.exchange, BUSY))
                 return
         reason = self._objection(offer, source, now)
         if reason:
@@ -333,24 +333,29 @@ class Averaging:
         if offer.codec not in self._config.fineness:
             return "codec"
         if self._active is not None:
-            return "busy"
-        if not self._matching.accepts(self._appointments.serves(source), self.steps, self._is_guest(source)):
+            return BUSY
+        if not self._matching.accepts(self._appointments.serves(source), self.steps, self._guests(source)):
             return DONE
         if not self._matching.yields_to(source, self._me):
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
             offered = self._matching.offered
-            return "crossing" if offered is not None and offered.partner == source else "busy"
+            return "crossing" if offered is not None and offered.partner == source else BUSY
         others = {member.id for member in self._membership.alive() if not self._barred(member.id, now)}
         if self._matching.offered is None and source in self._known.left_alone({source} | others, now):
-            return "busy"
+            return BUSY
         return ""
 
     def _is_guest(self, source: bytes) -> bool:
-        """Can `source` be dialled by nobody, so that it has few to ask? Not if the schedule names it, nor twice in one
-        round."""
+        """Can `source` be dialled by nobody, so that it has few to ask?"""
         member = self._membership.members.get(source)
-        outbound = member is not None and not member.address
-        return outbound and source not in (self._appointments.next()[0], *self._known.meets(self._round))
+        return member is not None and not member.address
+
+    def _guests(self, source: bytes) -> int | None:
+        """If `source` is one: how many there may be in a round; 0 if it has had its turn."""
+        if not self._is_guest(source):
+            return None
+        a_round, turns = guests_per_round([self._membership.me, *self._membership.alive()])
+        return 0 if self._known.has_met(source, self._round - turns + 1) else a_round
 
     def _accepted(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
         offered = self._matching.offered
@@ -440,9 +445,11 @@ class Averaging:
             self._known.parted(partner, chunks, duration, usual, now)
             if chunks == 0:
                 self._matching.unmatched(partner, now)
-            elif duration > 0.0:
-                self._tempo.exchanged(chunks, duration, owed)
-            self._ended(chunks, active.tally.mixing, active.distance(), now)
+            elif active.tally.mixing > 0.0:
+                self._tempo.exchanged(chunks, active.tally.mixing, owed)
+            if chunks:
+                self._matching.parted(partner, active.tally.mixing)
+            self._ended(chunks, active.length(), active.distance(), now)
         for exchange in [number for number, side in self._settling.items() if side.settled]:
             del self._settling[exchange]
         for partner in [peer for peer, log in self._logs.items() if log.settled and log.ended]:

@@ -141,6 +141,12 @@ class Side:
         """Seconds that its bytes take at so many a second."""
         return max(self.tally.sent, self.tally.received) / rate
 
+    def length(self) -> float:
+        """Seconds that all chunks take, by those that were mixed; 0 if these are too few to tell it: the first window
+        of them comes all at once, after what it takes to begin."""
+        enough = min(self._of, 2 * self.terms.window)
+        return self.tally.mixing * self._of / self.tally.chunks if self.tally.chunks >= enough else 0.0
+
     def distance(self) -> float:
         """RMS of a_i - a_j over the whole vector; NaN if not all of it was mixed."""
         return self._rms() if self.tally.chunks == self._of else math.nan

@@ -303,7 +303,7 @@ class Sample(Job):
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """payload: fp32 values, run after run. distance: of two anchors at the last exchanges of these chunks; step: of the
-    anchor in a round; both RMS per parameter, NaN while unknown."""
+    anchor in a round, the longest of late; both RMS per parameter, NaN while unknown."""
 
     payload: Buffer
     distance: float

@@ -218,7 +218,7 @@ class Ranges(Message, frozen=True):
 
     exchange: U63
     chunk: U32
-    incarnation: U32 = 0
+    incarnation: U32
     """the responder's, as it accepted: what was said to an earlier one of it, and is repeated, opens nothing"""
 
 
@@ -354,7 +354,7 @@ class StateSample(Message, frozen=True):
     distance: Norm
     """of two anchors at the witness's last exchanges, RMS per parameter"""
     step: Norm
-    """of the witness's anchor in a round, RMS per parameter"""
+    """of the witness's anchor in a round, the longest of late, RMS per parameter"""
 
 
 class Standing(Message, frozen=True):

@@ -19,8 +19,8 @@ from gossipdp.protocol.lag import Own
 from gossipdp.protocol.load import Load
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import exchanges_per_round
 from gossipdp.protocol.peer_config import PeerConfig
+from gossipdp.protocol.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
@@ -28,10 +28,6 @@ from gossipdp.protocol.speed import Speed
 
 __all__ = ["Pacing", "Timetable"]
 
-WARMUP_EVERY: Final = 5
-"""H during the warm start, at the least, of a peer as fast as most"""
-ALONE_AFTER: Final = 2
-"""rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 FORGET_AFTER: Final = 10
 """rounds without an exchange after which how far peers were apart says nothing any more"""
 STANDS_STILL: Final = 3.0

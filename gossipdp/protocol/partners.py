@@ -3,10 +3,13 @@
 A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says so
 and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that a
 peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
-them, and wants the fewer in its next round. Who can be dialled by nobody has few to ask, and these would each have one
-exchange with whoever comes first, always the same: such a guest is taken once a round beside all others. Choice is 80 %
-in favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006,
-"Randomized gossip algorithms"; algorithms section 7). This module knows ids and round-trip times, nothing of chunks.
+them, and wants the fewer in its next round. Choice is 80 % in favour of near members and 20 % uniform, so that the
+graph of exchanges stays an expander (Boyd et al. 2006, "Randomized gossip algorithms"; algorithms section 7).
+
+Who can be dialled by nobody has few to ask, and these would each have their exchanges with whoever of them comes first,
+always the same, and none with each other. Such a guest is accepted beside the round's own exchanges, once these have
+been made: so many as there are to each who can be dialled, up to a few, and of more each in its turn. This module knows
+ids and round-trip times, nothing of chunks.
 """
 
 from __future__ import annotations
@@ -18,12 +21,24 @@ from typing import Final, Literal
 
 from gossipdp.protocol.messages import Member, short
 
-__all__ = ["DONE", "Matching", "MatchingConfig", "choose_partner", "exchanges_per_round", "out_of_reach"]
+__all__ = [
+    "BUSY",
+    "DONE",
+    "Matching",
+    "MatchingConfig",
+    "choose_partner",
+    "guests_per_round",
+    "out_of_reach",
+]
 
+BUSY: Final = "busy"
+"""why an offer is refused by who exchanges, or has an offer out"""
 DONE: Final = "done"
 """why an offer is refused by who has had its share until its next round begins"""
 EXCUSED: Final = 3
 """rounds without a match in which that is no reason to be lonely"""
+MOST_GUESTS: Final = 4
+"""a round: all exchanges are then as many as in an early one, and move an anchor no further"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +74,12 @@ def choose_partner(
     return random.choices(candidates, weights)[0]
 
 
-def exchanges_per_round(members: int, early: bool) -> int:
-    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1 (algorithms section 6)."""
-    return min(3, max(1, (members - 1).bit_length())) if early else 1
+def guests_per_round(members: Iterable[Member]) -> tuple[int, int]:
+    """With how many who can be dialled by nobody everybody else exchanges, beside its own exchanges of a round; and in
+    how many rounds each of them once."""
+    dialled = [bool(member.address) for member in members]
+    each = -(-dialled.count(False) // max(1, dialled.count(True)))
+    return min(MOST_GUESTS, each), max(1, -(-each // MOST_GUESTS))
 
 
 def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes], bool]) -> dict[bytes, str]:
@@ -97,6 +115,8 @@ class Matching:
         self.wanted = self.ahead = 0
         self.a_round = 1
         """exchanges"""
+        self.guests = 0
+        """accepted in this round"""
         self.offered: Offered | None = None
         self.refusals: dict[bytes, str] = {}
         """who is not to be asked again just now"""
@@ -104,11 +124,15 @@ class Matching:
         """what each who is there said last, since the last match"""
         self._refused = 0
         self._not_before = 0.0
-        self._counted: Literal["wanted", "ahead", ""] = ""
+        self._counted: Literal["wanted", "ahead", "guest", ""] = ""
         """what the last match was"""
         self._lonely_since: float | None = None
         self._unmet = 0
         """rounds since the last match that have ended in want"""
+        self._last: tuple[bytes, float] = b"", 0.0
+        """the last partner, and how long that exchange took"""
+        self._sought_at: float | None = None
+        """since when nobody has been found"""
         self._scheduled: tuple[bytes, float] | None = None
         """whom the present step names, and until when to wait for it"""
 
@@ -125,8 +149,10 @@ class Matching:
         if self._lonely_since is None:
             self._lonely_since = now
         # What is under way counts for this round if it has been one ahead of it, and is a matter of the last if not.
-        self._counted = "wanted" if self._counted == "ahead" and self.ahead <= exchanges else ""
+        if self._counted != "guest":
+            self._counted = "wanted" if self._counted == "ahead" and self.ahead <= exchanges else ""
         self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
+        self.guests = 0
 
     def idle(self, now: float) -> bool:
         """Nobody is to be looked for now, and the operator need not be told: so it is most of the time."""
@@ -145,9 +171,12 @@ class Matching:
         scheduled: bytes | None = None,
     ) -> bytes | None:
         """Whom to offer to now, if anybody: the scheduled partner until patience ends; else rather one not met in this
-        round, and not one that has just refused."""
+        round, and not one that has just refused. Not the last one, for as long as that exchange took, if all others are
+        busy: else they would be so again at the same time of each round, two and two for ever."""
         if not self._looks(now):
             return None
+        if self._sought_at is None:
+            self._sought_at = now
         if scheduled is not None and scheduled not in excluded:
             if self._scheduled is None or self._scheduled[0] != scheduled:
                 self._scheduled = scheduled, now + self._config.patience + 4.0 * (rtt(scheduled) or 0.0)
@@ -156,6 +185,11 @@ class Matching:
         there = {member.id for member in alive}
         self.reasons = {peer: why for peer, why in self.reasons.items() if peer in there}
         possible = [member.id for member in alive if member.id not in excluded]
+        last, lasted = self._last
+        others = [peer for peer in possible if peer != last]
+        # Who cannot at all, as a joiner, is not waited for.
+        if now < self._sought_at + lasted and any(self.reasons.get(peer, BUSY) == BUSY for peer in others):
+            possible, self._lonely_since = others, now
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
         fresh = [peer for peer in fresh if peer not in met] or fresh
         if not fresh:
@@ -167,11 +201,15 @@ class Matching:
         wait = self._config.answer + 4.0 * (rtt or 0.0)
         self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
 
-    def accepts(self, counts: bool, steps: bool, guest: bool = False) -> bool:
-        """May one more be accepted? `steps`: training makes rounds."""
+    def accepts(self, counts: bool, steps: bool, guests: int | None = None) -> bool:
+        """May one more be accepted? `steps`: training makes rounds. `guests`: with somebody who can be dialled by
+        nobody, of whom there may be so many in a round; None: with anybody else."""
         if not self._config.ahead:
             return self.wanted > 0
-        return guest or not steps or (counts and self.wanted > 0) or self.ahead < self.a_round
+        if not steps or (counts and self.wanted > 0):
+            return True
+        # Guests are none of a round ahead: they ask first, and who can be dialled would never come to ask anybody.
+        return self.ahead < self.a_round if guests is None else self.guests < guests
 
     def yields_to(self, source: bytes, me: bytes) -> bool:
         """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
@@ -193,32 +231,39 @@ class Matching:
 
     def matched(self, counts: bool = True, guest: bool = False) -> None:
         """An exchange has begun, by own offer or by another's. One that does not count for this round, or that this
-        round does not want, is one of the next; a guest's is of none."""
+        round does not want, is one of the next; with a guest it is of none."""
         self.offered = None
-        if guest and self._config.ahead:
-            self._counted = ""
-        elif self.wanted > 0 and (counts or not self._config.ahead):
-            self._counted = "wanted"
-        else:
-            self._counted = "ahead" if self._config.ahead else ""
-        self._count(-1)
+        wanted = self.wanted > 0 and (counts or not self._config.ahead)
+        if guest and not wanted:
+            self.guests, self._counted = self.guests + 1, "guest"
+            return
+        self._counted = "wanted" if wanted else "ahead" if self._config.ahead else ""
+        self._count(self._counted, -1)
         self.refusals.clear()
         self.reasons.clear()
         self._refused = self._unmet = 0
         self._lonely_since = None
         self._scheduled = None
 
+    def parted(self, partner: bytes, seconds: float) -> None:
+        """The exchange with `partner` has mixed something, in so many seconds."""
+        if self._counted != "guest":
+            self._last, self._sought_at = (partner, seconds), None
+
     def unmatched(self, partner: bytes, now: float) -> None:
         """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""
+        counted, self._counted = self._counted, ""
+        if counted == "guest":
+            self.guests = max(0, self.guests - 1)
+            return
         self.refusals[partner] = self.reasons[partner] = "nothing mixed"
-        self._count(+1)
-        self._counted = ""
+        self._count(counted, +1)
         self._back_off(now)
 
-    def _count(self, more: int) -> None:
-        if self._counted == "wanted":
+    def _count(self, counted: str, more: int) -> None:
+        if counted == "wanted":
             self.wanted += more
-        elif self._counted == "ahead":
+        elif counted == "ahead":
             self.ahead = max(0, self.ahead - more)
 
     def _back_off(self, now: float) -> None:

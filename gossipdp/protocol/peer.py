@@ -245,7 +245,8 @@ class Peer:
                 model = self._current_model() if self._reunion.gives(message, source) else None
                 self._source.receive(message, source, model, now)
                 if isinstance(message, StateRequest):
-                    self._reunion.follower.wanted(now)
+                    if not self.conduct.shuns(source, now):
+                        self._reunion.asked(now)
                     if self._reunion.line != NO_LINE:
                         # Whose model it fetches, so that it belongs to that side if there are two.
                         self._reunion.tell(source)

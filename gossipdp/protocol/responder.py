@@ -55,6 +55,8 @@ class Responder(Side):
         self._void: set[int] = set()
         self._opened = 0
         """how many chunks the initiator is known to have opened, by its latest"""
+        self._met = False
+        """the initiator has spoken to this life"""
         self._settled = False
         self._over = False
         self._counted = 0
@@ -82,8 +84,10 @@ class Responder(Side):
             self._send(self._accept)
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
-        if isinstance(message, Ranges) and message.incarnation != self._accept.incarnation:
-            return
+        if isinstance(message, Ranges):
+            if message.incarnation != self._accept.incarnation:
+                return None if self._met else self._disown(now)
+            self._met = True
         self.heard_at = now
         self.tally.received += size
         if isinstance(message, (Ranges, Data, Ask)):
@@ -128,6 +132,8 @@ class Responder(Side):
 
     def _answer(self, number: int, turn: int) -> None:
         """Say again what was said after `turn`, or that it never came, or that it came to nothing."""
+        if turn and not self._met:
+            return self._disown(self.heard_at)
         mixed, chunk = self._mixed.get(number), self._open.get(number)
         if mixed is not None:
             if turn == mixed.turn - 1:
@@ -145,6 +151,12 @@ class Responder(Side):
             self._send(Miss(self.terms.exchange, number, 0) if turn == 0 else Void(self.terms.exchange, number))
             if turn:
                 self._void.add(number)
+
+    def _disown(self, now: float) -> None:
+        """The initiator speaks of what an earlier life of this peer may have mixed, and this one cannot know."""
+        self._settled = True
+        self.close("lost", now)
+        self._send(End(self.terms.exchange, False, "unknown"))
 
     def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
         """The result of an Answer or DecodeAndMix of this exchange."""

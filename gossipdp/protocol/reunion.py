@@ -401,7 +401,7 @@ class Reunion:
             self._judged_at = now
         if self._verdict_at < math.inf or not present:
             return
-        if self._greater():
+        if any(map(self._membership.reaches, self._greater())):
             self._follow("apart", now)
         elif self._left_alone(now):
             me = self._membership.me.id
@@ -450,6 +450,17 @@ class Reunion:
         self._wanted = self._theirs[self._greater()[0]] if reason == "apart" else NO_LINE
         self.follower.begin(reason, 1 + len(self._own_side()), len(self.present()), now)
 
+    def asked(self, now: float) -> None:
+        """Somebody asks for the model that is being given up: while nobody can be asked for the other side's, there is
+        not to be none for long. Who lags or has diverged has members to follow, and is not hurried."""
+        givers = [peer for peer in self._holders() if self._membership.reaches(peer) and peer not in self._followers]
+        if self.reason == "apart" and not givers:
+            self.follower.wanted(now)
+
+    def _holders(self) -> list[bytes]:
+        """Of the line followed, or of one that is greater than this peer's as well."""
+        return [peer for peer, line in self._theirs.items() if line == self._wanted] or self._greater()
+
     def _fetch(self, now: float) -> None:
         if self.follower.over(now):
             self._followed(now)
@@ -459,7 +470,7 @@ class Reunion:
         elif self.reason == "diverged":
             wanted = list(self.astray)
         else:
-            wanted = [peer for peer, line in self._theirs.items() if line == self._wanted] or self._greater()
+            wanted = self._holders()
         alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
         self.follower.fetch([peer for peer in wanted if peer in alive], now)
 

@@ -29,6 +29,7 @@ class Mutation:
         return self.seen_by or TESTS.get(self.path, "")
 
 
+EXCHANGE = "gossipdp/protocol/exchange.py"
 RESPONDER = "gossipdp/protocol/responder.py"
 INITIATOR = "gossipdp/protocol/initiator.py"
 AVERAGING = "gossipdp/protocol/averaging.py"

@@ -240,30 +240,44 @@ def an_offer(exchange, **changes):
     return Offer(exchange, **{**fields, **changes})
 
 
-def test_who_can_be_dialled_by_nobody_is_taken_once_a_round_beside_all_others():
-    """Else two such peers and the two whom they can ask would be two pairs for ever."""
-    guest, third = Member(C.id, "c", "", 1, 0, State.ALIVE), Member(b"d" * 32, "d", "", 1, 0, State.ALIVE)
-    node = Node(A, [B, guest, third])
+def test_who_can_be_dialled_by_nobody_is_a_guest__each_once_and_no_more_a_round_than_there_are_to_each_who_can():
+    guests = [Member(bytes([letter]) * 32, "g", "", 1, 0, State.ALIVE) for letter in b"cdefghij"]
+    node, number, mixed = Node(A, [B, *guests[:4]]), 1 << 32, 1
     node.averaging.steps = True
 
-    def asks(source, exchange, now=0.0):
-        node.hear(source.id, an_offer(exchange), now=now)
+    def accepted(source, now=0.0):
+        nonlocal number
+        number += 1
+        node.hear(source.id, an_offer(number), now=now)
         answer = node.post(now)[0].message
         if isinstance(answer, Accept):
+            node.averaging._active.tally.chunks = mixed
             node.averaging._active.close("cut", now)
             node.averaging.step(now)
             node.post()
-        return answer
+        else:
+            assert answer == Refuse(number, "done")
+        return isinstance(answer, Accept)
 
+    matching = node.averaging._matching
     node.averaging.want(0, 0.0)
-    node.averaging._matching.ahead = 1
-    assert asks(B, 1 << 32 | 1) == Refuse(1 << 32 | 1, "done")
-    assert isinstance(asks(guest, 1 << 32 | 1), Accept) and isinstance(asks(third, 1 << 32 | 1), Accept)
-    assert asks(guest, 1 << 32 | 2) == Refuse(1 << 32 | 2, "done")
-    assert node.averaging._matching.ahead == 1
+    matching.ahead = 1
+    assert not accepted(B) and accepted(guests[0]) and not accepted(guests[0]) and accepted(guests[1])
+    assert not accepted(guests[2]), "four to two: two a round"
+    assert matching.ahead == 1
     node.averaging.want(0, 100.0)
-    node.averaging._matching.ahead = 1
-    assert isinstance(asks(guest, 1 << 32 | 3, 100.0), Accept)
+    assert [accepted(guest, 100.0) for guest in guests[:4]] == [True, True, False, False]
+    mixed = 0
+    node.averaging.want(0, 200.0)
+    assert [accepted(guest, 200.0) for guest in guests[:4]] == [True, True, True, True], "nothing came of it"
+    mixed = 1
+    del node.membership.members[B.id]
+    for guest in guests[4:]:
+        node.membership.members[guest.id] = guest
+    for now in (300.0, 400.0, 500.0, 600.0):
+        node.averaging.want(0, now)
+        came = [accepted(guest, now) for guest in guests]
+        assert came == [now in (400.0, 600.0)] * 4 + [now in (300.0, 500.0)] * 4, "eight to one: four, and four"
 
 
 @pytest.mark.parametrize(

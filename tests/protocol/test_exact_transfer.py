@@ -171,7 +171,7 @@ def test_source_of_another_algorithm_has_other_settings_and_is_no_liar():
 def test_state_that_was_denied_is_fetched_and_judged_anew_though_it_is_the_same():
     giver, witness, taker, said = ExactGiver(A), ExactGiver(B), ExactTaker(), []
     giver.a *= -1.0
-    witness.algorithm._step[:] = 1e-3
+    witness.algorithm._longest[:] = 1e-3
 
     def sampled():
         while witness.outputs.jobs:

@@ -465,6 +465,15 @@ def test_responder_is_free_once_all_is_mixed_though_the_end_is_lost():
     assert not pair.responder.machine.settled
 
 
+def test_exchange_of_which_a_part_was_mixed_is_taken_for_as_long_as_all_of_it_would_have_been():
+    side = Pair(window=1).initiator.machine
+    assert side.length() == 0.0
+    side.tally.mixed(jobs.Turn((), True, True, 1.0), 2.0)
+    assert side.length() == 0.0, "the first window tells nothing: it is what it takes to begin"
+    side.tally.mixed(jobs.Turn((), True, True, 1.0), 3.0)
+    assert side.length() == 3.0 * CHUNKS / 2
+
+
 def test_more_chunks_than_the_credit_are_not_opened_while_jobs_are_out():
     pair = Pair(window=1)
     for chunk in range(CHUNKS):

@@ -9,7 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.messages import Member, State
-from gossipdp.protocol.partners import DONE, Matching, MatchingConfig, choose_partner, exchanges_per_round, out_of_reach
+from gossipdp.protocol.partners import (
+    BUSY,
+    DONE,
+    MOST_GUESTS,
+    Matching,
+    MatchingConfig,
+    choose_partner,
+    guests_per_round,
+    out_of_reach,
+)
+from gossipdp.protocol.phases import exchanges_per_round
 
 IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
 ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
@@ -157,19 +167,88 @@ def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
     assert machine.wanted == 1 and machine.ahead == 0
 
 
-def test_guest_is_taken_by_who_has_had_its_share_and_counts_for_no_round():
+def test_guests_are_taken_once_the_own_exchanges_are_made_and_count_for_no_round():
     machine = matching()
     machine.want(1, 0.0)
+    machine.matched()
+    assert not machine.accepts(counts=True, steps=True, guests=0), "they ask first, and are none of the next round"
     for _ in range(2):
-        machine.matched()
-    assert not machine.accepts(counts=True, steps=True) and machine.accepts(counts=True, steps=True, guest=True)
+        assert machine.accepts(counts=True, steps=True, guests=2)
+        machine.matched(guest=True)
+    assert not machine.accepts(counts=True, steps=True, guests=2) and machine.accepts(counts=True, steps=True)
+    assert (machine.wanted, machine.ahead) == (0, 0)
+    machine.want(1, 1.0)
+    assert machine.wanted == 1 and machine.accepts(counts=True, steps=True, guests=2)
     machine.matched(guest=True)
-    assert (machine.wanted, machine.ahead) == (0, 1)
-    machine.unmatched(b"g", 0.0)
-    assert (machine.wanted, machine.ahead) == (0, 1)
-    machine.want(2, 1.0)
+    assert machine.wanted == 0, "while one is wanted, one with a guest is that"
+    assert machine.accepts(counts=True, steps=True, guests=1)
+
+
+def test_last_partner_is_asked_again_only_after_as_long_as_that_exchange_took():
+    machine = matching(lonely=2.0)
+    a, b = IDS[:2]
+    machine.parted(a, 3.0)
+    machine.want(1, 10.0)
+
+    def asked(now, alive=ALIVE[:2]):
+        return machine.candidate(alive, {}, (), lambda peer: None, now)
+
+    assert {asked(10.0 + 0.1 * tick) for tick in range(29)} == {b}
+    machine.offer(b, 1, None, 12.9)
+    machine.refused(BUSY, 12.9)
+    assert not machine.lonely(12.95), "by its own choice"
+    assert asked(13.1) == a, "nobody else is free"
+    machine.matched()
+    machine.unmatched(a, 13.2)
+    assert asked(13.5, ALIVE[:1]) == a, "its time is over; and nothing was mixed"
+    machine.matched()
+    machine.parted(a, 3.0)
+    machine.want(1, 20.0)
+    assert asked(20.0, ALIVE[:1]) == a, "there is nobody else"
+
+
+@pytest.mark.parametrize("reason", ["joining", DONE, "silent", "settings"])
+def test_last_partner_is_asked_again_at_once_when_all_others_have_refused_for_long(reason):
+    machine = matching()
+    a, b = IDS[:2]
+    machine.parted(a, 60.0)
+    machine.want(1, 10.0)
+    machine.offer(b, 1, None, 10.0)
+    machine.refused(reason, 10.1)
+    assert machine.candidate(ALIVE[:2], {}, (), lambda peer: None, 10.3) == a
+
+
+def test_guest_is_no_last_partner():
+    machine = matching()
+    a, b = IDS[:2]
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.parted(a, 60.0)
     machine.matched(guest=True)
-    assert machine.wanted == 1
+    machine.parted(b, 1.0)
+    machine.want(1, 10.0)
+    assert machine.candidate(ALIVE[:2], {}, (), lambda peer: None, 12.0) == b
+
+
+def test_exchange_with_a_guest_that_mixes_nothing_leaves_the_own_ones_as_they_are():
+    machine = matching()
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.matched(guest=True)
+    machine.want(1, 1.0)
+    machine.unmatched(b"g", 1.0)
+    assert machine.wanted == 1 and not machine.refusals
+    assert machine.candidate(ALIVE[:1], {}, (), lambda peer: None, 1.0) is not None, "no pause either"
+
+
+@pytest.mark.parametrize(
+    ("dialled", "others", "guests", "turns"),
+    [(4, 0, 0, 1), (60, 4, 1, 1), (2, 2, 1, 1), (2, 3, 2, 1), (1, 4, 4, 1), (1, 5, MOST_GUESTS, 2), (2, 62, 4, 8)],
+)
+def test_guests_of_a_round_are_as_many_as_there_are_to_each_who_can_be_dialled(dialled, others, guests, turns):
+    members = ALIVE[:1] * dialled
+    members += [replace(ALIVE[0], address="")] * others
+    assert guests_per_round(members) == (guests, turns)
 
 
 def test_more_than_a_round_ahead_is_forgotten():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -42,10 +43,19 @@ class Member:
                 span = self.algorithm.ledger.span(chunk)
                 self.algorithm._distance[chunk] = NEAR * math.sqrt(span.stop - span.start)
                 self.algorithm._step[chunk] = STEP * math.sqrt(span.stop - span.start)
+                self.algorithm._longest[chunk] = self.algorithm._step[chunk]
         self.source = Source(CONFIG, self.outputs, lambda data: b"s" * 64, incarnation=1)
         self.model = Model(
             schema=SCHEMA, schema_bytes=SCHEMA.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
         )
+
+    def step(self, length):
+        """A round's outer step of every chunk, `length` long (RMS)."""
+        ledger = self.algorithm.ledger
+        ledger.bind(ledger.a + np.float32(length), (np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)))
+        for chunk in range(ledger.chunks):
+            self.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, 0))
+        self.model = replace(self.model, clock=self.model.clock + 10, rounds=self.model.rounds + 1)
 
     def receive(self, message, now):
         self.source.receive(message, b"j" * 32, self.model, now)
@@ -195,6 +205,26 @@ def test_witness_may_have_moved_on_since_the_state_was_frozen(rounds, plausible)
     moved = Member(B, clock=100 + 10 * rounds, off=math.sqrt(2) * 12 * NEAR)
     network = Network(Member(A, off=0.0), moved).run(A, until=1.0)
     assert network.verdicts[0] == (A, B, plausible)
+
+
+def test_witness_whose_steps_were_longer_when_the_state_was_frozen_does_not_deny_it():
+    """Seed 1313: a transfer took fourteen seconds, and its witness moved a quarter as far a round as at its start."""
+    witness = Member(B, off=0.0)
+    for number in range(20):
+        witness.step(0.2 * 0.86**number)
+    network = Network(Member(A, off=0.0), witness).run(A, until=1.0)
+    assert network.verdicts == [(A, B, True)] and not network.refused
+    stranger = Network(Member(A, scale=-10.0), witness).run(A, until=1.0)
+    assert stranger.verdicts == [(A, B, False)]
+
+
+def test_one_step_that_was_far_too_long_does_not_make_anything_plausible():
+    witness = Member(B, off=0.0)
+    witness.step(100.0)
+    for _ in range(3):
+        witness.step(0.01)
+    network = Network(Member(A, scale=-3.0), witness).run(A, until=1.0)
+    assert network.verdicts == [(A, B, False)]
 
 
 def test_source_that_claims_to_be_old_is_allowed_only_so_much():

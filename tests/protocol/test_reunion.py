@@ -562,6 +562,32 @@ def test_loser_saves_first_and_fetches_only_when_no_exchange_is_under_way():
     assert b.joiners[-1].sought == [D, E]
 
 
+def test_loser_gives_up_winners_who_are_there_though_out_of_reach_once_and_follows_them_when_they_are_not():
+    """As it would be again and again, with a checkpoint each time; the sooner if somebody asks for what it has."""
+    b = loser()
+    b.view.reaches = lambda peer: peer not in (D, E)
+    b.keep()
+    b.reunion.asked(b.now)
+    b.wait((WANTED + 2) * PERIOD)
+    assert [event.complete for event in b.of(ResyncEnded)] == [False]
+    b.wait(60 * PERIOD)
+    assert len(b.of(ResyncBegan)) == 1
+    b.view.reaches = lambda peer: True
+    b.wait(PERIOD)
+    assert len(b.of(ResyncBegan)) == 2
+
+
+def test_who_has_diverged_is_not_hurried_by_who_asks_for_what_it_has():
+    b = Side()
+    b.reunion.astray = (A,)
+    b.view.reaches = lambda peer: peer != A
+    b.step()
+    b.keep()
+    b.reunion.asked(b.now)
+    b.wait(2 * WANTED * PERIOD)
+    assert b.reunion.reason == "diverged" and not b.of(ResyncEnded)
+
+
 def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
     b = loser()
     b.keep()
@@ -604,13 +630,13 @@ def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_those_who_are_go
     """Who had the other model came back without it, and asks for this one: perhaps there is no other any more."""
     b = loser()
     b.keep()
-    b.reunion.follower.wanted(b.now)
+    b.reunion.asked(b.now)
     b.wait(2 * WANTED * PERIOD)
     assert b.reunion.reason == "apart"  # there is somebody to follow: whoever joins is given the model by those
     for peer in (D, E):
         b.see(peer, State.FAILED)
     b.see(D, incarnation=2)
-    b.reunion.follower.wanted(b.now)
+    b.reunion.asked(b.now)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.reunion.gives(StateRequest(1), D)
 

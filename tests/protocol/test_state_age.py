@@ -141,7 +141,7 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
     averaging, pacing = hosts.last.running.averaging, hosts.last.running.pacing
-    before = pacing.own(0).transfer
+    before, pace = pacing.own(0).transfer, averaging._tempo.pace
     while averaging._active is None or averaging._active.tally.chunks != 1:
         hosts.net.run(hosts.net.now + 0.001)
     hosts.net.cut([hosts.hosts[0]], [hosts.last])
@@ -149,4 +149,5 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
     cut_off = hosts.until(ExchangeEnded, ended + 1)[-1]
     assert cut_off.chunks == 1 and cut_off.duration * 4 / STEP > 10 * before
     # What a transfer is expected to take, in steps, says how far behind a peer must be to follow the others.
-    assert pacing.own(0).transfer < 2 * before
+    assert before / 2 < pacing.own(0).transfer < 2 * before
+    assert averaging._tempo.pace < 2 * pace, "nor are its chunks"

@@ -4,6 +4,8 @@ simulator itself: a broken peer must not pass."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import kernels
 from gossipdp.protocol import jobs
 from gossipdp.protocol.averaging import Averaging
-from gossipdp.protocol.events import Pace
+from gossipdp.protocol.events import ExchangeEnded, Pace
 from gossipdp.protocol.initiator import Initiator
 from gossipdp.protocol.responder import Responder
 from simulations.campaign import PART, elsewhere, play, play_seed
@@ -64,6 +66,21 @@ def often(seed):
 
 
 SEEDS = [seed if often(seed) else pytest.param(seed, marks=pytest.mark.long) for seed in range(FIRST)]
+
+
+def test_exchanges_that_take_half_a_round_leave_nobody_with_the_same_partner():
+    """Whom all others are busy for turns to the last partner, in step with which it is from then on (seed 2490)."""
+    slow = Conditions(latency=0.15, jitter=0.5, bandwidth=1.25e6, job=0.04)
+    plan = Plan(peers=4, size=24_876, conditions=slow, before=slow, every=4, window=8, chaos=60.0, calm=0.0)
+    again = []
+    for seed in range(4):
+        cluster, met = Cluster(seed, plan), defaultdict(list)
+        cluster.listeners.append(
+            lambda host, event, met=met: met[host].append(event.partner) if isinstance(event, ExchangeEnded) else None
+        )
+        cluster.run()
+        again += [one == other for partners in met.values() for one, other in pairwise(partners)]
+    assert len(again) > 300 and sum(again) < 0.25 * len(again)  # at random it would be a third
 
 
 @pytest.mark.campaign("T1")

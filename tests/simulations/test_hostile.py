@@ -27,7 +27,7 @@ WITHIN = 10
 EXCHANGES, USUALLY = 0.5, 0.8
 """of those without a culprit, in each network and in the mean of many: it is one of four, takes part in none that it
 does not spoil, and half of all pairs are of others"""
-AWAY = {"equivocation": 0.1, "overclaim": 0.05}
+AWAY = {"equivocation": 0.1, "overclaim": 0.1}
 """squared distance to where training leads, of 1.5 at the start and 0.005 at the end of a calm run; where a behaviour
 moves anchors and nobody can tell, clipping is all there is (T13)"""
 

@@ -345,7 +345,7 @@ def test_message_takes_its_frames_and_what_encryption_and_framing_add():
     from gossipdp.protocol import wire
     from gossipdp.protocol.messages import Ranges
 
-    message, buffer = Ranges(7, 1), bytes(300)
+    message, buffer = Ranges(7, 1, 1), bytes(300)
     header, _ = wire.encode(message, [buffer])
     assert frame_bytes(message, [buffer]) == len(header) + 33 + 2 + 300 + 33 + 9
 

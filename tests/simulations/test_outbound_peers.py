@@ -43,6 +43,15 @@ def test_calm__those_who_can_be_dialled_meet_each_other_too(seed):
     assert min(cluster.pairs(direct, cluster.outbound)) > rounds / 4
 
 
+@pytest.mark.parametrize("peers", [12, 16])
+def test_calm__each_of_many_behind_a_nat_meets_both_who_can_be_dialled(peers):
+    """These exchange all of the time on such links; and yet nobody has one of them alone to meet."""
+    slow = Conditions(latency=0.05, job=0.04)
+    cluster = Behind(0, replace(CALM, peers=peers, conditions=slow, before=slow), peers - 2)
+    cluster.run()
+    assert min(cluster.pairs(cluster.network.hosts[:2], cluster.outbound)) > 0
+
+
 def test_calm__both_kinds_offer(monkeypatch):
     cluster, offers = Behind(3, CALM, 3), Counter()
     start = cluster.network._transmit
