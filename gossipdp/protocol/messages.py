@@ -126,9 +126,12 @@ ProgressReports = Annotated[tuple[Progress, ...], Meta(max_length=8)]
 
 
 class Ping(Message, frozen=True):
-    """Are you there? Carries gossip both ways (SWIM section 4.1)."""
+    """Are you there? Carries gossip both ways (SWIM section 4.1).
 
-    sequence: U32
+    `sequence` is (incarnation << 32 | counter): what answered an earlier life, and is repeated, answers nothing.
+    """
+
+    sequence: U63
     members: Members = ()
     progress: ProgressReports = ()
     speed: StepRate | None = None
@@ -138,7 +141,7 @@ class Ping(Message, frozen=True):
 class Pong(Message, frozen=True):
     """SWIM's ack; named so because `Ack` acknowledges a chunk."""
 
-    sequence: U32
+    sequence: U63
     members: Members = ()
     progress: ProgressReports = ()
     speed: StepRate | None = None
@@ -148,7 +151,7 @@ class Pong(Message, frozen=True):
 class PingRequest(Message, frozen=True):
     """Please ping `target` for me; answer with a Pong of the same sequence, or a Nack."""
 
-    sequence: U32
+    sequence: U63
     target: PeerId
     address: Address
 
@@ -156,7 +159,7 @@ class PingRequest(Message, frozen=True):
 class Nack(Message, frozen=True):
     """I am here, but the target of your PingRequest did not answer me (Lifeguard section III.A)."""
 
-    sequence: U32
+    sequence: U63
 
 
 class PushPull(Message, frozen=True):

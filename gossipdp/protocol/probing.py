@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from gossipdp.protocol.dissemination import UNASKED, Dissemination, tells
+from gossipdp.protocol.dissemination import Dissemination, tells
 from gossipdp.protocol.messages import Nack, Ping, PingRequest, Pong, State
 from gossipdp.protocol.outbound import moorings
 from gossipdp.protocol.suspicion import LocalHealth, probe_times
@@ -76,7 +76,7 @@ class Prober:
         self.sent: dict[int, _Sent] = {}
         self.nack_at: dict[int, float] = {}
         self._probe: _Probe | None = None
-        self._sequence = UNASKED
+        self._sequence = view.me.incarnation << 32
         self._probe_at = now + self._config.probe_interval * random.random()
 
     # -- whom to probe ------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Prober:
             self._silent(probe.target, now)
 
     def _ping(self, peer: bytes, now: float, address: str = "") -> int:
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
+        self._sequence += 1
         if len(self.sent) >= MAX_PINGS:
             oldest = next(iter(self.sent))
             del self.sent[oldest]

@@ -75,6 +75,13 @@ MUTATIONS = (
         "False:",
     ),
     Mutation(
+        "answers-an-earlier-life",
+        "pings of every life are numbered alike",
+        PROBING,
+        "self._sequence = view.me.incarnation << 32",
+        "self._sequence = 0",
+    ),
+    Mutation(
         "dials-once",
         "seeds are dialled once only",
         MEMBERSHIP,

@@ -905,6 +905,19 @@ def test_late_answer_of_an_earlier_life_disproves_nothing() -> None:
     assert peer.membership.members[peer_id(2)] == record(2, incarnation=2)
 
 
+def test_answer_to_a_ping_of_an_earlier_life_disproves_nothing() -> None:
+    """T1 seed 3978: recorded words, repeated to the next life of whoever had heard them."""
+    earlier, later = Peer(record(0)), Peer(record(0, incarnation=2))
+    for peer in earlier, later:
+        peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    answers = [Pong(e.message.sequence, (record(2),)) for e in earlier.run_to(20.0) if isinstance(e.message, Ping)]
+    later.hear(Ping(2, (record(2, refutation=1),)), 1, 0.1)
+    asked = [e for e in later.run_to(20.0) if isinstance(e.message, Ping) and e.to == peer_id(2)]
+    for answer in answers:
+        later.hear(answer, 2, 20.0)
+    assert asked and later.membership.members[peer_id(2)].refutation == 1
+
+
 @pytest.mark.parametrize("pair", [(TOP, 0), (1, TOP)])
 def test_forged_death_is_told_everywhere_and_the_victim_lives_on_everywhere(pair: tuple[int, int]) -> None:
     network = Network(LAN, seed=5)
