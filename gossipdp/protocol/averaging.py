@@ -43,6 +43,7 @@ from gossipdp.protocol.partners import BUSY, DONE, Matching, MatchingConfig, gue
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.tempo import Tempo
+from gossipdp.protocol.view import LIVE
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["FORGOTTEN", "Averaging", "AveragingConfig"]
@@ -323,6 +324,10 @@ class Averaging:
             return "joining"
         if barred := self._barred(source, now):
             return barred
+        member = self._membership.members.get(source)
+        if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):
+            # Words of an earlier life; or it lives, and will soon have said so.
+            return BUSY
         if offer.schema != self.model.schema.digest:
             return "schema"
         if offer.settings != self._config.settings:

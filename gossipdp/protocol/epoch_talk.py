@@ -37,6 +37,7 @@ class EpochTalk:
         links: Links,
         *,
         run: bytes,
+        incarnation: int,
         every: float,
         serves: Callable[[bytes], bool],
         random: Random,
@@ -48,6 +49,9 @@ class EpochTalk:
         self._epochs, self._links, self._run, self._every = epochs, links, run, every
         self._random, self._outputs, self._sign, self._verify = random, outputs, sign, verify
         self._serves = serves
+        self._number = incarnation << 32
+        self._numbers: dict[bytes, int] = {}
+        """of the last digest of each who is alive"""
         self.bases: dict[bytes, bytes] = {}
         """which founding the state of each who is alive goes back to, as it said last"""
         self._answered: dict[bytes, float] = {}
@@ -74,6 +78,7 @@ class EpochTalk:
 
     def handle_timer(self, now: float) -> None:
         self.bases = {peer: base for peer, base in self.bases.items() if peer in self._links.live}
+        self._numbers = {peer: number for peer, number in self._numbers.items() if peer in self._links.live}
         self._answered = {peer: at for peer, at in self._answered.items() if now < at + self._every / 2}
         self._strangers &= self._links.live
         self.greet()
@@ -91,8 +96,10 @@ class EpochTalk:
             return True
         if not self._verify(source, digest_name(message, self._run), bytes(buffers[0])):
             return False
+        if message.number <= self._numbers.get(source, -1):
+            return True  # it has said more since
         if source in self._links.live:
-            self.bases[source] = message.base
+            self._numbers[source], self.bases[source] = message.number, message.base
         if message.link and not self._links.befriend(source):
             self._outputs.send(source, Prune(link=False))
         marks = {mark.epoch: mark for mark in message.marks}
@@ -142,5 +149,6 @@ class EpochTalk:
 
     def _tell(self, to: bytes, *, reply: bool, link: bool = False) -> None:
         base = NO_BASE if self._epochs.held else self._epochs.base
-        message = EpochDigest(self._epochs.first, self._epochs.marks(), reply, link, base, self._run)
+        self._number += 1
+        message = EpochDigest(self._epochs.first, self._epochs.marks(), reply, link, base, self._run, self._number)
         self._outputs.send(to, message, [self._sign(digest_name(message, self._run))])

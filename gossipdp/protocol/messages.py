@@ -395,6 +395,8 @@ class Lineage(Message, frozen=True):
     """the sender's: a word of an earlier life may come late"""
     number: U63
     """counts what the sender has said of this kind: so may one of this life"""
+    life: U32
+    """the receiver's incarnation, as far as the sender knows: of another the next field says nothing"""
     apart: bool
     """the sender holds the receiver apart: it has trained without it for long"""
     reply: bool

@@ -30,6 +30,7 @@ from gossipdp.protocol.messages import (
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.transfer import Joiner
+from gossipdp.protocol.view import LIVE
 from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Held", "Origin"]
@@ -98,6 +99,8 @@ class Origin:
         self._resume_after, self._tolerance = resume_after, tolerance
         self._period = membership.config.join_interval
         self.founder = False
+        self.giver = b""
+        """who the state was fetched from, the last of them"""
         self.summary = b""
         """what is inside the state that was fetched, if it is an exact one"""
         self._joiner: Joiner | None = None
@@ -167,8 +170,9 @@ class Origin:
             del self._others[member.id]
 
     def offered(self, peer: bytes, now: float) -> None:
-        """`peer` wants an exchange: it has the model."""
-        if self._joiner is not None and self.held is None:
+        """`peer` wants an exchange: it has the model, if it lives."""
+        member = self._membership.members.get(peer)
+        if self._joiner is not None and self.held is None and member is not None and member.state in LIVE:
             self._joiner.beckoned(peer, now)
 
     def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
@@ -192,7 +196,7 @@ class Origin:
             if self.held is not None and self.held.clock > network + self._tolerance:
                 self._outputs.emit(CheckpointAhead(self.held.clock, self.held.rounds, network))
             self._end()
-            self.summary = joiner.summary
+            self.summary, self.giver = joiner.summary, joiner.giver
             self._adopt(joiner.schema_bytes, "received", clock, rounds)
 
     def restored(self, result: jobs.Restored | None, now: float) -> None:

@@ -154,7 +154,6 @@ class Peer:
         self._took = ""
         self.model: Model | None = None
         self._left = False
-        self._fetched_from = b""
         self._clock = self._steps = self._samples = self._rounds_before = 0
         self._unsettled = 0
         """the snapshot whose exchanges training waits for"""
@@ -251,7 +250,6 @@ class Peer:
                         # Whose model it fetches, so that it belongs to that side if there are two.
                         self._reunion.tell(source)
             case _ if isinstance(message, Giving) and self.model is None:
-                self._fetched_from = source if isinstance(message, StateChunk) else self._fetched_from
                 self._origin.receive(message, buffers, source, now)
             case _ if isinstance(message, Giving):
                 self._reunion.follower.receive(message, buffers, source, now)
@@ -418,7 +416,7 @@ class Peer:
                 self.spreading.follow(now)
         if self._took:
             missing = self._remembered if self._took == "restored" else []
-            self._reunion.ready(self._fetched_from, missing, now)
+            self._reunion.ready(self._origin.giver, missing, now)
             self._took = ""
         while self._news.events:
             event = self._news.events.popleft()
@@ -436,7 +434,7 @@ class Peer:
             self.spreading.step(self.clock, now)
             self._reunion.astray = self.spreading.astray
         self._reunion.step(now)
-        self._attaching.seek_moments(self.model, partial(self._trusted, now), self._fetched_from, now)
+        self._attaching.seek_moments(self.model, partial(self._trusted, now), self._origin.giver, now)
         if self.rounds.held != bool(self._reunion.reason):
             self.rounds.held = bool(self._reunion.reason)
             if self.rounds.held:

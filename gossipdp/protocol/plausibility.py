@@ -129,10 +129,11 @@ class Judge:
             if math.isfinite(message.distance) and math.isfinite(message.step):
                 part.samples.append((source, message, buffers[0]))
 
-    def excused(self, peer: bytes) -> None:
-        """`peer` will be no witness: it refuses, or is gone."""
-        for part in self._parts.values():
-            part.asked.discard(peer)
+    def excused(self, peer: bytes, transfer: int | None = None) -> None:
+        """`peer` will be no witness: it refuses, for this transfer, or is gone."""
+        for number, part in self._parts.items():
+            if transfer in (None, number):
+                part.asked.discard(peer)
 
     def came(self, chunk: int, transfer: int) -> None:
         """`chunk` is being taken in as it was frozen for `transfer`, in the place of what was there before."""

@@ -122,8 +122,9 @@ class Prober:
             del self.sent[sequence]
             self.nack_at.pop(sequence, None)
             seen = self._view.seen.get(source)
-            if seen is not None:
-                sample = max(now - sent.at, 0.0)
+            sample = max(now - sent.at, 0.0)
+            # No probe lasts longer: what comes later says nothing of the link.
+            if seen is not None and sample <= self._config.awareness_max * self._config.probe_interval:
                 seen.rtt = sample if seen.rtt is None else seen.rtt + (sample - seen.rtt) / 8
             if sent.asker:
                 records = self._dissemination.records(sent.asker, about=source)

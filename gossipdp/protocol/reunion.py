@@ -260,6 +260,8 @@ class Reunion:
         member = self._membership.members.get(source)
         if member is None or word.incarnation < member.incarnation:
             return
+        if word.apart and word.life != self._membership.me.incarnation:
+            return  # said to an earlier life, whose side need not be this one's
         if (word.incarnation, word.number) <= self._numbers.get(source, (0, 0)):
             return  # older than what it has said since
         self._numbers[source] = word.incarnation, word.number
@@ -342,9 +344,11 @@ class Reunion:
     def tell(self, peer: bytes, *, reply: bool = False) -> None:
         """Say which line this peer holds; with `reply`, ask for that of `peer`."""
         lag = BEHIND if self.reason else self._lag.told()
-        incarnation = self._membership.me.incarnation
+        me, member = self._membership.me, self._membership.members.get(peer)
+        life = 0 if member is None else member.incarnation
         self._number += 1
-        self._outputs.send(peer, Lineage(incarnation, self._number, peer in self.apart, reply, lag, self.line))
+        apart = peer in self.apart
+        self._outputs.send(peer, Lineage(me.incarnation, self._number, life, apart, reply, lag, self.line))
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ def void_name(origin: bytes, epoch: int, run: bytes) -> bytes:
 def digest_name(message: EpochDigest, run: bytes) -> bytes:
     """What the sender of an EpochDigest signs."""
     marks = b"".join(_MARK.pack(*(mark.epoch, mark.stage, mark.count, mark.digest)) for mark in message.marks)
-    return _hash(b"gossipdp epochs", run, message.first.to_bytes(4, "big"), marks, message.base)
+    first, number = message.first.to_bytes(4, "big"), message.number.to_bytes(8, "big")
+    return _hash(b"gossipdp epochs", run, first, marks, message.base, number)
 
 
 def table_of(parts: Sequence[Buffer]) -> bytes:

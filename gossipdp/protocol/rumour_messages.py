@@ -145,3 +145,5 @@ class EpochDigest(Message, frozen=True):
     """names the founding that the sender's state goes back to"""
     run: Digest = NO_RUN
     """names the run and its settings (`RumoursConfig.run`)"""
+    number: U63 = 0
+    """(incarnation << 32 | counter) of what the sender says of this kind: an earlier one may come late"""

@@ -120,6 +120,7 @@ class Rumours:
             self._epochs,
             self._links,
             run=config.run,
+            incarnation=incarnation,
             every=config.sync,
             serves=lambda name: self._store.get(name) is not None,
             random=random,
@@ -146,9 +147,9 @@ class Rumours:
     # -- commands ---------------------------------------------------------------------------------------------
 
     def found(self, now: float, base: bytes = NO_BASE) -> None:
-        """This peer has the network's first state, or goes on from its own checkpoint alone: nothing is inside it.
-        `base` names this founding."""
-        self._epochs.restart(max(0, self._epochs.closes(self._clock)), {}, base)
+        """This peer has the network's first state, or goes on from its own alone: `base` names this founding. What was
+        published until now may be in that state, or may not: it counts no more, and the next epoch is the first."""
+        self._epochs.restart(self._clock // self._config.span + 1 if self._clock else 0, {}, base)
         self._open(set(), now)
 
     def hold(self) -> None:
@@ -168,7 +169,7 @@ class Rumours:
         taken = rumour_summary.unpack(
             summary, span=config.span, run=config.run, largest=config.largest, verify=self._verify
         )
-        if taken is None or taken.first > self._clock // config.span:
+        if taken is None or taken.first > self._clock // config.span + 1:
             return False
         self._epochs.restart(taken.first, taken.settled(), taken.base, taken.usual())
         self._epochs.held = True

@@ -81,6 +81,8 @@ class Joiner:
         self._judge = Judge(outputs, random, config.witness)
         self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
+        self.giver = b""
+        """of the last chunk that was taken"""
         self.manifest: StateManifest | None = None
         self.schema: Schema | None = None
         self.schema_bytes = b""
@@ -147,7 +149,7 @@ class Joiner:
             self._settle(now)
             return
         if isinstance(message, StateRefuse) and source != self.source:
-            self._judge.excused(source)
+            self._judge.excused(source, message.transfer)
             self._settle(now)
             return
         if source != self.source or message.transfer != self._transfer or self.done:
@@ -163,7 +165,7 @@ class Joiner:
             case StateChunk(_, snapshot, chunk, asking):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._flow.came(chunk, asking, now)
-                    self._working[chunk] = source
+                    self._working[chunk] = self.giver = source
                     self._judge.came(chunk, self._transfer)
                     self._outputs.ask(self._take(chunk, buffers[0], _hash_of(self._hashes, chunk)))
 

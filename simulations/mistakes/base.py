@@ -44,6 +44,7 @@ ROUNDS = "gossipdp/protocol/rounds.py"
 PARTNERS = "gossipdp/protocol/partners.py"
 TRANSFER = "gossipdp/protocol/transfer.py"
 FREEZING = "gossipdp/protocol/freezing.py"
+ORIGIN = "gossipdp/protocol/origin.py"
 FLOW = "gossipdp/protocol/flow.py"
 PLAUSIBILITY = "gossipdp/protocol/plausibility.py"
 BLOCKS = "gossipdp/protocol/blocks.py"
@@ -101,6 +102,7 @@ TESTS = {
     ROUNDS: "tests/protocol/test_rounds.py",
     TRANSFER: "tests/protocol/test_transfer.py",
     FREEZING: "tests/protocol/test_transfer.py",
+    ORIGIN: "tests/protocol/test_peer.py",
     FLOW: "tests/protocol/test_flow.py",
     PLAUSIBILITY: "tests/protocol/test_plausibility.py",
     BLOCKS: "tests/protocol/test_sharding.py",

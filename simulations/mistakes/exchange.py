@@ -700,4 +700,11 @@ MUTATIONS = (
         "if reason not in EXCUSED and (reason",
         "if (reason",
     ),
+    Mutation(
+        "accepts-an-earlier-life",
+        "an offer of an earlier life is accepted",
+        AVERAGING,
+        "if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):",
+        "if False:",
+    ),
 )

@@ -82,6 +82,13 @@ MUTATIONS = (
         "self._sequence = 0",
     ),
     Mutation(
+        "late-answers-are-round-trips",
+        "an answer that comes minutes late counts as a slow link",
+        PROBING,
+        "if seen is not None and sample <= self._config.awareness_max * self._config.probe_interval:",
+        "if seen is not None:",
+    ),
+    Mutation(
         "dials-once",
         "seeds are dialled once only",
         MEMBERSHIP,

@@ -246,4 +246,18 @@ MUTATIONS = (
         "        self._window = max(2, self._window // 2)\n",
         "",
     ),
+    Mutation(
+        "founds-on-what-was-told",
+        "what is inside the state of a founding is handed out again",
+        RUMOURS,
+        "self._clock // self._config.span + 1 if self._clock else 0, {}, base)",
+        "max(0, self._epochs.closes(self._clock)), {}, base)",
+    ),
+    Mutation(
+        "digests-in-any-order",
+        "a digest that comes late takes back what was said since",
+        EPOCH_TALK,
+        "if message.number <= self._numbers.get(source, -1):",
+        "if False:",
+    ),
 )

@@ -13,6 +13,7 @@ from simulations.mistakes.base import (
     LEDGER,
     MOMENTS,
     MOMENTS_CODE,
+    ORIGIN,
     OWNERS,
     PAIRWISE,
     PEER,
@@ -366,5 +367,34 @@ MUTATIONS = (
         PEER,
         "                self._source.forget()\n",
         "                pass\n",
+    ),
+    Mutation(
+        "any-refusal-excuses",
+        "a refusal of another transfer excuses a witness",
+        PLAUSIBILITY,
+        "if transfer in (None, number):",
+        "if True:",
+    ),
+    Mutation(
+        "any-chunk-is-the-givers",
+        "a chunk that was not asked for says whose model it is",
+        TRANSFER,
+        "        if source != self.source or message.transfer",
+        "        self.giver = source if isinstance(message, StateChunk) else self.giver\n"
+        "        if source != self.source or message.transfer",
+    ),
+    Mutation(
+        "beckoned-by-anybody",
+        "a joiner asks whoever offers, be it dead",
+        ORIGIN,
+        "self.held is None and member is not None and member.state in LIVE:",
+        "self.held is None:",
+    ),
+    Mutation(
+        "apart-from-an-earlier-life",
+        "what an earlier life was told of being apart holds for this one",
+        REUNION,
+        "if word.apart and word.life != self._membership.me.incarnation:",
+        "if False:",
     ),
 )

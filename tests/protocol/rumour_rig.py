@@ -41,8 +41,8 @@ class Rig:
             shuns=self.conduct.shuns,
             now=0.0,
         )
-        self.machine.advance(EPOCH * SPAN, 0.0)
         self.machine.found(0.0)
+        self.machine.advance(EPOCH * SPAN, 0.0)
         self.machine.neighbours(self.members, 0.0)
         self.near = sorted(link.peer for link in self.machine._links.near())
         self.take()

@@ -330,6 +330,14 @@ def test_offer_while_averaging_is_refused_as_busy():
     assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 9, "busy")]
 
 
+@pytest.mark.parametrize("known", [{"incarnation": 2}, {"state": State.FAILED}, {"state": State.LEFT}])
+def test_offer_of_an_earlier_life_or_of_the_dead_is_not_accepted(known):
+    node = Node(A, [member(b"b", **known)])
+    node.hear(B.id, an_offer(1 << 32 | 1))
+    assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, "busy")]
+    assert node.averaging.partner is None and node.averaging.at_rest
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     node = Node(A, [B])

@@ -918,6 +918,14 @@ def test_answer_to_a_ping_of_an_earlier_life_disproves_nothing() -> None:
     assert asked and later.membership.members[peer_id(2)].refutation == 1
 
 
+def test_answer_that_comes_after_any_probe_has_ended_is_no_round_trip() -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1),)), 1, 0.0)
+    [asked, *_] = [e.message for e in peer.run_to(3.0) if isinstance(e.message, Ping)]
+    peer.hear(Pong(asked.sequence, (record(1),)), 1, 900.0)
+    assert peer.membership.rtt(peer_id(1)) is None
+
+
 @pytest.mark.parametrize("pair", [(TOP, 0), (1, TOP)])
 def test_forged_death_is_told_everywhere_and_the_victim_lives_on_everywhere(pair: tuple[int, int]) -> None:
     network = Network(LAN, seed=5)

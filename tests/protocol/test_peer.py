@@ -25,6 +25,7 @@ from gossipdp.protocol.events import (
     SlotSealed,
     SnapshotTaken,
     StateReady,
+    TransferProgress,
 )
 from gossipdp.protocol.freezing import TransferConfig
 from gossipdp.protocol.freezing import signed_part as signed
@@ -32,11 +33,13 @@ from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import (
     Has,
     Member,
+    Offer,
     Ping,
     Pong,
     PushPull,
     Standing,
     State,
+    StateChunk,
     StateManifest,
     StateRequest,
 )
@@ -522,3 +525,29 @@ def test_same_seed_and_inputs_say_the_same_bytes():
         return said
 
     assert transcript() == transcript() and len(transcript()) > 5
+
+
+# -- words that are repeated to a later life -----------------------------------------------------------------------
+
+
+def test_chunk_of_a_state_that_was_not_asked_for_says_nothing_of_whose_model_it_is():
+    town = founded(3)
+    town.start(1)
+    town.run(6.0)
+    town.start(2)
+    joiner, stranger = town.peer(2), town.hosts[1].id
+    while not joiner.ready:
+        town.run(0.0005)
+        if joiner.model is None:
+            joiner.receive(wire.encode(StateChunk(777, 1 << 32, 0, 0), [bytes(100)]), stranger, town.net.now)
+            town.net.drain(town.hosts[2])
+    assert {event.source for event in town.of(2, TransferProgress)} == {joiner._origin.giver}
+
+
+def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
+    town = Town(2)
+    town.net.start(town.hosts[1], seeds=town.hosts[:1])
+    offer = Offer(1 << 32 | 4, bytes(16), bytes(16), "modulo8", 0.5, 0.0, 0, 2)
+    town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
+    town.net.drain(town.hosts[1])
+    assert town.peer(1)._origin._joiner.source is None

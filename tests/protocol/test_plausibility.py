@@ -151,6 +151,20 @@ def test_poisoned_state_is_refused_and_fetched_from_another(scale):
     assert network.joiner.refusals[A] == "implausible"
 
 
+def test_refusals_of_other_transfers_excuse_no_witness():
+    network = Network(Member(A, scale=-1.0), Member(B), Member(C), Member(D))
+    receive = network.joiner.receive
+
+    def repeated(*word):
+        for witness in (B, C, D):
+            receive(StateRefuse(12345, "joining"), [], witness, network.now)
+        receive(*word)
+
+    network.joiner.receive = repeated
+    network.run(A)
+    assert network.refused == [(A, "implausible")] and network.verdicts[-1][0] != A
+
+
 def test_one_lying_witness_does_not_keep_a_joiner_out():
     network = Network(Member(A), Member(B, scale=-1.0), Member(C)).run(A)
     assert network.joiner.done and not network.refused and network.verdicts[-1] == (A, C, True)

@@ -123,9 +123,9 @@ class Side:
             self.reunion.member_changed(member, self.now)
         self.step()
 
-    def hear(self, peer, line=NO_LINE, *, apart=True, reply=False, lag=0, incarnation=1, number=None):
+    def hear(self, peer, line=NO_LINE, *, apart=True, reply=False, lag=0, incarnation=1, number=None, life=1):
         self.numbers += 1
-        word = Lineage(incarnation, self.numbers if number is None else number, apart, reply, lag, line)
+        word = Lineage(incarnation, self.numbers if number is None else number, life, apart, reply, lag, line)
         self.reunion.receive(word, peer, self.now)
         self.step()
 
@@ -560,6 +560,14 @@ def test_loser_saves_first_and_fetches_only_when_no_exchange_is_under_way():
     b.quiet = True
     b.step()
     assert b.joiners[-1].sought == [D, E]
+
+
+def test_word_of_being_apart_that_an_earlier_life_was_told_holds_nobody_apart():
+    b = Side(side=(A, C, D))
+    b.hear(D, GREATER, life=0)
+    assert not b.reunion.apart and b.reunion.line == NO_LINE
+    b.hear(D, GREATER, life=1)
+    assert list(b.reunion.apart) == [D] and b.reunion.line != NO_LINE
 
 
 def test_loser_gives_up_winners_who_are_there_though_out_of_reach_once_and_follows_them_when_they_are_not():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from rumour_network import peer, signature
 from rumour_rig import EPOCH, SPAN, Rig, Told, publish
@@ -148,8 +150,11 @@ def test_epoch_closes_and_settles_with_the_clock_and_is_forgotten(rig):
     assert rig.events() == []
 
 
-def statement(by, marks, *, first=EPOCH, reply=False, link=False, base=NO_BASE, run=NO_RUN):
-    message = EpochDigest(first, tuple(marks), reply, link, base, run)
+NUMBERS = count(1)
+
+
+def statement(by, marks, *, first=EPOCH, reply=False, link=False, base=NO_BASE, run=NO_RUN, number=None):
+    message = EpochDigest(first, tuple(marks), reply, link, base, run, next(NUMBERS) if number is None else number)
     return message, signature(by, digest_name(message, run))
 
 
@@ -175,7 +180,7 @@ def test_names_are_not_listed_of_what_cannot_be_had_from_here_any_more():
     rig.take()
     rig.say(peer(2), *statement(peer(2), []))
     assert rig.take(IHave) == [(peer(2), IHave(EPOCH, (second.name,)))]
-    assert rig.machine._epochs.marks()[0].count == 2
+    assert rig.machine._epochs.marks()[-1].count == 2
 
 
 def test_digest_signed_by_another_is_refused(rig):
@@ -228,6 +233,12 @@ def test_peer_outnumbered_on_a_settled_epoch_says_so_once(rig):
     for number in (1, 2, 3, 1, 2):
         rig.say(peer(number), *statement(peer(number), [mark], first=EPOCH + 1))
     assert rig.events(EpochDiverged) == [EpochDiverged(EPOCH, 1, 3, tuple(peer(number) for number in (1, 2, 3)))]
+
+
+def test_digest_that_comes_late_does_not_take_back_what_its_sender_has_said_since(rig):
+    rig.say(peer(1), *statement(peer(1), [], base=b"founded at last".ljust(16), number=2 << 32))
+    rig.say(peer(1), *statement(peer(1), [], base=b"founded at first".ljust(16), number=1 << 32 | 9))
+    assert rig.machine.bases[peer(1)] == b"founded at last".ljust(16)
 
 
 def test_word_of_those_whose_states_go_back_to_another_founding_counts_nothing(rig):
@@ -287,3 +298,27 @@ def test_what_others_say_while_the_state_is_replaced_is_not_said_of_the_next(rig
     for number in (1, 2, 3):
         rig.say(peer(number), *statement(peer(number), [mark], first=EPOCH + 1))
     assert len(rig.events(EpochDiverged)) == 1
+
+
+# -- a founding ----------------------------------------------------------------------------------------------------
+
+
+def test_a_founding_hands_out_nothing_that_may_be_in_its_state(rig):
+    publish(rig)
+    before, after = Told(peer(1)), Told(peer(1), epoch=EPOCH + 1)
+    rig.tell(peer(1), before)
+    rig.events()
+    rig.machine.found(rig.now, b"founded anew".ljust(16))
+    rig.tell(peer(1), before)
+    assert not rig.events(RumourReceived), "what was told until now: this peer's, the other's, and that once more"
+    assert publish(rig) is None, "of this epoch nothing counts any more"
+    rig.machine.advance((EPOCH + 1) * SPAN, rig.now)
+    rig.tell(peer(1), after)
+    [received] = rig.events(RumourReceived)
+    assert received.rumour == after.header and publish(rig, clock=(EPOCH + 1) * SPAN)
+
+
+def test_state_of_a_founding_is_taken_over_in_the_epoch_it_was_founded_in():
+    founder, joiner = Rig(), Rig()
+    founder.machine.found(0.0, b"founded anew".ljust(16))
+    assert joiner.machine.adopt(founder.machine.summary(), 0.0) and joiner.machine.base == founder.machine.base
