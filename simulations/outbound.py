@@ -64,12 +64,14 @@ class Behind(Cluster):
     def _dialled(self, drawn: int) -> int:
         return drawn if len(self.network.hosts) - len(self.outbound) > 1 else 0
 
-    def _check_agreement(self, start: float, worst: Sequence[float], left: float, rounds: float) -> None:
+    def _check_agreement(
+        self, start: float, worst: Sequence[float], left: float, rounds: float, met: Sequence[bool]
+    ) -> None:
         """Of many that have only one or two to meet, some meet nobody for most of the faults. Those are far from all
         others by the end, and where nobody trains clipping lets them come nearer by ever shorter steps."""
         direct = self._direct()
         if len(direct) >= (len(direct) + sum(host.peer is not None for host in self.outbound)) / 4:
-            return super()._check_agreement(start, worst, left, rounds)
+            return super()._check_agreement(start, worst, left, rounds, met)
         assert left <= 0.1 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
         assert worst[1] <= worst[0] / FALLS + NOISE, f"I4: squared distance does not fall geometrically: {worst}"
 
