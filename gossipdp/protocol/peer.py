@@ -190,6 +190,7 @@ class Peer:
     def detach(self, now: float) -> None:
         """The training process is gone."""
         self._attaching.gone()
+        self._unsettled = 0
         self.pacing.detached()
         self.rounds.detach()
         self._step(now)

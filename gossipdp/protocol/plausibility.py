@@ -209,4 +209,4 @@ class Judge:
         return refused
 
     def timer(self) -> float | None:
-        return self._deadline
+        return self._deadline if self._comparing is None else None

@@ -20,6 +20,7 @@ from gossipdp.protocol.events import (
     Notice,
     Pace,
     RoundDone,
+    RoundSettled,
     SessionOpened,
     SessionRefused,
     SlotSealed,
@@ -551,3 +552,21 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
     assert town.peer(1)._origin._joiner.source is None
+
+
+def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
+    town = founded(2, sync=True)
+    town.start(1)
+    town.train(1)
+    town.run(10.0)
+    peer, until = town.peer(1), town.net.now + 20.0
+    while not (peer._unsettled and peer.averaging.partner) and town.net.now < until:
+        town.run(0.001)
+    assert peer._unsettled and peer.averaging.partner
+    town.trainers[1].die()
+    town.run(2.0)
+    town.events[1].clear()
+    town.train(1)
+    town.run(3.0)
+    told = [event for event in town.events[1] if isinstance(event, RoundSettled | SnapshotTaken)]
+    assert isinstance(told[0], SnapshotTaken) and any(isinstance(event, RoundSettled) for event in told)

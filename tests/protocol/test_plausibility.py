@@ -151,6 +151,25 @@ def test_poisoned_state_is_refused_and_fetched_from_another(scale):
     assert network.joiner.refusals[A] == "implausible"
 
 
+def test_while_a_sample_is_compared_nothing_is_waited_for():
+    """Or, once the deadline for witnesses has passed meanwhile, its time would have come again and again."""
+    held = []
+    lost = lambda peer, message: isinstance(message, StateSample) and not held.append((peer, message))  # noqa: E731
+    network = Network(Member(A), Member(B), Member(C), lost=lost)
+    network.joiner.seek([A, B, C], 0.0)
+    network.joiner.seek([A, B, C], 0.0)
+    while network._carry():
+        network.joiner.seek([A, B, C], 0.0)
+    assert network.joiner.timer() == CONFIG.witness
+    witness, message = held[0]
+    runs = tuple(network.joiner._judge._parts[message.transfer].runs.values())
+    sample = network.members[witness].algorithm.run(jobs.Sample(runs))
+    network.joiner.receive(message, [sample.payload], witness, CONFIG.witness - 0.001)
+    assert [type(job) for job in network.outputs.jobs] == [jobs.Compare]
+    network.joiner.handle_timer(CONFIG.witness)
+    assert network.joiner.timer() is None
+
+
 def test_refusals_of_other_transfers_excuse_no_witness():
     network = Network(Member(A, scale=-1.0), Member(B), Member(C), Member(D))
     receive = network.joiner.receive
