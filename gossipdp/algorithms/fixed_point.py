@@ -231,14 +231,15 @@ class FixedLedger(Ledger):
             before = self._followed.get(chunk)
             self._followed[chunk] = moved if before is None else before + moved
             self._place(chunk, slice(None), fixed)
-            self.v[span] = 0.0
         return fixed is not None
 
     def conclude(self, chunk: int, *, back: bool) -> None:
-        """As in `Ledger`, and exact."""
+        """As in `Ledger`, and exact; taken back, v is what it was, for what nobody was told of is nowhere else."""
         moved = self._followed.pop(chunk, None)
         if moved is not None and back:
             self.add(chunk, slice(None), -moved)
+        elif moved is not None:
+            self.v[self.span(chunk)] = 0.0
 
     def _unpacked(self, chunk: int, payload: Buffer, digest: bytes) -> Integers | None:
         span = self.span(chunk)

@@ -483,8 +483,9 @@ class Reunion:
         if manifest is not None:
             if self.reason == "apart":
                 self._change_sides(self._said.get(self.follower.source, NO_LINE), now)
-            self.astray = ()
             self._done(manifest.clock, manifest.rounds, now - self.follower.began)
+        # Who has given up tries again when `spreading` says so, and not at once.
+        self.astray = ()
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._own_side()[:GREETED]:

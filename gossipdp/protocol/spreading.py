@@ -162,7 +162,9 @@ class Spreading:
         """The model is here, with this inside; with None, it is this peer's own, and nothing is."""
         if summary is not None:
             return self.adopt(model, summary, clock)
+        self._clock = max(self._clock, clock)
         self.model, self._applying.model, self._published_at = model, model, self._clock
+        self._rumours.advance(self._clock, self._now)
         self._found()
 
     def _found(self) -> None:
@@ -171,7 +173,7 @@ class Spreading:
         name = b"%s%d,%d" % (me.id, me.incarnation, self._foundings)
         # In the order of foundings, as far as there is one.
         base = self._clock.to_bytes(8, "big") + hashlib.blake2b(name, digest_size=8).digest()
-        self._shared_at = None
+        self._shared_at, self._astray = None, ()
         self._shares.forget()
         self._begin_fingerprints()
         self._rumours.found(self._now, base)
@@ -209,6 +211,7 @@ class Spreading:
             # Nobody had another state to give: it is what it was.
             self._rumours.adopt(self._before, now)
             self._before = None
+        if self._held and self._astray:
             self._astray_from = now + AGAIN * self._membership.config.join_interval
         self._held = False
         self._hear()
@@ -217,7 +220,7 @@ class Spreading:
     @property
     def astray(self) -> tuple[bytes, ...]:
         """Whose state is to be fetched now, for this peer's is not the network's."""
-        return self._astray if self._now >= self._astray_from else ()
+        return tuple(filter(self._live.__contains__, self._astray)) if self._now >= self._astray_from else ()
 
     # -- what a round does: see `rounds.Steps` ----------------------------------------------------------------
 
@@ -386,6 +389,9 @@ class Spreading:
         # A round belongs to the epoch it began in, and that may not settle before it is told.
         if self._round is None and clock > self._clock:
             self._clock = clock
+            if self._shared_at is not None and self._live:
+                # However far it has come at once: they are here.
+                self._shared_at = clock
             self._rumours.advance(clock, self._now)
 
     def stop(self, now: float) -> None:

@@ -269,6 +269,7 @@ def test_followed_side_is_left_again_exactly_or_stayed_with(back):
     region = bind(taker)
     for chunk in range(CHUNKS):
         taker.settle(chunk)
+    taker.v[:] = 0.25
     before = taker.fixed.copy()
     moves = additions(seed=8, most=1.0)
     for round_ in range(2):
@@ -291,6 +292,7 @@ def test_followed_side_is_left_again_exactly_or_stayed_with(back):
         assert (taker.fixed == alone.fixed).all() and (taker.a == alone.a).all()
     else:
         assert (taker.fixed == giver.fixed).all()
+    assert (taker.v == (0.25 if back else 0.0)).all(), "what nobody was told of is nowhere else"
     outstanding = np.concatenate([taker.outstanding(chunk, 0) for chunk in range(CHUNKS)])
     assert np.abs(region[0] + outstanding - taker.a).max() < 1e-5
 

@@ -14,6 +14,7 @@ from gossipdp.protocol.events import (
     IncrementApplied,
     IncrementPublished,
     Left,
+    ResyncBegan,
     ResyncEnded,
     RoundDone,
     RoundSettled,
@@ -457,24 +458,61 @@ def test_a_lone_peer_s_steps_are_of_a_founding_of_its_own_though_no_rumour_tells
 
 
 def test_who_finds_nobody_with_another_state_goes_on_with_its_own():
-    net = Epidemics(21, 3)
+    net = Epidemics(21, 2)
     net.form()
     net.run(3.0)
-    spreading = net.network.hosts[1].peer.spreading
-    spreading._astray = (bytes(32),)
-    net.run(1.0)
-    assert net.network.hosts[1].peer.resyncing == "diverged"
-    net.run(12.0)
-    assert any(not event.complete for event in net.of(ResyncEnded, 1))
-    spreading._astray = ()
+    one, other = net.network.hosts
+    cut = net.network.cut([one], [other])
+    net.run(12 * SPAN * STEP)
+    net.network.heal(cut)
+    while not net.of(ResyncBegan):
+        net.run(0.02)
+    follower = 0 if net.of(ResyncBegan, 0) else 1
+    net.crash(1 - follower)
     at = net.network.now
-    net.run(4.0)
-    assert net.of(IncrementPublished, 1, since=at) and net.of(IncrementApplied, 1, since=at)
-    net.finish(4.0)
+    net.run(30.0)
+    assert len(net.of(ResyncBegan, follower, since=at)) <= 3 and not any(e.complete for e in net.of(ResyncEnded))
+    assert len(net.of(RoundDone, follower, since=at)) > 20
+
+
+def test_of_three_that_all_look_for_another_state_one_gives_it():
+    net = Epidemics(5, 3)
+    net.form()
+    net.run(3.0)
+    for host in net.up:
+        host.peer.spreading._astray = tuple(host.peer.spreading._live)
+    at = net.network.now
+    net.run(40.0)
+    assert all(len(net.of(RoundDone, index, since=at)) > 20 for index in range(3))
+    net.finish(6.0)
     net.agree()
 
 
-# -- what replicas were at the end of an epoch -----------------------------------------------------------------
+def test_a_clock_that_comes_far_at_once_makes_nobody_found_among_others():
+    net = Epidemics(20, 3, every=6 * SPAN, warmup_steps=0)
+    net.form()
+    founded = [host.peer.spreading._foundings for host in net.up]
+    net.run(40 * SPAN * STEP)
+    assert not net.of(ResyncEnded) and [host.peer.spreading._foundings for host in net.up] == founded
+    net.finish(6.0)
+    net.agree()
+
+
+def test_who_goes_on_from_a_checkpoint_founds_after_its_clock():
+    net = Epidemics(12, 2, resume_after=1.0)
+    net.form()
+    net.run(8.0)
+    host = net.network.hosts[1]
+    net.network.save(host)
+    saved = host.peer.clock
+    for index in (0, 1):
+        net.crash(index)
+    net.start(1)
+    while not host.peer.ready:
+        net.run(0.01)
+    spreading = host.peer.spreading
+    assert int.from_bytes(spreading._rumours.base[:8], "big") == saved
+    assert spreading._rumours._epochs.first == saved // SPAN + 1
 
 
 def fingerprints(net, since=0.0):
