@@ -12,12 +12,13 @@ from simulations.scenarios import detection
 from simulations.scenarios.detection import FEWER, LATE, MEDIAN, OF_FEW, Detection, Pool, percentile, run
 from simulations.scenarios.reports import pooled_detection_report
 
+SEEDS = range(1, 7)  # of two, with four deaths each, the median is what those eight happen to be: 9 to 21 s by seed
 SMALL = {"peers": 48, "starved": 6, "killed": 4, "seconds": 120.0}
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return {lifeguard: [run(seed, lifeguard=lifeguard, **SMALL) for seed in (1, 2)] for lifeguard in (True, False)}
+    return {lifeguard: [run(seed, lifeguard=lifeguard, **SMALL) for seed in SEEDS] for lifeguard in (True, False)}
 
 
 @pytest.mark.campaign("T6")
@@ -31,7 +32,7 @@ def test_lifeguard_fails_hardly_any_healthy_member_where_plain_swim_fails_many(o
 def test_the_dead_are_found_by_everybody_in_time_by_both(outcomes):
     for which in outcomes.values():
         times = [time for outcome in which for time in outcome.times]
-        assert len(times) == 2 * 4 * (48 - 6 - 4) and min(times) > 2.0
+        assert len(times) == len(SEEDS) * 4 * (48 - 6 - 4) and min(times) > 2.0
         assert median(times) <= 15.0 and percentile(times, 0.99) <= 60.0 and max(times) < math.inf
 
 
