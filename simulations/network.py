@@ -49,6 +49,9 @@ IDLE = 60.0
 HEARTBEAT = 6.0
 """seconds until the ends of a link that was cut notice it"""
 
+_WAKING = {"message": 0, "link": 0, "timer": 2}
+"""what a process that was stopped does first, and last"""
+
 Cut: TypeAlias = tuple[tuple[int, int], ...]
 """pairs of hosts, by number, between whom nothing gets through, from the first to the second"""
 
@@ -254,13 +257,14 @@ class Network:
             )
 
     def pause(self, host: Host, seconds: float) -> None:
-        """The process is stopped: whatever is due for it happens in order when it goes on."""
+        """The process is stopped: whatever is due for it happens when it goes on. As in a daemon's turn, what others
+        have said comes first, in its order, then what it had asked for itself; timers are last."""
         host.paused_until = max(host.paused_until, self.now + seconds)
         self.at(host.paused_until, "resume", host, lambda: self._resume(host))
 
     def _resume(self, host: Host) -> None:
         put_off, host.put_off = host.put_off, []
-        for kind, action in put_off:
+        for kind, action in sorted(put_off, key=lambda due: _WAKING.get(due[0].split()[0], 1)):
             self.at(self.now, kind, host, action)
 
     def command(self, host: Host, kind: str, action: Callable[[Peer], Any]) -> None:

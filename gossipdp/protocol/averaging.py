@@ -110,6 +110,8 @@ class Averaging:
         """members that nothing is exchanged with; the owner's"""
         self.shuns: Callable[[bytes, float], bool] = lambda peer, now: False
         """who is set aside for its faults; the owner's"""
+        self.began: Callable[[], None] = lambda: None
+        """called when an exchange begins; the owner's"""
         self._appointments = Appointments(self._me)
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -141,6 +143,11 @@ class Averaging:
         self._held = held
         self.step(now)
         return self._active is None
+
+    def slept(self, seconds: float) -> None:
+        """This peer did not run for so long: that is no part of the exchange under way, and not its partner's doing."""
+        if self._active is not None:
+            self._active.tally.started += seconds
 
     def _break_off(self, now: float, reason: str) -> None:
         if (offered := self._matching.withdraw()) is not None:
@@ -420,6 +427,7 @@ class Averaging:
         guest = not side.initiator and self._is_guest(partner)
         self._matching.matched(self._appointments.met(partner, initiator=side.initiator), guest)
         self._known.met(partner, self._round)
+        self.began()
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
 

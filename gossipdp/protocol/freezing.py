@@ -133,8 +133,9 @@ class Source:
         """steps of the network's clock that the anchor is older than that clock says"""
 
     def took(self, behind: int) -> None:
-        """The anchor is another's as it was `behind` steps ago: its transfer took so long."""
-        self._behind = max(0, behind)
+        """The anchor is another's as it was `behind` steps ago: its transfer took so long. What all share is made up to
+        date by the increments that came meanwhile."""
+        self._behind = max(0, behind) if self._shared is None else 0
 
     def mixed(self) -> None:
         """The anchor has met that of a partner in step, at a weight of one half."""

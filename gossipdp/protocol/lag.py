@@ -70,6 +70,10 @@ class Lag:
         self._in_step_from = 0
         """the network's clock when this peer caught up after a gap: for a while it vouches for nothing"""
         self._cut = False
+        self._begun = 0
+        """the network's clock when the latest exchange began"""
+        self._cut_since = False
+        """this peer has been cut off since then"""
 
     def steps(self) -> int:
         """Of the network's clock since the last exchange or transfer, as two others have it: one may be ahead alone."""
@@ -90,27 +94,30 @@ class Lag:
 
     def cut_off(self) -> None:
         """Somebody who was lost is back, or this peer was thought dead itself."""
-        self._cut = True
+        self._cut = self._cut_since = True
+
+    def began(self) -> None:
+        """An exchange begins."""
+        self._begun, self._cut_since = self._progress.clock(), False
 
     def mixed(self, now: float) -> None:
-        """An exchange has mixed something."""
+        """An exchange has mixed something: this peer is in step as of its beginning. It may have slept since."""
         gap = self._without() > self._usual
-        self._caught_up(now)
+        self._mark, self._mixed_at, self._cut = max(self._mark, self._begun), now, self._cut_since
+        if not self._far():
+            self.asking_until = None
         if gap:
-            self._in_step_from = self._mark
+            self._in_step_from = self._progress.clock()
 
     def fetched(self, now: float) -> None:
         """The model has just come here, from wherever."""
-        self._caught_up(now)
+        self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False
+        self.asking_until = None
         self._in_step_from = self._mark
 
     def _without(self) -> int:
         """Steps without an exchange or transfer, its own among them: after a cut the others' are not known yet."""
         return max(self.steps(), self._me().clock - self._mark)
-
-    def _caught_up(self, now: float) -> None:
-        self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False
-        self.asking_until = None
 
     def suspected(self, now: float) -> bool:
         """Is it time to ask others? Then they are asked from now on."""
@@ -119,8 +126,7 @@ class Lag:
         alone = now >= self._mixed_at + ALONE_FOR * self._period and self._me().alone >= ALONE
         if not self._cut and not alone:
             return False
-        clocks = self._clocks()
-        if not clocks or clocks[-1] - self._mark <= self._limit():
+        if not self._far():
             return False
         self.vouchers.clear()
         self.asking_until = now + ASKING * self._period
@@ -133,6 +139,11 @@ class Lag:
     def disproven(self, now: float) -> bool:
         """No two keep step: there is nobody to follow, and averaging brings all together."""
         return self.asking_until is not None and now >= self.asking_until
+
+    def _far(self) -> bool:
+        """Is anybody too far ahead?"""
+        clocks = self._clocks()
+        return bool(clocks) and clocks[-1] - self._mark > self._limit()
 
     def _clocks(self) -> list[int]:
         reports = (self._progress.of(peer) for peer in self._side())

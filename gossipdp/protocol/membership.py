@@ -42,7 +42,8 @@ _TELLS: Final = 8
 _DIALS: Final = 3.0
 """dials to each failed member per reconnect interval, over all its dialers"""
 _UNKNOWN_SEEDS: Final = 60.0
-"""seconds between dials, at the longest, to seeds that are nobody's known address: an island may stand behind them"""
+"""seconds between dials, at the longest, to seeds that are nobody's known address: an island may stand behind them; and
+on average to members remembered but not known, of whom the same may be true"""
 
 
 class Membership:
@@ -76,7 +77,7 @@ class Membership:
         """who is still to be dialled in this round, the next last"""
         self._joined = self._cloned = False
         self.buried = 0
-        """times that others thought this peer failed"""
+        """times that others thought this peer failed, or may have"""
         self._dial_at: float | None = None
         self._dial_wait = config.join_interval
         self._mooring = Mooring(self._view, self._dissemination, now)
@@ -183,6 +184,10 @@ class Membership:
         """
         if self._view.hear(peer, now) is not None and self.members[peer].state != State.ALIVE:
             self._prober.tell(peer, now)
+
+    def slept(self, seconds: float) -> None:
+        """This peer did not run for so long. Others may have failed it, though what it hears first is a suspicion."""
+        self.buried += seconds > self._view.suspicion_bounds()[0]
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport lost `peer`: a hint, no evidence. It is probed next."""
@@ -411,8 +416,13 @@ class Membership:
         self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())
 
     def _reconnect(self) -> None:
-        """Dial somebody lost, so that after a heal the two sides meet."""
+        """Dial somebody lost, so that after a heal the two sides meet; though it be after so long that both have
+        forgotten each other."""
         lost = list(self._view.lost)
         if lost and self._random.random() < min(1.0, _DIALS * len(lost) / self._view.count):
             peer = lost[self._random.randrange(len(lost))]
             self._dissemination.send(peer, PushPull(True, (self.me, self.members[peer])))
+        if self._view.remembered and self._random.random() < self.config.reconnect_interval / _UNKNOWN_SEEDS:
+            unknown = [peer for peer in self._view.remembered if peer not in self.members]
+            for peer in self._random.sample(unknown, min(1, len(unknown))):
+                self._outputs.send(peer, PushPull(True, (self.me,)), address=self._view.remembered[peer])

@@ -71,6 +71,8 @@ class Pacing:
         self._fine_round = 0
         self._step_time = self._exchange_time = self._transfer_time = 0.0
         self._submitted_at: float | None = None
+        self._unsure = 0
+        """snapshots of which it is not known when they were made"""
         self._still_at = math.inf
         self._steps = False
         """training makes rounds"""
@@ -145,15 +147,23 @@ class Pacing:
 
     def submitted(self, steps: int, now: float) -> None:
         """A snapshot has come, `steps` after the one before; 0 if that was another session's."""
-        if self._submitted_at is not None and steps > 0:
+        timed = self._submitted_at is not None and steps > 0 and not self._unsure
+        if self._submitted_at is not None and timed:
             self._step_time = (now - self._submitted_at) / steps
         usual = WARMUP_EVERY if self.warming_up else self._config.every
         # A round has a step at the least, and a training process may have an H of its own. This one was as long as the
         # speed that was known until now had it.
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
-        if self._submitted_at is not None and steps > 0 and self._by_speed:
+        if timed and self._by_speed:
             self._speed.trained(self._step_time, now)
-        self._submitted_at = now
+        self._submitted_at, self._unsure = now, max(0, self._unsure - 1)
+
+    def slept(self, now: float) -> None:
+        """This peer did not run for a while. The snapshot that waits was made at any time since; the next is of all the
+        rest, if training has gone on."""
+        self._unsure = 2
+        if self._still_at < math.inf:
+            self._still_at = now + STANDS_STILL * self._usual_round
 
     def detached(self) -> None:
         """The training process is gone."""

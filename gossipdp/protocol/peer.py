@@ -7,6 +7,7 @@ random source give the same outputs, byte for byte. What a remote does wrong is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -142,6 +143,7 @@ class Peer:
             done=self._resynced,
         )
         self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
+        self.averaging.began = self._reunion.began
         self._attaching = Attaching(
             self.rounds,
             self.moments,
@@ -158,6 +160,8 @@ class Peer:
         self._unsettled = 0
         """the snapshot whose exchanges training waits for"""
         self._leaving_at: float | None = None
+        self._due = math.inf
+        """when `handle_timer` wanted to be called next, when last asked"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -197,6 +201,7 @@ class Peer:
 
     def submit(self, session: int, snapshot: int, applied: int, steps: int, samples: int, now: float) -> None:
         """The training process has put a snapshot into x, so many steps and samples after the one before."""
+        self._wake(now)
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self._clock + steps
         if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock):
@@ -231,6 +236,7 @@ class Peer:
 
     def receive(self, frames: Sequence[Buffer], source: bytes, now: float) -> None:
         """`frames` came from the peer whose id the transport has verified as `source`."""
+        self._wake(now)
         try:
             message, buffers = wire.decode(frames)
         except RemoteProtocolError as error:
@@ -283,6 +289,7 @@ class Peer:
 
     def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
         """A job asked for has been carried out; results come in the order of the jobs."""
+        self._wake(now)
         match job:
             case _ if isinstance(job, jobs.OfExchange | jobs.OfIncrement):
                 self._strategy.job_done(job, result, now)
@@ -325,9 +332,12 @@ class Peer:
         times += [self._reunion.timer(), self.moments.timer(), self.pacing.timer()]
         if not self._left:
             times += [self._leaving_at, self.sharding.timer()]
-        return min([time for time in times if time is not None], default=None)
+        due = min([time for time in times if time is not None], default=None)
+        self._due = math.inf if due is None else due
+        return due
 
     def handle_timer(self, now: float) -> None:
+        self._wake(now)
         self.membership.handle_timer(now)
         self._strategy.handle_timer(now)
         self._source.handle_timer(now)
@@ -408,6 +418,16 @@ class Peer:
     @property
     def warming_up(self) -> bool:
         return self.pacing.warming_up
+
+    def _wake(self, now: float) -> None:
+        """Before any input that may be the first after this peer did not run for long, as when its host was suspended:
+        such time says nothing of others, nor of its own pace."""
+        late = now - self._due
+        if late > self.config.membership.probe_interval:
+            self._due = math.inf
+            self.membership.slept(late)
+            self.averaging.slept(late)
+            self.pacing.slept(now)
 
     def _step(self, now: float) -> None:
         """What follows from news, whichever input brought it."""

@@ -7,6 +7,8 @@ The furthest leads, by its own steps. If it leaves, dies or stands still, the ot
 would stand until one of them has come as far. So who has trained on while the clock stood still counts those steps from
 where it stood. It does so only of a clock that stood, for else the clock would add the best of everybody's rounds, and
 run ahead of all; and only from a value known before those steps began, so it never runs faster than the fastest does.
+Of many steps reported at once, as when a daemon has slept and its training has not, most were made before that: no more
+are counted on than twice those of the report before.
 
 A member that lies about progress is believed, and nobody can say afterwards who it was, for reports travel unsigned.
 With one word it takes everybody's clock ahead, for good: what follows the clock, as learning rates do, comes that much
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from gossipdp.protocol.messages import Progress
 
@@ -33,6 +36,8 @@ LARGEST = (1 << 32) - (1 << 16)
 """steps on a clock: epochs are numbered in 32 bits, and may be as short as a step; what claims more is no report"""
 MOST_COUNTED = 1 << 56
 """steps or samples of one peer, likewise"""
+SOME: Final = 2
+"""times the steps of the report before, that are counted on from a clock that stood"""
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
 
@@ -54,6 +59,8 @@ class ProgressBoard:
         self._clock = self._furthest = 0
         self._known = 0
         """the network's clock at the last `report`"""
+        self._made = 0
+        """steps between the last two of them with any"""
         self.refused = 0
 
     @property
@@ -88,7 +95,9 @@ class ProgressBoard:
         counted from the network's clock."""
         made = max(0, steps - self._life[0])
         stood = made > 0 and self._furthest == self._known
-        self._clock = min(max(clock, made + (self._furthest if stood else self._clock)), LARGEST)
+        counted = min(made, SOME * self._made) if self._made else made
+        counts = (self._clock + made, self._furthest + counted if stood else 0)
+        self._clock, self._made = min(max(clock, *counts), LARGEST), made or self._made
         before, now = self._life, (steps, samples, rounds)
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
         self._write(self.mine)

@@ -160,11 +160,15 @@ class Reunion:
                 self._lost[member.id] = _Lost(0, self._me().clock, None)
         self._lag.fetched(now)
 
+    def began(self) -> None:
+        """An exchange begins."""
+        self._lag.began()
+
     def mixed(self, now: float) -> None:
-        """An exchange has mixed something: this peer is in step."""
+        """An exchange has mixed something: this peer is in step, if it has not slept meanwhile."""
         asking = self._lag.asking_until is not None
         self._lag.mixed(now)
-        if asking:
+        if asking and self._lag.asking_until is None:
             self._hold(False, now)
 
     def member_changed(self, member: Member, now: float) -> None:
@@ -248,10 +252,10 @@ class Reunion:
         return [member.id for member in self._membership.alive() if member.id not in self.apart]
 
     def gives(self, message: StateRequest | StateAsk | StateProbe, peer: bytes) -> bool:
-        """May `peer` have of this peer's state? Not while it is half another's; and while there are two sides, whoever
-        fetches the model of one is not to judge it by the other's."""
+        """May `peer` have of this peer's state? Not while it is half another's, or perhaps long out of date; and while
+        there are two sides, whoever fetches the model of one is not to judge it by the other's."""
         foreign = isinstance(message, StateProbe) and peer not in self._theirs and self.present()
-        return not self.reason and not foreign
+        return not self.reason and self._lag.asking_until is None and not foreign
 
     # -- lines ------------------------------------------------------------------------------------------------
 
@@ -260,8 +264,8 @@ class Reunion:
         member = self._membership.members.get(source)
         if member is None or word.incarnation < member.incarnation:
             return
-        if word.apart and word.life != self._membership.me.incarnation:
-            return  # said to an earlier life, whose side need not be this one's
+        if word.apart and (self._steps >= NEVER or word.life != self._membership.me.incarnation):
+            return  # there are no sides; or said to an earlier life, whose side need not be this one's
         if (word.incarnation, word.number) <= self._numbers.get(source, (0, 0)):
             return  # older than what it has said since
         self._numbers[source] = word.incarnation, word.number
@@ -407,14 +411,17 @@ class Reunion:
             return
         if any(map(self._membership.reaches, self._greater())):
             self._follow("apart", now)
-        elif self._left_alone(now):
-            me = self._membership.me.id
-            self.line = replace(self.line, generation=self._next_generation(), members=1, maker=me)
-            self._line_at = now
+        elif now >= self._judged_at + ALONE * self._period and self._misjudged():
+            members = 1 + len(self._company())
+            self.line = replace(
+                self.line, generation=self._next_generation(), members=members, maker=self._membership.me.id
+            )
+            self._line_at, self._weak = now, False
 
     def _greater(self) -> list[bytes]:
         """Who holds the greatest line of those across the gap that are greater than this peer's. One alone is no proof
-        of a side of several, and who gives its own model up right now is not to be followed."""
+        of a side of several, nor for who has company at all; and who gives its own model up right now is not to be
+        followed."""
         voices: dict[Line, list[bytes]] = {}
         for peer, line in self._theirs.items():
             if peer in self.apart and peer not in self._followers and strength(line) > strength(self.line):
@@ -424,14 +431,21 @@ class Reunion:
         alive = [member.id for member in self._membership.alive()]
         # Behind a NAT, with nobody else who can be dialled, one speaks for all whom this peer cannot hear.
         enough = 1 if len(self._within_hearing(alive)) == 1 < len(alive) else VOICES
-        proven = [line for line, holders in voices.items() if len(holders) >= min(line.members, enough)]
+        least = VOICES if self._company() else 1
+        proven = [line for line, holders in voices.items() if len(holders) >= min(max(line.members, least), enough)]
         return voices[max(proven, key=strength)] if proven else []
 
-    def _left_alone(self, now: float) -> bool:
+    def _company(self) -> list[bytes]:
+        """Who is heard of this peer's side."""
+        return self._within_hearing(self._own_side())
+
+    def _misjudged(self) -> bool:
         """Is this peer all that is heard of a side of several? Nobody follows one voice: it has to speak for itself.
-        Two outbound-only peers of a side are two of them."""
-        alone = self.line.members > 1 and not self._within_hearing(self._own_side()) and not self._followers
-        return alone and now >= self._judged_at + ALONE * self._period
+        Two outbound-only peers of a side are two of them. Or has it company after all, though it only heard that it was
+        apart? Then it is a side as any other."""
+        if self._company():
+            return self._weak
+        return self.line.members > 1 and not self._followers
 
     def _watch_lag(self, now: float) -> None:
         if self._membership.buried != self._buried:

@@ -380,8 +380,6 @@ class Spreading:
         self._now = now
         if self._round is not None and self._round.made:
             self._announce(self._round)
-        if self._shared_at is not None and self._live:
-            self._shared_at = self._clock
         self._advance(clock)
         self._hear()
 
@@ -389,10 +387,10 @@ class Spreading:
         # A round belongs to the epoch it began in, and that may not settle before it is told.
         if self._round is None and clock > self._clock:
             self._clock = clock
-            if self._shared_at is not None and self._live:
-                # However far it has come at once: they are here.
-                self._shared_at = clock
             self._rumours.advance(clock, self._now)
+        if self._shared_at is not None and self._live:
+            # However far it has come at once: they are here.
+            self._shared_at = self._clock
 
     def stop(self, now: float) -> None:
         """Publish no more."""

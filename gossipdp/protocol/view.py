@@ -90,7 +90,7 @@ class View:
         self._forged: dict[bytes, tuple[int, int]] = {}
         """the latest pair that a member itself has disproved"""
         self.remembered: dict[bytes, str] = {}
-        """where members of an earlier life were to be dialled"""
+        """where those were to be dialled who were members in an earlier life, or failed and have been forgotten"""
         self.refused = 0
         self._alive: list[Member] | None = None
         self._verdict_at: float | None = math.inf
@@ -123,9 +123,13 @@ class View:
         return self.remembered.get(peer, "") if member is None else member.address
 
     def remember(self, members: Iterable[Member]) -> None:
+        """Keep where `members` were to be dialled; the first remembered make room."""
         for member in members:
-            if member.id != self.me.id and member.address and len(self.remembered) < MAX_MEMBERS:
+            if member.id != self.me.id and member.address:
+                self.remembered.pop(member.id, None)
                 self.remembered[member.id] = member.address
+                if len(self.remembered) > MAX_MEMBERS:
+                    del self.remembered[next(iter(self.remembered))]
 
     def hear(self, peer: bytes, now: float) -> Seen | None:
         """`peer` spoke; None if it is nobody known."""
@@ -200,10 +204,7 @@ class View:
         _put(self.lost, peer, record.state in (State.SUSPECT, State.FAILED))
         self.suspected.pop(peer, None)
         if record.state == State.SUSPECT:
-            config = self.config
-            longest = config.suspicion_longest if config.lifeguard else 1.0
-            bounds = suspicion_bounds(config.suspicion_multiplier, longest, self.count, config.probe_interval)
-            self.suspected[peer] = Suspicion(now, bounds)
+            self.suspected[peer] = Suspicion(now, self.suspicion_bounds())
             self._sooner(peer)
         if self._witnesses < self.config.confirmations:
             # With so few left, each that comes or goes changes how long all suspicions last.
@@ -252,6 +253,8 @@ class View:
         return now - self.dead.get(peer, now)
 
     def _remove(self, peer: bytes) -> None:
+        if self.members[peer].state == State.FAILED:
+            self.remember([self.members[peer]])  # across a cut it may be well
         self.buckets.drop(peer)
         del self.members[peer], self.dead[peer], self._ids[bisect_left(self._ids, peer)]
         del self._raised[peer]
@@ -259,6 +262,12 @@ class View:
             table.pop(peer, None)
 
     # -- suspicion ----------------------------------------------------------------------------------------------
+
+    def suspicion_bounds(self) -> tuple[float, float]:
+        """Seconds that a suspicion lasts, at least and at most, that begins now."""
+        config = self.config
+        longest = config.suspicion_longest if config.lifeguard else 1.0
+        return suspicion_bounds(config.suspicion_multiplier, longest, self.count, config.probe_interval)
 
     def confirm(self, record: Member) -> Member | None:
         """What is believed of a suspect, with the accusers of `record` added; None if none of them is new."""

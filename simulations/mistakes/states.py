@@ -391,10 +391,18 @@ MUTATIONS = (
         "self.held is None:",
     ),
     Mutation(
+        "shared-state-dated",
+        "a state that all share is given as old as its transfer took, for good",
+        FREEZING,
+        "max(0, behind) if self._shared is None else 0",
+        "max(0, behind)",
+        "tests/protocol/test_exact_transfer.py",
+    ),
+    Mutation(
         "apart-from-an-earlier-life",
         "what an earlier life was told of being apart holds for this one",
         REUNION,
-        "if word.apart and word.life != self._membership.me.incarnation:",
-        "if False:",
+        " or word.life != self._membership.me.incarnation)",
+        ")",
     ),
 )

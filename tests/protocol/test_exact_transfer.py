@@ -216,6 +216,16 @@ def test_state_of_which_every_chunk_is_here_already_is_taken_at_once_and_nobody_
     assert taker.joiner.done and same_bits(taker, third) and not taker.refused
 
 
+def test_exact_state_is_of_now_however_long_it_was_on_its_way_to_this_peer():
+    """What its transfer missed has come by increments."""
+    giver = ExactGiver(A)
+    giver.source.took(60)
+    giver.source.receive(StateRequest(7), B, giver.model, 0.0)
+    giver.work()
+    [manifest] = [each.message for each in giver.outputs.messages if isinstance(each.message, StateManifest)]
+    assert manifest.clock == giver.model.clock
+
+
 def test_a_chunk_of_an_exact_state_fits_one_message():
     assert chunk_parameters(1 << 30, MOST_EXACT) == 1 << 18
     assert chunk_parameters(1 << 30) == 1 << 20

@@ -21,7 +21,12 @@ class One:
         self.own = Own(100, 10, 0, 0.0)
         self.tell(**dict.fromkeys("acd", 100))
         self.lag = Lag(self.board, every=EVERY, period=PERIOD, me=lambda: self.own, side=lambda: self.side)
-        self.lag.mixed(0.0)
+        self.mixed(0.0)
+
+    def mixed(self, now):
+        """An exchange has begun and ended."""
+        self.lag.began()
+        self.lag.mixed(now)
 
     def tell(self, **clocks):
         self.board.merge(Progress(bytes([ord(name)]) * 32, clock, 1, 1, 1) for name, clock in clocks.items())
@@ -41,7 +46,7 @@ def test_lag_is_what_two_others_have_come_since_the_last_exchange(clocks, lag):
     one = One()
     one.tell(**clocks)
     assert one.lag.steps() == lag
-    one.lag.mixed(1.0)
+    one.mixed(1.0)
     assert one.lag.steps() == 0
 
 
@@ -120,24 +125,37 @@ def test_voucher_that_begins_to_follow_others_itself_is_none():
 
 def test_exchange_that_comes_through_ends_the_asking():
     one = asking()
-    one.lag.mixed(6.0)
+    one.mixed(6.0)
     assert one.lag.asking_until is None and not one.lag.suspected(7.0) and not one.lag.proven()
 
 
 def test_peer_that_has_just_caught_up_vouches_for_nothing_until_it_has_kept_step():
     """After a storm the first two that meet are no network yet."""
     one = asking()
-    one.lag.mixed(6.0)
+    one.mixed(6.0)
     assert one.lag.told() == NEW
     one.tell(a=200 + LIMIT)
     assert one.lag.told() < NEW
-    one.lag.mixed(7.0)
+    one.mixed(7.0)
     assert one.lag.told() == 0
+
+
+def test_exchange_that_a_peer_slept_through_leaves_it_as_far_behind_as_it_is():
+    one = One()
+    one.lag.began()
+    one.lag.cut_off()
+    one.tell(a=400, c=400)
+    one.lag.mixed(60.0)
+    assert one.lag.steps() == 300 and one.lag.told() == NEW and one.lag.suspected(61.0)
+    one.lag.mixed(62.0)
+    assert one.lag.asking_until is not None, "it is not over for an exchange that had begun before"
+    one.mixed(63.0)
+    assert one.lag.asking_until is None and not one.lag.suspected(64.0)
 
 
 def test_straggler_that_exchanges_now_and_then_vouches():
     one = One()
     for clock in range(130, 300, 30):
         one.tell(a=clock, c=clock)
-        one.lag.mixed(float(clock))
+        one.mixed(float(clock))
         assert one.lag.told() == 0 and not one.lag.suspected(float(clock))

@@ -464,6 +464,17 @@ def test_isolated_peer_comes_back_after_being_failed_by_all() -> None:
     assert network.run(5.0, network.agreed) <= 2.0 * LOCAL.probe_interval
 
 
+def test_sides_that_have_forgotten_each_other_meet_though_the_seed_of_all_is_gone() -> None:
+    network = joined(6, derive(LOCAL, forget_after=30.0))
+    network.cut = lambda a, b: (a < 3) != (b < 3)
+    network.run(60.0)
+    assert all(len(peer.membership.members) == 3 for peer in network.peers.values())
+    network.crash(0)
+    network.cut = lambda a, b: False
+    network.run(180.0, network.agreed)
+    assert network.agreed()
+
+
 def test_flapping_link_leaves_no_scar() -> None:
     network = joined(6, LAN, seed=3)
     for turn in range(12):

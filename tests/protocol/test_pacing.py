@@ -152,3 +152,26 @@ def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: li
     paced.pacing.submitted(7, 1.0)
     paced.pacing.submitted(2, 2.0)
     assert paced.looks == looks
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_step_is_not_timed_by_snapshots_that_waited_while_the_daemon_slept(goes_on: bool) -> None:
+    paced = Paced()
+    paced.looks.clear()
+    for steps, now in ((10, 100.0), (10, 105.0)):
+        paced.pacing.submitted(steps, now)
+    paced.pacing.slept(1000.0)
+    late = ((10, 1000.0), (1780, 1000.1), (10, 1005.1)) if goes_on else ((10, 1003.0), (10, 1008.0), (10, 1013.0))
+    for steps, now in late:
+        paced.pacing.submitted(steps, now)
+    assert paced.looks == pytest.approx([0.5, 0.5])
+
+
+def test_training_is_not_said_to_stand_still_for_that_the_daemon_slept() -> None:
+    paced = Paced()
+    for steps, now in ((10, 100.0), (10, 105.0)):
+        paced.pacing.submitted(steps, now)
+    paced.pacing.round_done(105.0)
+    due = paced.pacing.timer() - 105.0
+    paced.pacing.slept(1000.0)
+    assert paced.pacing.timer() == pytest.approx(1000.0 + due)

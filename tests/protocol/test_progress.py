@@ -108,6 +108,17 @@ def test_of_a_clock_that_stands_still_nobody_makes_more_by_reporting_twice() -> 
     assert board.clock() == 510
 
 
+def test_steps_made_while_the_daemon_slept_are_not_counted_on_from_what_others_made_meanwhile() -> None:
+    board = ProgressBoard(peer(0))
+    board.report(clock=190, steps=190, samples=1, rounds=38)
+    board.merge([told(1, 200, 200, 1, 40)])
+    board.report(clock=200, steps=200, samples=1, rounds=40)
+    board.merge([told(1, 500, 500, 1, 100)])  # it wakes, and its training has gone on
+    for steps in (205, 505):
+        board.report(clock=steps, steps=steps, samples=1, rounds=steps // 5)
+    assert board.clock() <= 505 + 5
+
+
 @pytest.mark.parametrize("delay", [0, 1, 5, 40])
 @pytest.mark.parametrize("starts", [(0, 0), (0, 3), (0, 9)])
 def test_two_who_hear_late_of_each_other_do_not_run_the_clock_faster_than_one(

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import Notice, ResyncBegan, ResyncEnded
 from gossipdp.protocol.following import WANTED
-from gossipdp.protocol.lag import BEHIND, Own
+from gossipdp.protocol.lag import ASKING, BEHIND, Own
 from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
-from gossipdp.protocol.reunion import FREEZE, HEARING, LAST, MAX_LIVES, NO_LINE, Reunion, strength
+from gossipdp.protocol.reunion import FREEZE, HEARING, LAST, MAX_LIVES, NEVER, NO_LINE, Reunion, strength
 from gossipdp.protocol.view import MAX_MEMBERS
 
 EVERY, ROUNDS = 5, 10
@@ -224,16 +224,17 @@ def test_later_life_of_a_lost_member_is_not_apart_by_itself():
     assert not b.apart
 
 
-@pytest.mark.parametrize(("rounds", "members"), [(ROUNDS - 1, 0), (ROUNDS, 3)])
+@pytest.mark.parametrize(("rounds", "members"), [(ROUNDS - 1, 0), (ROUNDS, 4)])
 def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_for_as_long(rounds, members):
     """One that was stopped itself hears so from all others, and its word is weak; this side has gone on without one."""
-    b = Side()
+    b = Side(side=(A, C, E))
     b.see(D, at=0.0)
     b.see(D, State.FAILED)
     b.train(rounds)
     b.see(D, incarnation=2)
     b.hear(D, Line(1, 1, 300, 30, D), apart=True, incarnation=2)
     assert b.apart == {D} and b.line.members == members
+    b.hear(E, Line(1, 1, 300, 30, D), apart=True)
     b.wait(HEARD + PERIOD)
     assert (b.reunion.reason == "apart") is (members == 0)
 
@@ -420,6 +421,34 @@ def test_one_peer_that_claims_to_be_many_is_followed_by_nobody():
     assert b.apart == {D} and not b.reunion.reason
     b.see(E, incarnation=2)
     assert b.apart == {D}, "and it keeps nobody out"
+
+
+def test_one_peer_that_says_it_is_apart_is_followed_by_nobody_who_has_company():
+    """All others would follow it, each on its own: by its word alone they are apart."""
+    b = Side()
+    b.see(D, at=0.0)
+    b.hear(D, replace(GREATER, members=1), apart=True)
+    b.wait(10 * HEARD)
+    assert b.apart == {D} and not b.reunion.reason
+    assert b.line.members == 3, "it is a side as any other"
+
+
+def test_who_has_nobody_else_follows_one_who_says_that_it_was_stopped_for_long():
+    b = Side(side=())
+    b.see(D, at=0.0)
+    b.hear(D, replace(GREATER, members=1), apart=True)
+    b.wait(2 * HEARD)
+    assert b.reunion.reason == "apart"
+
+
+def test_where_there_are_no_sides_nobody_is_apart_by_another_s_word():
+    b = Side()
+    b.reunion._steps = NEVER
+    for peer in (A, D, E):
+        b.see(peer, at=0.0)
+        b.hear(peer, GREATER, apart=True)
+    b.wait(10 * HEARD)
+    assert not b.apart and not b.reunion.reason and b.line == NO_LINE
 
 
 REMNANTS = [
@@ -679,6 +708,16 @@ def test_nothing_is_given_while_it_is_half_of_two_models():
     b.keep()
     b.fetched()
     assert b.reunion.gives(StateRequest(1), A)
+
+
+def test_nothing_is_given_by_who_suspects_that_it_is_long_out_of_date():
+    b = Side()
+    b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C)])
+    b.view.buried = 1
+    b.step()
+    assert not b.reunion.gives(StateRequest(1), D)
+    b.wait(2 * ASKING * PERIOD)
+    assert b.reunion.gives(StateRequest(1), D), "there was nobody to follow"
 
 
 def test_only_those_who_follow_are_told_what_they_fetch_by_the_other_side():

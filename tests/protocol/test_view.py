@@ -6,10 +6,12 @@ import hashlib
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gossipdp.protocol import view as module
 from gossipdp.protocol.membership import LAN
 from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.view import LIVE, View
@@ -75,3 +77,16 @@ def test_own_record_is_in_the_digest_and_changes_with_it() -> None:
     assert made.buckets.digest() == other.buckets.digest()
     made.change_me(replace(made.me, refutation=3))
     assert made.buckets.digest() != other.buckets.digest()
+
+
+def test_addresses_of_the_failed_are_remembered_when_they_are_forgotten_and_those_of_the_departed_are_not() -> None:
+    made = view(record(1, State.FAILED), record(2, State.LEFT))
+    assert len(made.forget(LAN.forget_after + 1.0)) == 2
+    assert list(made.remembered) == [record(1).id]
+
+
+def test_of_more_than_can_be_remembered_the_latest_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_MEMBERS", 3)
+    made = view()
+    made.remember(record(number) for number in range(1, 6))
+    assert list(made.remembered) == [record(number).id for number in (3, 4, 5)]

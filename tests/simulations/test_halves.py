@@ -359,6 +359,35 @@ def test_peer_stopped_for_a_minute_follows_those_who_went_on():
     cluster.ends_at(theirs)
 
 
+@pytest.mark.parametrize(("rounds", "reason"), [(6, "lag"), (8, "lag"), (75, "apart")])
+def test_peer_stopped_amid_an_exchange_follows_and_holds_the_time_against_nobody(rounds, reason):
+    """Neither is the end of that exchange a sign that it is in step, nor its length one of a slow partner."""
+    cluster = Divided(5)
+    stopped = cluster.network.hosts[2]
+    while stopped.running.averaging.partner is None:
+        cluster.go_on(0.01)
+    cluster.network.pause(stopped, rounds * ROUND)
+    cluster.go_on(rounds * ROUND + 12.0)
+    assert cluster.followed(reason) == [2]
+    others = [host.id for host in cluster.network.hosts]
+    for host in cluster.network.hosts:
+        assert not host.running.averaging._known.left_alone(others, cluster.network.now)
+
+
+def test_two_stopped_together_while_a_third_went_on_end_with_it_at_one_model():
+    """Its word alone is no proof for two who have each other; theirs is for it."""
+    cluster = Divided(3)
+    for host in cluster.side((1, 2)):
+        cluster.network.pause(host, 60.0)
+    cluster.aim(0, 1)
+    cluster.go_on(61.0)
+    theirs = cluster.mean((1, 2))
+    cluster.heal()
+    cluster.go_on(40.0)
+    assert cluster.resynced == [0]
+    cluster.ends_at(theirs)
+
+
 def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():
     cluster = Divided(5)
     cluster.network.hosts[3].step_slowness = 10.0
