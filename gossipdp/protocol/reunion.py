@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.absences import Absences
 from gossipdp.protocol.events import Notice
 from gossipdp.protocol.following import Follower
 from gossipdp.protocol.lag import BEHIND, VOUCHERS, Lag, Own
@@ -67,16 +67,6 @@ NEVER: Final = 1 << 40
 NO_LINE: Final = Line(0, 0, 0, 0, b"")
 LAST: Final = 0xFFFF_FFFF
 """generation of a line"""
-
-
-@dataclass(slots=True)
-class _Lost:
-    """A member that failed, and how far both had come by then: this peer by its clock (None if it came later itself),
-    the member by its own steps, for it may count on from another's clock meanwhile."""
-
-    incarnation: int
-    own: int | None
-    theirs: int | None
 
 
 _Strength: TypeAlias = tuple[int, int, int, bytes, int]
@@ -123,11 +113,9 @@ class Reunion:
         self.astray: Sequence[bytes] = ()
         """whose state is to be fetched, for this peer's is not what the network has agreed on; the owner says so"""
         self._ready = False
-        self._lost: dict[bytes, _Lost] = {}
+        self._absences = Absences(progress, lambda: me().clock, self._steps)
         self._long_gone: set[bytes] = set()
         """who were lost for long, and are back in a later life that has not said yet whose model it has"""
-        self._lives: dict[bytes, int] = {}
-        self._arrived: dict[bytes, float] = {}
         self._number = 0
         self._numbers: dict[bytes, tuple[int, int]] = {}
         self._said: dict[bytes, Line] = {}
@@ -157,7 +145,7 @@ class Reunion:
         self.line, self._line_at = self._said.get(source, NO_LINE), now
         for member in missing:
             if member.id not in self._membership.members:
-                self._lost[member.id] = _Lost(0, self._me().clock, None)
+                self._absences.misses(member.id)
         self._lag.fetched(now)
 
     def began(self) -> None:
@@ -173,10 +161,9 @@ class Reunion:
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
-        if len(self._lives) > MAX_LIVES:
+        if len(self._absences) > MAX_LIVES:
             self._forget()
-        peer, before = member.id, self._lives.get(member.id)
-        self._lives[peer] = member.incarnation
+        peer = member.id
         if member.state in (State.FAILED, State.LEFT):
             self._said.pop(peer, None)
             self._theirs.pop(peer, None)
@@ -185,41 +172,39 @@ class Reunion:
             self._lag.vouchers.discard(peer)
             self.follower.gone(peer, now)
         if member.state == State.LEFT:
-            self._lost.pop(peer, None)
+            self._absences.left(member)
             self.apart.pop(peer, None)
         elif member.state == State.FAILED:
-            known = self._lost.get(peer)
-            if peer not in self.apart and (known is None or known.incarnation < member.incarnation):
-                report = self._progress.of(peer)
-                own = self._me().clock if before is not None else None
-                self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.steps)
+            self._absences.failed(member, counts=peer not in self.apart)
         elif self._ready:
-            self._back(member, before, now)
+            self._back(member, now)
+        else:
+            self._absences.seen(member)
 
     def _forget(self) -> None:
         """Keep nothing of whom membership has forgotten."""
-        tables: list[dict[bytes, Any]] = [self._lives, self._arrived, self._numbers, self._said, self._lost]
-        for table in [*tables, self._theirs, self.apart]:
-            for peer in table.keys() - self._membership.members.keys():
+        members = self._membership.members.keys()
+        tables: tuple[dict[bytes, Any], ...] = (self._numbers, self._said, self._theirs, self.apart)
+        for table in tables:
+            for peer in table.keys() - members:
                 del table[peer]
-        self._long_gone &= self._membership.members.keys()
+        self._long_gone &= members
+        self._absences.forget(members)
 
-    def _back(self, member: Member, before: int | None, now: float) -> None:
+    def _back(self, member: Member, now: float) -> None:
         """`member` is alive, again or for the first time."""
-        peer, lost = member.id, self._lost.pop(member.id, None)
-        if lost is not None or before is None or before < member.incarnation:
-            self._arrived[peer] = now
-        if lost is not None:
+        peer, back = member.id, self._absences.back(member, now)
+        if back.lost:
             self._lag.cut_off()
-        if lost is not None and lost.incarnation in (0, member.incarnation) and self._long(peer, lost):
+        if back.same and back.long:
             self._part(peer, measured=True)
-        elif before is None or before < member.incarnation:
+        elif back.new:
             # A new life has its model from one side or the other, and says so; while there are two, that is awaited.
             self.apart.pop(peer, None)
             self._theirs.pop(peer, None)
             self._followers.discard(peer)
             self._lag.vouchers.discard(peer)
-            if lost is not None and self._long(peer, lost):
+            if back.long:
                 self._long_gone.add(peer)
             if self._measured and self.present():
                 self.apart[peer] = member.incarnation
@@ -227,14 +212,8 @@ class Reunion:
             # It may have changed sides, and its word been lost.
             self._tick_at = min(self._tick_at, now)
 
-    def _long(self, peer: bytes, lost: _Lost) -> bool:
-        if lost.own is not None:
-            return self._me().clock - lost.own >= self._steps
-        report = self._progress.of(peer)
-        return report is not None and lost.theirs is not None and report.steps - lost.theirs >= self._steps
-
     def _part(self, peer: bytes, *, measured: bool) -> None:
-        self.apart[peer] = self._lives.get(peer, 0)
+        self.apart[peer] = self._absences.life(peer)
         self._measured = self._measured or measured
         self._noticed = True
 
@@ -298,10 +277,8 @@ class Reunion:
     def _recent(self, peer: bytes, now: float, maker: bytes = b"") -> bool:
         """Has `peer`, or the maker of its line, been here too shortly to be known as one of this peer's side? Its word
         may come before membership's news that it is back."""
-        if peer in self._lost:
-            return True
-        latest = max(self._arrived.get(peer, -math.inf), self._arrived.get(maker, -math.inf))
-        return now < latest + FREEZE * self._period
+        latest = max(map(self._absences.arrived, (peer, maker)))
+        return self._absences.lost(peer) or now < latest + FREEZE * self._period
 
     def _newer(self, line: Line, now: float) -> bool:
         """Is `line`, said within this peer's side, to take the place of the one held?"""
@@ -311,13 +288,11 @@ class Reunion:
 
     def _told_apart(self, peer: bytes) -> None:
         """By another's word; perhaps this peer's own view says so too."""
-        lost = self._lost.get(peer)
-        self._part(peer, measured=peer in self._long_gone or (lost is not None and self._long(peer, lost)))
+        self._part(peer, measured=peer in self._long_gone or self._absences.long(peer))
 
     def _foreign(self, line: Line) -> bool:
         """Was `line` said by somebody of another side?"""
-        lost = self._lost.get(line.maker)
-        far = line.maker in self.apart or (lost is not None and self._long(line.maker, lost))
+        far = line.maker in self.apart or self._absences.long(line.maker)
         return line != NO_LINE and (far or line in self._theirs.values())
 
     def _declare(self, now: float) -> None:
@@ -507,7 +482,7 @@ class Reunion:
 
     def _change_sides(self, line: Line, now: float) -> None:
         """Those who were apart are this peer's side now, and its former side is apart, until it says otherwise."""
-        former = {peer: self._lives.get(peer, 0) for peer in self._own_side() if self._said.get(peer) != line}
+        former = {peer: self._absences.life(peer) for peer in self._own_side() if self._said.get(peer) != line}
         others = {peer: life for peer, life in self.apart.items() if self._theirs.get(peer, line) != line}
         self._theirs = {peer: self._theirs[peer] for peer in others}
         self.apart.clear()

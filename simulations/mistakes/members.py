@@ -107,8 +107,9 @@ MUTATIONS = (
         "new-life-apart",
         "a member that was started again counts as apart, though its model may be this side's by now",
         REUNION,
-        "if lost is not None and lost.incarnation in (0, member.incarnation) and self._long(peer, lost):",
-        "if lost is not None and self._long(peer, lost):",
+        "if back.same and back.long:",
+        "if back.long:",
+        "tests/protocol/test_reunion.py",
     ),
     Mutation(
         "one-voice-followed",

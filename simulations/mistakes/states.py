@@ -73,9 +73,9 @@ MUTATIONS = (
         "back-before-it-is-back",
         "the line of a member that membership still holds dead is taken for this side's",
         REUNION,
-        "        if peer in self._lost:\n            return True\n",
-        "",
-        "tests/simulations/test_halves.py::test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger",
+        "return self._absences.lost(peer) or now",
+        "return now",
+        "tests/protocol/test_reunion.py",
     ),
     Mutation(
         "freezing-is-silence",
