@@ -416,10 +416,10 @@ class Reunion:
 
     def _misjudged(self) -> bool:
         """Is this peer all that is heard of a side of several? Nobody follows one voice: it has to speak for itself.
-        Two outbound-only peers of a side are two of them. Or has it company after all, though it only heard that it was
-        apart? Then it is a side as any other."""
+        Two outbound-only peers of a side are two of them. Or has it company, though its line is one of less: said by
+        one who only heard that it was apart, or was alone then? They are a side as any other."""
         if self._company():
-            return self._weak
+            return self.line.members < 2
         return self.line.members > 1 and not self._followers
 
     def _watch_lag(self, now: float) -> None:

@@ -130,7 +130,7 @@ MUTATIONS = (
         "weak-with-company",
         "those who were stopped together stay apart from the one who went on",
         REUNION,
-        "            return self._weak\n",
+        "            return self.line.members < 2\n",
         "            return False\n",
         "tests/protocol/test_reunion.py",
     ),

@@ -433,6 +433,18 @@ def test_one_peer_that_says_it_is_apart_is_followed_by_nobody_who_has_company():
     assert b.line.members == 3, "it is a side as any other"
 
 
+def test_side_that_has_grown_around_one_who_was_alone_speaks_for_all_of_it():
+    """Else nobody would follow: one voice is no proof for those who have company, nor are they for a greater line."""
+    b = Side(side=())
+    b.divide(D)
+    b.see(A)
+    b.hear(A, b.line, apart=False)
+    b.hear(D, Line(1, 1, 999, 1, D))
+    assert b.line.members == 1 and b.apart == {D}
+    b.wait(5 * HEARD)
+    assert b.line.members == 2 and not b.reunion.reason
+
+
 def test_who_has_nobody_else_follows_one_who_says_that_it_was_stopped_for_long():
     b = Side(side=())
     b.see(D, at=0.0)
