@@ -344,18 +344,22 @@ class Averaging:
             return "settings"
         if offer.codec not in self._config.fineness:
             return "codec"
-        if self._active is not None:
-            return BUSY
-        if not self._matching.accepts(self._appointments.serves(source), self.steps, self._guests(source)):
-            return DONE
+        guests = self._guests(source)
+        free = self._matching.accepts(source, self._appointments.serves(source), self.steps, guests)
+        if self._active is not None or not free:
+            if guests is None and member is not None and not self._leaves_alone(source, now):
+                self._matching.turned_away(source)
+            return DONE if self._active is None else BUSY
         if not self._matching.yields_to(source, self._me):
             # Of two crossing offers the lower id's holds: the other side accepts mine without being told.
             offered = self._matching.offered
             return "crossing" if offered is not None and offered.partner == source else BUSY
+        return BUSY if self._matching.offered is None and self._leaves_alone(source, now) else ""
+
+    def _leaves_alone(self, source: bytes, now: float) -> bool:
+        """Is `source` not to be exchanged with just now, though somebody else is?"""
         others = {member.id for member in self._membership.alive() if not self._barred(member.id, now)}
-        if self._matching.offered is None and source in self._known.left_alone({source} | others, now):
-            return BUSY
-        return ""
+        return source in self._known.left_alone({source} | others, now)
 
     def _is_guest(self, source: bytes) -> bool:
         """Can `source` be dialled by nobody, so that it has few to ask?"""

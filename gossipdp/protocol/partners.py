@@ -3,8 +3,10 @@
 A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says so
 and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that a
 peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
-them, and wants the fewer in its next round. Choice is 80 % in favour of near members and 20 % uniform, so that the
-graph of exchanges stays an expander (Boyd et al. 2006, "Randomized gossip algorithms"; algorithms section 7).
+them, and wants the fewer in its next round; but none ahead with its last partner while somebody else has asked in
+vain, or of three peers the same two might meet for ever, for their rounds begin in the same order. Choice is 80 % in
+favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006,
+"Randomized gossip algorithms"; algorithms section 7).
 
 Who can be dialled by nobody has few to ask, and these would each have their exchanges with whoever of them comes first,
 always the same, and none with each other. Such a guest is accepted beside the round's own exchanges, once these have
@@ -131,6 +133,9 @@ class Matching:
         """rounds since the last match that have ended in want"""
         self._last: tuple[bytes, float] = b"", 0.0
         """the last partner, and how long that exchange took"""
+        self._rounds = 0
+        self._turned_away: dict[bytes, int] = {}
+        """who has asked in vain of late, and in which round"""
         self._sought_at: float | None = None
         """since when nobody has been found"""
         self._scheduled: tuple[bytes, float] | None = None
@@ -153,6 +158,8 @@ class Matching:
             self._counted = "wanted" if self._counted == "ahead" and self.ahead <= exchanges else ""
         self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
         self.guests = 0
+        self._rounds += 1
+        self._turned_away = {peer: at for peer, at in self._turned_away.items() if at >= self._rounds - 1}
 
     def idle(self, now: float) -> bool:
         """Nobody is to be looked for now, and the operator need not be told: so it is most of the time."""
@@ -201,15 +208,22 @@ class Matching:
         wait = self._config.answer + 4.0 * (rtt or 0.0)
         self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
 
-    def accepts(self, counts: bool, steps: bool, guests: int | None = None) -> bool:
-        """May one more be accepted? `steps`: training makes rounds. `guests`: with somebody who can be dialled by
-        nobody, of whom there may be so many in a round; None: with anybody else."""
+    def accepts(self, source: bytes, counts: bool, steps: bool, guests: int | None = None) -> bool:
+        """May one more be accepted, with `source`? `steps`: training makes rounds. `guests`: with somebody who can be
+        dialled by nobody, of whom there may be so many in a round; None: with anybody else."""
         if not self._config.ahead:
             return self.wanted > 0
         if not steps or (counts and self.wanted > 0):
             return True
         # Guests are none of a round ahead: they ask first, and who can be dialled would never come to ask anybody.
-        return self.ahead < self.a_round if guests is None else self.guests < guests
+        if guests is not None:
+            return self.guests < guests
+        waited_for = source == self._last[0] and any(peer != source for peer in self._turned_away)
+        return self.ahead < self.a_round and not waited_for
+
+    def turned_away(self, source: bytes) -> None:
+        """`source`, with whom an exchange could be, has been told that there is no time for it now."""
+        self._turned_away[source] = self._rounds
 
     def yields_to(self, source: bytes, me: bytes) -> bool:
         """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
@@ -247,11 +261,13 @@ class Matching:
 
     def parted(self, partner: bytes, seconds: float) -> None:
         """The exchange with `partner` has mixed something, in so many seconds."""
+        self._turned_away.pop(partner, None)
         if self._counted != "guest":
             self._last, self._sought_at = (partner, seconds), None
 
     def unmatched(self, partner: bytes, now: float) -> None:
         """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""
+        self._turned_away.pop(partner, None)
         counted, self._counted = self._counted, ""
         if counted == "guest":
             self.guests = max(0, self.guests - 1)

@@ -348,6 +348,23 @@ def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     assert (said == Refuse(1 << 32 | 1, "done")) is trains and isinstance(said, Accept) is not trains
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_none_of_a_round_ahead_with_the_last_partner_while_another_was_turned_away_with_whom_one_could_be(alone):
+    """T1 seed 6030: of three peers one met nobody for twenty rounds."""
+    node = Node(A, [B, C])
+    node.averaging.steps = True
+    matching = node.averaging._matching
+    matching.matched()
+    matching.parted(B.id, 0.1)
+    if alone:
+        node.averaging._known.parted(C.id, 0, 60.0, 1.0, 0.0)
+    node.hear(C.id, an_offer(1 << 32 | 1))
+    node.averaging.want(1, 1.0)
+    node.hear(B.id, an_offer(1 << 32 | 1), now=1.0)
+    said = [type(envelope.message) for envelope in node.post(1.0) if not isinstance(envelope.message, Offer)]
+    assert said == [Refuse, Accept if alone else Refuse]
+
+
 def test_offer_doubled_is_accepted_once_with_the_same_words():
     node = Node(A, [B])
     for _ in range(2):

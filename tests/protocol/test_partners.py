@@ -160,28 +160,58 @@ def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
     machine = matching()
     machine.want(2, 0.0)
     for _ in range(4):
-        assert machine.accepts(counts=True, steps=True)
+        assert machine.accepts(IDS[0], counts=True, steps=True)
         machine.matched()
-    assert not machine.accepts(counts=True, steps=True) and machine.wanted == 0
+    assert not machine.accepts(IDS[0], counts=True, steps=True) and machine.wanted == 0
     machine.want(3, 1.0)
     assert machine.wanted == 1 and machine.ahead == 0
+
+
+def test_none_ahead_with_the_last_partner_while_somebody_else_has_asked_in_vain():
+    machine = matching()
+    a, b = IDS[:2]
+    machine.want(1, 0.0)
+    machine.matched()
+    machine.parted(a, 0.1)
+    machine.turned_away(a)
+    assert machine.accepts(a, counts=True, steps=True), "nobody else asks"
+    machine.turned_away(b)
+    machine.want(1, 1.0)
+    machine.matched()
+    machine.parted(a, 0.1)
+    assert not machine.accepts(a, counts=True, steps=True) and machine.accepts(b, counts=True, steps=True)
+    machine.want(1, 2.0)
+    assert machine.wanted == 1 and machine.accepts(a, counts=True, steps=True), "nobody has come: one is wanted"
+    machine.matched()
+    assert machine.accepts(a, counts=True, steps=True), "asked in vain two rounds ago, and no more since"
+    machine.turned_away(b)
+    machine.matched()
+    machine.parted(b, 0.1)
+    machine.turned_away(a)
+    machine.want(2, 3.0)
+    machine.matched()
+    assert machine.accepts(a, counts=True, steps=True) and not machine.accepts(b, counts=True, steps=True)
 
 
 def test_guests_are_taken_once_the_own_exchanges_are_made_and_count_for_no_round():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
-    assert not machine.accepts(counts=True, steps=True, guests=0), "they ask first, and are none of the next round"
+    assert not machine.accepts(IDS[0], counts=True, steps=True, guests=0), (
+        "they ask first, and are none of the next round"
+    )
     for _ in range(2):
-        assert machine.accepts(counts=True, steps=True, guests=2)
+        assert machine.accepts(IDS[0], counts=True, steps=True, guests=2)
         machine.matched(guest=True)
-    assert not machine.accepts(counts=True, steps=True, guests=2) and machine.accepts(counts=True, steps=True)
+    assert not machine.accepts(IDS[0], counts=True, steps=True, guests=2) and machine.accepts(
+        IDS[0], counts=True, steps=True
+    )
     assert (machine.wanted, machine.ahead) == (0, 0)
     machine.want(1, 1.0)
-    assert machine.wanted == 1 and machine.accepts(counts=True, steps=True, guests=2)
+    assert machine.wanted == 1 and machine.accepts(IDS[0], counts=True, steps=True, guests=2)
     machine.matched(guest=True)
     assert machine.wanted == 0, "while one is wanted, one with a guest is that"
-    assert machine.accepts(counts=True, steps=True, guests=1)
+    assert machine.accepts(IDS[0], counts=True, steps=True, guests=1)
 
 
 def test_last_partner_is_asked_again_only_after_as_long_as_that_exchange_took():
@@ -255,7 +285,7 @@ def test_more_than_a_round_ahead_is_forgotten():
     """As of one whose training stood still, from whom others may have as much as they like."""
     machine = matching()
     for _ in range(20):
-        assert machine.accepts(counts=True, steps=False)
+        assert machine.accepts(IDS[0], counts=True, steps=False)
         machine.matched()
     machine.want(1, 0.0)
     assert machine.wanted == 0
@@ -267,9 +297,9 @@ def test_meeting_beside_the_schedule_is_one_of_the_next_round():
     machine = matching()
     machine.want(2, 0.0)
     machine.matched(counts=False)
-    assert (machine.wanted, machine.ahead) == (2, 1) and machine.accepts(counts=False, steps=True)
+    assert (machine.wanted, machine.ahead) == (2, 1) and machine.accepts(IDS[0], counts=False, steps=True)
     machine.matched(counts=False)
-    assert not machine.accepts(counts=False, steps=True) and machine.accepts(counts=True, steps=True)
+    assert not machine.accepts(IDS[0], counts=False, steps=True) and machine.accepts(IDS[0], counts=True, steps=True)
 
 
 def test_exchange_ahead_that_mixes_nothing_after_its_round_has_begun_is_wanted_in_it():
@@ -297,18 +327,18 @@ def test_exchange_ahead_that_mixed_nothing_is_given_back():
     machine.want(1, 0.0)
     machine.matched()
     machine.matched()
-    assert not machine.accepts(counts=True, steps=True)
+    assert not machine.accepts(IDS[0], counts=True, steps=True)
     machine.unmatched(IDS[0], 0.0)
-    assert machine.accepts(counts=True, steps=True) and machine.wanted == 0
+    assert machine.accepts(IDS[0], counts=True, steps=True) and machine.wanted == 0
 
 
 def test_who_waits_for_rounds_to_end_accepts_only_what_it_wants():
     machine = matching(ahead=False)
-    assert not machine.accepts(counts=True, steps=False)
+    assert not machine.accepts(IDS[0], counts=True, steps=False)
     machine.want(1, 0.0)
-    assert machine.accepts(counts=False, steps=True)
+    assert machine.accepts(IDS[0], counts=False, steps=True)
     machine.matched(counts=False)
-    assert not machine.accepts(counts=True, steps=True)
+    assert not machine.accepts(IDS[0], counts=True, steps=True)
     machine.want(1, 1.0)
     assert machine.wanted == 1
 
