@@ -226,7 +226,7 @@ class Stream(_Passes, torch.utils.data.IterableDataset[Any]):
         ahead: int | None = None,
         home: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._source = source
+        self._source = _own(source)
         self._by = by or _division(source)
         match self._by:
             case "samples":
@@ -247,7 +247,7 @@ class Stream(_Passes, torch.utils.data.IterableDataset[Any]):
         if self._process != os.getpid():
             # In a loader's process, to which this was copied.
             self._process, self._reader, self._place = os.getpid(), None, None
-            self._source = _unshared(self._source)
+            self._source = _own(self._source)
         slot, slots = self._place = self._place or _place_of_loader()
         reader = self._begin(slot, slots)
         if self._by == "samples":
@@ -385,13 +385,14 @@ def _said_size(source: Any) -> int:
     return int(size)
 
 
-def _unshared(source: Any) -> Any:
-    """`source` with memory of its own. HF data sets keep their epoch where all of a loader's processes see it; set by
-    several of them at once it would be one that nobody meant, and each would read in another order."""
-    shared = {name: each for name, each in getattr(source, "__dict__", {}).items() if _is_shared(each)}
-    if shared:
+def _own(source: Any) -> Any:
+    """`source` with an epoch of its own. HF data sets keep theirs where all of a loader's processes see it, and ranks
+    that were given the data set; set by several at once it would be one that nobody meant, and each would read in
+    another order."""
+    if hasattr(source, "set_epoch"):
         source = copy.copy(source)
-        source.__dict__.update({name: each.clone() for name, each in shared.items()})
+        kept = getattr(source, "__dict__", {})
+        kept.update({name: each.clone() for name, each in kept.items() if _is_shared(each)})
     return source
 
 

@@ -410,16 +410,19 @@ def test_a_streamed_hf_data_set_is_read_once_from_its_files(monkeypatch, tmp_pat
     paths = [tmp_path / f"{number:02}.jsonl" for number in range(files)]
     for number, path in enumerate(paths):
         path.write_text("".join(json.dumps({"sample": each}) + "\n" for each in range(number, SIZE, files)))
-    names = [str(path) for path in paths]
-    streamed = datasets.load_dataset("json", data_files=names, split="train", streaming=True, cache_dir=str(tmp_path))
-    source = streamed.shuffle(seed=3, buffer_size=50)
+    files_of = {"data_files": [str(path) for path in paths], "cache_dir": str(tmp_path)}
+
+    def source():
+        """Of one rank: data sets that are read in several threads at once lose their place."""
+        return datasets.load_dataset("json", split="train", streaming=True, **files_of).shuffle(seed=3, buffer_size=50)
+
     daemons.start(tmp_path / "a")
     with daemons.running():
         parts = []
         for rank in range(2):
             rank_of(monkeypatch, 2, rank, tmp_path / "a")
             size, block = (SIZE, 50) if by == "examples" else (None, None)
-            stream = Stream(source, by=by, size=size, block=block, ahead=8)
+            stream = Stream(source(), by=by, size=size, block=block, ahead=8)
             parts.append(DataLoader(stream, batch_size=4, num_workers=workers))
         orders = []
         for _ in range(2):
@@ -454,6 +457,17 @@ def test_loaders_processes_do_not_set_each_others_epoch(monkeypatch, tmp_path):
     first, second = order[:, 0].reshape(-1, 4).tolist(), order[:, 1].reshape(-1, 4).tolist()
     assert [batch.tolist() for batch in loader] == [batch for pair in zip(first, second, strict=True) for batch in pair]
     assert int(source.kept) == 7, "nor the main process's"
+
+
+def test_streams_of_one_source_do_not_set_each_others_epoch(monkeypatch, tmp_path):
+    rank_of(monkeypatch, 1, 0, None)
+    source = SharedEpoch()
+    streams = [Stream(source, size=SIZE, block=50, shuffle=False, ahead=8) for _ in range(2)]
+    source.set_epoch(7)
+    for epoch, stream in enumerate(streams):
+        stream.set_epoch(epoch)
+        assert next(iter(stream)) == np.random.default_rng(epoch).permutation(SIZE)[0]
+        assert int(source.kept) == 7, "as another rank has set it, and may be about to read"
 
 
 # -- token files ------------------------------------------------------------------------------------------------------
