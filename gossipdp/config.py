@@ -134,8 +134,9 @@ class Exchange(Section, frozen=True, kw_only=True):
     controller: Annotated[str, Choice("off", "on")] = "off"
     """while peers are further apart than they should be for how far they move: a second exchange a round, then shorter
     rounds, then momentum 0.5 at the most; while they are hardly apart: longer rounds. Each peer decides for itself"""
-    moments: Annotated[bool, Switch()] = False
-    """keep Adam's moments (2 bytes a parameter), for a training process that is started again and for joiners"""
+    moments: Annotated[bool, Switch()] = True
+    """keep Adam's moments (2 bytes a parameter), for a training process that is started again and for joiners, who wait
+    for them as for the model"""
 
     @property
     def strategy(self) -> Literal["pairwise", "epidemic"]:

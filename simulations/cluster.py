@@ -88,6 +88,8 @@ class Outcome:
     escalated: int
     false_accepts: int
     """blocks whose check told that the differences did not fit, and blocks whose check missed it"""
+    heirs: int
+    """training processes that began with the moments of another"""
     faults: tuple[str, ...]
     wall: float
 
@@ -145,6 +147,7 @@ class Cluster:
             resume_after=5.0,
             apart_rounds=plan.apart_rounds,
             leave_within=2.0,
+            moments=plan.moments > 0,
         )
 
     # -- driver -----------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ class Cluster:
         old = self.trainers.get(host.index)
         if host.peer is not None and (old is None or not old.alive):
             self._trainer_numbers += 1
-            config = TrainerConfig(step_time=self.plan.step_time)
+            config = TrainerConfig(step_time=self.plan.step_time, tells=self.plan.moments)
             trainer = Trainer(self.network, host, self.schema, config, self._trainer_numbers, self.books.touched)
             self.trainers[host.index] = trainer
             self.books.trains(trainer)
@@ -480,6 +483,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         dict(books.resyncs),
         books.escalated,
         books.false_accepts,
+        books.heirs,
         tuple(map(str, plan.script)),
         time.perf_counter() - started,
     )

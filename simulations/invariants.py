@@ -70,6 +70,10 @@ class Books:
         """has all been looked at, at rest?"""
         self.resyncs: Counter[str] = Counter()
         """by reason"""
+        self.heirs = 0
+        """training processes that began with another's moments, or with those of one before"""
+        self._moments: set[tuple[int, bytes]] = set()
+        """all that were ever told: chunk and hash"""
         self.escalated = self.false_accepts = 0
         """blocks whose differences did not fit, told by their checks; and not told by them"""
         self.mixed_at: dict[Life, list[float]] = {}
@@ -274,12 +278,25 @@ class Books:
         return trainer if live else None
 
     def touched(self, trainer: Trainer, what: str, chunks: tuple[int, ...]) -> None:
-        """x was loaded, stepped or drained."""
+        """x was loaded, stepped or drained, or moments were told or taken."""
+        if what in ("tell", "inherit"):
+            return self._passed_on(trainer, told=what == "tell")
         before = self._steps.get(trainer, 0)
         assert trainer.steps in (before, before + 1), f"I7 {trainer.host.name}: steps jumped"
         self._steps[trainer] = trainer.steps
         if trainer.host.peer is not None and trainer.host.id not in self.hostile:
             self.check(trainer.host, chunks)
+
+    def _passed_on(self, trainer: Trainer, *, told: bool) -> None:
+        """An optimizer begins with what one in this network has told, chunk by chunk, or with nothing."""
+        assert trainer.moments is not None
+        hashes = {(chunk, frozen.hash) for chunk, frozen in enumerate(trainer.moments.chunks)}
+        if told:
+            self._moments |= hashes
+        else:
+            self.heirs += 1
+            foreign = sorted(chunk for chunk, _ in hashes - self._moments)
+            assert not foreign, f"{trainer.host.name}: nobody has told the moments it begins with on chunks {foreign}"
 
     def check(self, host: Host, chunks: Iterable[int]) -> None:
         """I1: x + pending - a = progress since the last snapshot."""

@@ -35,8 +35,8 @@ class ChurningPairwise(PairwiseGossip):
 
     Who goes begins no exchange any more. Half of them finish what is under way, half crash in the middle of it: the
     exchange is void from there, and the survivor keeps what it mixed. Who comes is there at once, a copy of one peer's
-    anchor (algorithms section 8), with no outer momentum, no moments (but for `PairwiseOptions.moments`), and data of
-    its own. Where links take no time nothing is under way, and there is nothing to finish or to cut.
+    anchor (algorithms section 8) and moments, with no outer momentum, and data of its own. Where links take no time
+    nothing is under way, and there is nothing to finish or to cut.
     """
 
     def __init__(self, options: PairwiseOptions | None = None, *, every: int = 5, share: float = 0.1) -> None:
@@ -96,7 +96,7 @@ class ChurningEpidemic(EpidemicGossip):
 
     every: int = 5
     share: float = 0.1
-    moments: bool = False
+    moments: bool = True
     """who comes has the moments of its inner optimizer from whom it copies, too"""
     name: str = "epidemic, churn"
 

@@ -74,7 +74,7 @@ class PairwiseOptions:
     infinitely fast. Waiting: training waits for the exchanges of a round (the daemon's mode "sync")"""
     clip: float = CLIP_FACTOR
     """infinite: none"""
-    moments: bool = False
+    moments: bool = True
     """who comes where peers come and go has the moments of its inner optimizer from whom it copies, too"""
 
 

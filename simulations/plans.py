@@ -41,6 +41,8 @@ class Plan:
     """a host that is up when all faults stop is killed then, and never comes back"""
     apart_rounds: int = 10
     """after which halves do not average any more"""
+    moments: int = 0
+    """rounds between two times that training processes tell their optimizers' moments; 0: these have none"""
     before: Conditions = field(default_factory=Conditions)
     """of the first half of the first act, and of the third"""
 
@@ -94,6 +96,8 @@ class Plan:
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
             slowness=_slowness(seed, peers),
+            # 10 in a daemon, which lives longer.
+            moments=Random(f"moments/{seed}").choice((0, 0, 0, 3)),
         )
 
     def of_size(self, seed: int, peers: int) -> Plan:

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.codecs import moments as codec
 from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.jobs import Frozen
+from gossipdp.protocol.moments import Moments, chunk_sizes
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from simulations.host import Host, Region
@@ -37,12 +40,15 @@ class TrainerConfig:
     noise: float = 0.02
     latest_drain: int = 3
     """a sealed slot is added up to so many steps late"""
+    tells: int = 0
+    """rounds between two times that it tells its optimizer's moments, and begins with others'; 0: it has none"""
 
 
 class Trainer:
     """Args:
 
-    done: called with what has just been done to x: "load", "step" or "drain", and the chunks concerned.
+    done: called with what has just been done to x, "load", "step" or "drain", and the chunks concerned; or with "tell"
+        or "inherit": `moments` are the newest that were told, or another's that the optimizer begins with.
     """
 
     def __init__(
@@ -69,6 +75,8 @@ class Trainer:
         """`since` at the last submit"""
         self._gradient, self._moved = np.empty_like(self.x), np.empty_like(self.since)
         self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
+        self.moments: Moments | None = None
+        self._optimizer_steps = self._rounds = 0
         self.refused = ""
         self.drained_at = network.now
         self._every, self._since_submit = 1, 0
@@ -86,7 +94,8 @@ class Trainer:
         self.region.x[:] = self.x
         self.session, self._outstanding = 0, True
         self._slots.clear()
-        self._tell("attach", lambda peer: peer.attach(self._schema.to_bytes(), self._network.now))
+        schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
+        self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty))
 
     def stand_still(self) -> None:
         """Go on with steps that move nothing."""
@@ -126,6 +135,7 @@ class Trainer:
                 self._every = self.host.running.every
                 self._chunk = self.host.algorithm.ledger.chunk_parameters
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
+                self._inherit(self.host.running.moments.held)
                 if not self._stepping:
                     self._stepping = True
                     self._next_step()
@@ -138,6 +148,27 @@ class Trainer:
                 self._slots.append((slot, chunks, due))
             case SnapshotTaken():
                 self._outstanding = False
+                self._rounds += 1
+                if self.config.tells and self._rounds % self.config.tells == 0:
+                    self._tell_moments()
+
+    def _inherit(self, held: Moments | None) -> None:
+        """What the daemon has for an optimizer that has made no step."""
+        if self.config.tells and self._optimizer_steps == 0 and held is not None:
+            self.moments, self._optimizer_steps = held, held.steps
+            self._done(self, "inherit", ())
+
+    def _tell_moments(self) -> None:
+        """Any will do that are a mean and a mean square; no two times the same."""
+        start, chunks = self._random.randrange(self._schema.trainable), list[Frozen]()
+        for size in chunk_sizes(self._schema):
+            gradient = self._noise[start : start + size]
+            second = codec.encode_second(gradient * gradient)
+            payload = np.concatenate([second, codec.encode_first(gradient, second.data)]).data
+            chunks.append(Frozen(payload, codec.digest(payload)))
+        self.moments = moments = Moments(self._optimizer_steps, tuple(chunks))
+        self._done(self, "tell", ())
+        self._tell("moments", lambda peer: peer.moments.hold(moments, self._network.now))
 
     # -- what it does -----------------------------------------------------------------------------------------
 
@@ -166,6 +197,7 @@ class Trainer:
             np.subtract(x, moved, out=moved)
             self.since += moved
         self.steps += 1
+        self._optimizer_steps += 1
         self._since_submit += 1
         self._done(self, "step", ())
         if self._since_submit >= self._every and not self._outstanding:

@@ -339,8 +339,8 @@ def attach(
 
     Args:
         model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
-        optimizer: any torch optimizer, or Accelerate's; it is not changed. Its state is not touched, but that with
-            `[exchange] moments` a new Adam, AdamW or RAdam begins with the moments that are there for it. Several that
+        optimizer: any torch optimizer, or Accelerate's; it is not changed. Its state is not touched, but that a
+            new Adam, AdamW or RAdam begins with the moments that are there for it (`[exchange] moments`). Several that
             share one model (Muon for matrices, AdamW for the rest) in the order in which they step: a step is over,
             and counts, when the last of them has stepped.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 from gossipdp.algorithms.base import Ledger
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import kernels
+from gossipdp.codecs import moments as codec
 from gossipdp.protocol import jobs
 from gossipdp.protocol.averaging import Averaging
 from gossipdp.protocol.events import ExchangeEnded, Pace
 from gossipdp.protocol.initiator import Initiator
+from gossipdp.protocol.jobs import Frozen
+from gossipdp.protocol.moments import MomentsDesk
 from gossipdp.protocol.responder import Responder
 from simulations.campaign import PART, elsewhere, play, play_seed
 from simulations.cluster import Cluster, Plan, run_seed
@@ -131,6 +135,7 @@ def test_plans_reach_the_sizes_and_the_faults_promised():
     bridges = [(plan.peers, len(fault.hosts)) for plan in plans for fault in plan.script if fault.kind == "bridge"]
     assert sum(1 < island < peers for peers, island in bridges) >= 20
     assert sum(plan.dead for plan in plans) >= 15
+    assert sum(plan.moments > 0 for plan in plans) > 100
     assert any(fault.kind == "pause" and fault.lasts == 60.0 for fault in faults)
     assert any(fault.kind == "crash" and not fault.disk for fault in faults)
     gone = [fault for fault in faults if fault.kind in ("crash", "leave") and fault.lasts == FOREVER]
@@ -277,6 +282,21 @@ def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):
 
     monkeypatch.setattr(Ledger, "outer_step", outer_step)
     assert "outer step" in fails(range(2))
+
+
+def test_moments_that_nobody_has_told_are_noticed(monkeypatch):
+    plan = replace(Plan.draw(4), peers=3, moments=3)
+    assert run_seed(4, plan=plan).heirs == 2
+    original = MomentsDesk.hold
+
+    def hold(self, moments, now):
+        nothing = [bytes(len(chunk.payload)) for chunk in moments.chunks]
+        chunks = tuple(Frozen(payload, codec.digest(payload)) for payload in nothing)
+        original(self, replace(moments, chunks=chunks), now)
+
+    monkeypatch.setattr(MomentsDesk, "hold", hold)
+    with pytest.raises(AssertionError, match="nobody has told"):
+        run_seed(4, plan=plan)
 
 
 # -- the network itself ---------------------------------------------------------------------------------------------

@@ -166,9 +166,9 @@ def test_the_same_peers_go_and_are_copied_whatever_the_method():
     assert drawn[0] == drawn[1] == drawn[2] and len(drawn[0]) == 3
 
 
-def test_who_comes_holds_a_peers_anchor_and_nothing_else():
+def test_who_comes_without_moments_holds_a_peers_anchor_and_nothing_else():
     lab = Lab(DIGITS, SETTING)
-    method = ChurningPairwise()
+    method = ChurningPairwise(PairwiseOptions(moments=False))
     method.begin(lab)
     for _ in range(2):
         PairwiseGossip.round(method, lab)
