@@ -10,6 +10,7 @@ the model (`transfer`) the manifest is signed and every chunk checked against it
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -69,14 +70,14 @@ def _signed(manifest: MomentsManifest, hashes: Buffer) -> bytes:
 @dataclass
 class _Kept:
     moments: Moments
-    used: float
+    used: float = -math.inf
 
 
 class MomentsSource:
     """Gives what this peer holds to those who ask. `held` is the newest.
 
     Args:
-        keep: seconds without a question after which earlier moments are dropped.
+        keep: seconds without a question after which earlier moments are dropped; if nobody has asked, at once.
         incarnation: what their numbers begin with, so that none is that of an earlier life.
     """
 
@@ -92,7 +93,7 @@ class MomentsSource:
         if moments is None:
             return self._kept.clear()
         self._numbers += 1
-        self._kept[self._numbers] = _Kept(moments, now)
+        self._kept[self._numbers] = _Kept(moments)
         self._prune(now)
 
     def receive(self, message: Asked, source: bytes, schema: Schema | None, now: float) -> None:

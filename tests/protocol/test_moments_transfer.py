@@ -276,15 +276,18 @@ def test_newer_moments_do_not_disturb_who_is_fetching_the_earlier_ones():
 
 def test_earlier_moments_are_dropped_when_nobody_asks_for_them_and_never_pile_up():
     giver = Giver(A, encoded(1))
+    giver.source.receive(MomentsAsk(1, FIRST, (0,)), JOINER, SCHEMA, 0.5)
+    giver.outputs.messages.clear()
     assert giver.source.timer() is None
     giver.source.hold(encoded(2), 1.0)
-    assert giver.source.timer() == CONFIG.keep
-    giver.source.handle_timer(CONFIG.keep)
+    assert giver.source.timer() == 0.5 + CONFIG.keep
+    giver.source.handle_timer(0.5 + CONFIG.keep)
     assert giver.source.timer() is None
     giver.source.receive(MomentsAsk(1, FIRST, (0,)), JOINER, SCHEMA, 70.0)
     [refusal] = giver.outputs.messages
     assert refusal.message.reason == "gone"
     for number in range(5):
+        giver.source.receive(MomentsRequest(1), JOINER, SCHEMA, 80.0)
         giver.source.hold(encoded(number), 80.0)
     given = []
     for number in range(8):
@@ -292,6 +295,15 @@ def test_earlier_moments_are_dropped_when_nobody_asks_for_them_and_never_pile_up
         giver.source.receive(MomentsAsk(1, FIRST + number, (0, 99)), JOINER, SCHEMA, 81.0)
         given += [number for envelope in giver.outputs.messages if isinstance(envelope.message, MomentsChunk)]
     assert given == [4, 5, 6]
+
+
+def test_earlier_moments_that_nobody_has_asked_for_are_dropped_at_once():
+    giver = Giver(A, encoded(1))
+    giver.source.hold(encoded(2), 1.0)
+    assert giver.source.timer() is None
+    giver.source.receive(MomentsAsk(1, FIRST, (0,)), JOINER, SCHEMA, 1.5)
+    [refusal] = giver.outputs.messages
+    assert refusal.message.reason == "gone"
 
 
 def test_words_of_others_and_of_earlier_transfers_are_not_heard():
