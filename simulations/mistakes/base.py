@@ -38,6 +38,10 @@ LEDGER = "gossipdp/algorithms/base.py"
 MODULO = "gossipdp/codecs/modulo.py"
 KERNELS = "gossipdp/codecs/kernels.py"
 VIEW = "gossipdp/protocol/view.py"
+SUSPICION = "gossipdp/protocol/suspicion.py"
+DISSEMINATION = "gossipdp/protocol/dissemination.py"
+SCHEDULE = "gossipdp/protocol/schedule.py"
+LISTENING = "gossipdp/runtime/listening.py"
 MEMBERSHIP = "gossipdp/protocol/membership.py"
 PROGRESS = "gossipdp/protocol/progress.py"
 ROUNDS = "gossipdp/protocol/rounds.py"
@@ -97,6 +101,10 @@ TESTS = {
     MODULO: "tests/codecs/test_codec_modulo.py",
     KERNELS: "tests/codecs/test_codec_modulo.py",
     VIEW: "tests/protocol/test_membership.py",
+    SUSPICION: "tests/protocol/test_suspicion.py",
+    DISSEMINATION: "tests/protocol/test_membership_lifeguard.py",
+    SCHEDULE: "tests/protocol/test_schedule.py",
+    LISTENING: "tests/runtime/test_transport.py",
     MEMBERSHIP: "tests/protocol/test_membership.py",
     PROGRESS: "tests/protocol/test_progress.py",
     ROUNDS: "tests/protocol/test_rounds.py",

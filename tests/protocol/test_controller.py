@@ -360,3 +360,34 @@ def test_round_makes_one_exchange_more_and_keeps_step_with_no_schedule(level: in
     config = PeerConfig(membership=LOCAL, averaging=AVERAGING)
     Timetable(config, membership, progress, averaging, pacing).begin_round(100, bytes(16), 1.0)
     assert averaging.exchanges == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("settled", "clocks", "followed"),
+    [
+        (8, {}, True),
+        (8, {5: 120, 6: 80}, True),
+        (8, {5: 121}, False),
+        (8, {5: 79}, False),
+        (8, {5: None}, False),
+        (7, {}, False),
+        (0, {}, False),
+    ],
+    ids=["in-step", "two-rounds-off", "ahead", "behind", "unheard", "no-power-of-two", "in-doubt"],
+)
+def test_schedule_is_followed_only_while_the_view_is_fresh_and_all_keep_step(
+    settled: int, clocks: dict[int, int | None], followed: bool
+) -> None:
+    ids = [bytes([number]) * 32 for number in range(8)]
+    averaging = Wanted()
+
+    def report(peer: bytes) -> SimpleNamespace | None:
+        clock = clocks.get(peer[0], 100)
+        return None if clock is None else SimpleNamespace(clock=clock)
+
+    pacing = SimpleNamespace(level=0, terms=terms_of(0), every=10, warming_up=False, speed=1.0)
+    membership = SimpleNamespace(alive=lambda: ids[1:], settled=lambda now: tuple(ids[:settled]))
+    progress = SimpleNamespace(clock=lambda: 100, of=report)
+    config = PeerConfig(membership=LOCAL, averaging=AVERAGING)
+    Timetable(config, membership, progress, averaging, pacing).begin_round(100, bytes(16), 1.0)
+    assert averaging.exchanges == [(3, followed)]

@@ -90,6 +90,18 @@ def test_wanted_offers_to_one_at_a_time():
     assert machine.timer() == pytest.approx(0.7) and machine.offered.expires == pytest.approx(1.4)
 
 
+def test_scheduled_partner_is_waited_for_until_patience_ends_and_then_anybody_will_do():
+    machine = matching(patience=1.0)
+    machine.want(1, 0.0)
+
+    def chosen(now, excluded=()):
+        return machine.candidate(ALIVE, dict.fromkeys(excluded, ""), (), lambda peer: 0.1, now, scheduled=IDS[3])
+
+    assert [chosen(now) for now in (0.0, 0.7, 1.39)] == [IDS[3]] * 3
+    assert len({chosen(1.4 + 0.01 * number) for number in range(200)}) > 4
+    assert IDS[3] not in {chosen(0.5, excluded=IDS[3:4]) for _ in range(50)}
+
+
 def test_refused_pauses_double_up_to_the_longest():
     machine, pauses, now = matching(pause=0.1, longest_pause=1.0), [], 0.0
     machine.want(1, now)

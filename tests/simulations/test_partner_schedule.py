@@ -95,11 +95,12 @@ def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
     assert 0.5 in weights and max(weights) > 0.5
 
 
-def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead():
+@pytest.mark.parametrize("schedule", ["hypercube", "base2"])
+def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead(schedule):
     crashes = tuple(
         Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)
     )
-    churned = played("hypercube", script=crashes)
-    calm = played("hypercube")
-    assert churned.scheduled < calm.scheduled
+    churned, calm = played(schedule, script=crashes), played(schedule)
+    shares = [one.scheduled / one.exchanges for one in (churned, calm)]
+    assert shares[0] < 0.7 * shares[1], "exchanges that follow a schedule"
     assert per_round(churned) > 0.5 * per_round(calm)
