@@ -294,6 +294,7 @@ class Cluster:
         assert self._nemesis is not None
         self._nemesis.end()
         network.conditions = self.plan.before
+        self._watch_the_living()
         # If nobody up has the model, whoever has it on a disk must come back; and one of those whom all know.
         needed = not any(host.peer is not None and host.peer.ready for host in network.hosts)
         known = self._dialled(self._random.randrange(2))
@@ -304,6 +305,25 @@ class Cluster:
                 network.at(network.now + self._random.random(), "restart", None, partial(self.restart, host))
             network.at(network.now + 2.5, "train", None, partial(self.train, host))
         return needed
+
+    def _watch_the_living(self) -> None:
+        """I8: of those that are up and stay up nobody is held for dead by another for more than two probe periods."""
+        network, period = self.network, PRESETS[self.plan.preset].probe_interval
+        lives = {host: host.life for host in network.hosts if host.peer and network.now >= host.paused_until}
+        since: dict[tuple[Host, Host], float] = {}
+
+        def look() -> None:
+            up = [host for host, life in lives.items() if host.peer is not None and host.life == life]
+            held = {(one, other) for one in up for other in up if _is_dead_to(one, other)}
+            for pair in list(since):
+                if pair not in held:
+                    del since[pair]
+            for one, other in held:
+                lasts = network.now - since.setdefault((one, other), network.now)
+                assert lasts <= 2 * period, f"I8 {one.name} has taken {other.name} for dead for {lasts:.1f} s"
+
+        for beat in range(20):
+            network.at(network.now + beat * period / 2, "seen", None, look)
 
     def _dialled(self, drawn: int) -> int:
         """Which of the two that newcomers dial must be there."""
@@ -446,6 +466,12 @@ class Cluster:
             due += max(0.0, end - max(begin, since)) / (every * self.plan.step_time * host.step_slowness)
             end = min(end, begin)
         return due
+
+
+def _is_dead_to(one: Host, other: Host) -> bool:
+    """Does `one` take `other` for dead, though either could dial the other?"""
+    record = one.running.membership.members.get(other.id)
+    return record is not None and record.state == State.FAILED and not (one.outbound or other.outbound)
 
 
 def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], None] | None = None) -> Outcome:

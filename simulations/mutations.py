@@ -65,6 +65,7 @@ _PYTEST = ("-m", "pytest", "-x", "-q", "-rfE")
 """to the first failure, with the line that sums it up"""
 STAGES = (
     Stage("training", (*_PYTEST, "tests/training/test_layout.py"), 120.0),
+    Stage("handshakes", (*_PYTEST, "tests/runtime/test_transport.py"), 120.0),
     Stage("properties", (*_PYTEST, "tests/algorithms", "tests/codecs"), 600.0),
     Stage("units", (*_PYTEST, "tests/protocol"), 600.0),
     Stage("seeds", ("-m", "simulations.cluster", "--seed", "1", "--count", "60", "--first-failure"), 900.0),

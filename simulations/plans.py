@@ -90,7 +90,7 @@ class Plan:
             forming=forming,
             chaos=chaos,
             calm=calm,
-            agree=seed % 10 == 0 and peers <= 16,
+            agree=seed % 10 == 0 or seed % 500 == 14,  # which is one of 64
             preset=preset,
             dead=peers > 2 and Random(f"gone/{seed}").randrange(8) == 0,
             # With few, the cuts of the second act are long ones.
@@ -108,7 +108,6 @@ class Plan:
             peers=peers,
             forming=forming,
             calm=calm,
-            agree=self.agree and peers <= 16,
             dead=self.dead and peers > 2,
             slowness=_slowness(seed, peers),
         )

@@ -44,6 +44,7 @@ class Link:
         self.address = address
         self.inbound = inbound
         self.incarnation = 0
+        self.start = b""
         self.told_run = b""
         self.connections: dict[Lane, Connection] = {}
         self.dial: Dial | None = None
@@ -123,6 +124,9 @@ class Links(Protocol):
         """Is there room for one more link, if need be that of the one longest unused?"""
 
     def linked(self, peer: bytes) -> Link | None: ...
+
+    def live(self, peer: bytes) -> tuple[int, bytes] | None:
+        """Incarnation and start of the daemon at the other end of the link with `peer`, if there is one."""
 
     def bring_up(self, link: Link) -> Link:
         """`link` is verified; returns the one on which its peer is sent to from now on."""

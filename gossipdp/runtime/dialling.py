@@ -178,7 +178,9 @@ class Dialling:
         try:
             message = handshake.unpack(frames)
             if isinstance(message, handshake.Answer) and not connection.proof_sent:
-                connection.proof_sent = self._links.write(connection, hello.answer(message))
+                proof = hello.answer(message)
+                handshake.check_alone(hello.peer, self._links.live(hello.peer), hello.incarnation, hello.start)
+                connection.proof_sent = self._links.write(connection, proof)
                 self._links.learn_run(hello.run, hello.peer)
             elif isinstance(message, handshake.Welcome):
                 self._welcomed(link, dial)
@@ -201,7 +203,8 @@ class Dialling:
             raise RemoteProtocolError("welcome before the answer")
         first = hellos[0]
         assert isinstance(first, DiallerHello)
-        link.peer, link.incarnation, link.told_run = first.peer, first.incarnation, first.said_run
+        link.peer, link.told_run = first.peer, first.said_run
+        link.incarnation, link.start = first.incarnation, first.start
         link.dial = None
         del self._dials[dial.address]
         self._failed.pop(dial.address, None)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -36,6 +36,8 @@ MAX_SERVICE: Final = 512
 Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
+Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
+"""drawn anew by each start of a daemon: by it two that have one identity are told apart, whatever else they share"""
 Text = Annotated[str, Meta(max_length=160)]
 Place = Annotated[str, Meta(min_length=1, max_length=80)]
 """``host:port``"""
@@ -54,6 +56,7 @@ class Hello(Service, frozen=True, tag=1):
     run: Run
     lane: Annotated[int, Meta(ge=0, le=1)]
     incarnation: U32
+    start: Start
 
 
 class Answer(Service, frozen=True, tag=2):
@@ -61,6 +64,7 @@ class Answer(Service, frozen=True, tag=2):
     nonce: Nonce
     run: Run
     incarnation: U32
+    start: Start
     signature: Signature
 
 
@@ -148,20 +152,24 @@ class Self:
     incarnation: int
     allowed: frozenset[bytes] = frozenset()
     banned: frozenset[bytes] = frozenset()
+    start: bytes = field(default_factory=lambda: secrets.token_bytes(8))
 
     def admits(self, peer: bytes) -> bool:
         return peer not in self.banned and (not self.allowed or peer in self.allowed)
 
 
 class DiallerHello:
-    """The dialling side of one connection. After `answer`: `peer`, `run` and `incarnation` are verified."""
+    """The dialling side of one connection. After `answer`: `peer`, `run`, `incarnation` and `start` are verified."""
 
     def __init__(self, me: Self, nonce: bytes, lane: Lane) -> None:
         self._me = me
-        self._hello = Hello(PROTOCOL_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation)
+        self._hello = Hello(
+            PROTOCOL_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
+        )
         self.peer = b""
         self.run = b""
         self.incarnation = 0
+        self.start = b""
 
     @property
     def said_run(self) -> bytes:
@@ -184,7 +192,8 @@ class DiallerHello:
         if not self._me.admits(answer.id):
             raise RefusedError("GD-204", f"{short(answer.id)} is banned here, or not among those allowed")
         check_run(self._me.run, answer.run)
-        self.peer, self.run, self.incarnation = answer.id, answer.run, answer.incarnation
+        self.peer, self.run = answer.id, answer.run
+        self.incarnation, self.start = answer.incarnation, answer.start
         return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key))))
 
 
@@ -228,7 +237,7 @@ class ListenerHello:
         if curve_public_key(hello.id) != self._key:
             raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
         nonce, unsigned = secrets.token_bytes(32), bytes(64)
-        answer = Answer(me.identity.id, nonce, me.run, me.incarnation, unsigned)
+        answer = Answer(me.identity.id, nonce, me.run, me.incarnation, me.start, unsigned)
         signature = me.identity.sign(_transcript(b"listener", hello, answer, self._key))
         self._hello, self._answer = hello, msgspec.structs.replace(answer, signature=signature)
         return pack(self._answer)
@@ -247,7 +256,7 @@ class ListenerHello:
 
 
 def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes) -> bytes:
-    facts = (role, client_key, hello, answer.id, answer.nonce, answer.run, answer.incarnation)
+    facts = (role, client_key, hello, answer.id, answer.nonce, answer.run, answer.incarnation, answer.start)
     return b"gossipdp hello 1\0" + _encoder.encode(facts)
 
 
@@ -262,3 +271,14 @@ def check_run(here: bytes, there: bytes) -> None:
 
 def _clone() -> GossipdpError:
     return RefusedError("GD-205", "this identity is already live here: was a home copied?")
+
+
+def check_alone(peer: bytes, linked: tuple[int, bytes] | None, incarnation: int, start: bytes) -> None:
+    """`linked`: incarnation and start of the daemon that there is a link with already, if there is one.
+
+    Raises:
+        RefusedError: it is another daemon with the identity of `peer`, and was started no earlier than this one. A peer
+            that has really been started again has a higher incarnation.
+    """
+    if linked is not None and linked[1] != start and linked[0] >= incarnation:
+        raise RefusedError("GD-205", f"{short(peer)} is live here already, from another start: was a home copied?")

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gossipdp.errors import GossipdpError, RefusedError, RemoteProtocolError, UnreachableError
-from gossipdp.protocol.messages import Lane, short
+from gossipdp.errors import GossipdpError, RemoteProtocolError, UnreachableError
+from gossipdp.protocol.messages import Lane
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import handshake
 from gossipdp.runtime.connections import Connection, Link, Links
@@ -101,9 +101,7 @@ class Listening:
             if not isinstance(message, handshake.Proof) or hello.proven:
                 raise RemoteProtocolError("not a proof")
             hello.proof(message)
-            linked = self._links.linked(claims.id)
-            if linked is not None and linked.incarnation > claims.incarnation:
-                raise RefusedError("GD-205", f"{short(claims.id)} is live here with a later start: was a home copied?")
+            handshake.check_alone(claims.id, self._links.live(claims.id), claims.incarnation, claims.start)
         except RemoteProtocolError:
             self._links.drop("unverified")
             self._forget(connection, "broken")
@@ -123,7 +121,8 @@ class Listening:
         }
         if len(mates) == len(Lane):
             link = Link(connection.origin, inbound=True, now=self._links.now)
-            link.peer, link.incarnation, link.told_run = claims.id, claims.incarnation, hello.said_run
+            link.peer, link.told_run = claims.id, hello.said_run
+            link.incarnation, link.start = claims.incarnation, claims.start
             link.connections = mates
             for mate in mates.values():
                 mate.link, mate.deadline = link, math.inf

@@ -211,6 +211,10 @@ class Peering:
     def linked(self, peer: bytes) -> Link | None:
         return self._links.get(peer)
 
+    def live(self, peer: bytes) -> tuple[int, bytes] | None:
+        link = self._links.get(peer)
+        return None if link is None else (link.incarnation, link.start)
+
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._retired]
 

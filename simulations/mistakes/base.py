@@ -41,7 +41,7 @@ VIEW = "gossipdp/protocol/view.py"
 SUSPICION = "gossipdp/protocol/suspicion.py"
 DISSEMINATION = "gossipdp/protocol/dissemination.py"
 SCHEDULE = "gossipdp/protocol/schedule.py"
-LISTENING = "gossipdp/runtime/listening.py"
+HANDSHAKE = "gossipdp/runtime/handshake.py"
 MEMBERSHIP = "gossipdp/protocol/membership.py"
 PROGRESS = "gossipdp/protocol/progress.py"
 ROUNDS = "gossipdp/protocol/rounds.py"
@@ -104,7 +104,7 @@ TESTS = {
     SUSPICION: "tests/protocol/test_suspicion.py",
     DISSEMINATION: "tests/protocol/test_membership_lifeguard.py",
     SCHEDULE: "tests/protocol/test_schedule.py",
-    LISTENING: "tests/runtime/test_transport.py",
+    HANDSHAKE: "tests/runtime/test_transport.py",
     MEMBERSHIP: "tests/protocol/test_membership.py",
     PROGRESS: "tests/protocol/test_progress.py",
     ROUNDS: "tests/protocol/test_rounds.py",

@@ -129,9 +129,9 @@ def test_state_followed_is_given_as_old_as_it_is_and_what_was_frozen_before_is_g
     [ended] = hosts.until(ResyncEnded)
     assert ended.reason == "lag" and ended.complete
     hosts.last.downlink = None
-    # Before the first exchange, which makes it as young as half of it.
-    behind = hosts.behind
+    # At once, before a newer state is frozen for somebody, and before the first exchange, which makes it half as old.
     assert hosts.ask(StateAsk(ASKED, manifest.snapshot, (0,))) == [StateRefuse(ASKED, "gone")]
+    behind = hosts.behind
     assert 6.0 / STEP - 4 * EVERY < behind < 8.0 / STEP + 4 * EVERY
 
 

@@ -359,6 +359,26 @@ def test_peer_started_again_while_its_old_link_still_stands(net: Net) -> None:
     assert [link.incarnation for link in a.links()] == [2]
 
 
+@pytest.mark.parametrize("copy_dials", [True, False])
+def test_two_daemons_of_a_home_copied_before_its_first_start__the_second_is_refused(net: Net, copy_dials: bool) -> None:
+    """Both are of incarnation 1, as are all hosts of a machine image with a home in it."""
+    identity = Identity.generate()
+    a, first, second = net.peer(), net.peer(identity), net.peer(identity)
+    net.link(first, a)
+    net.forget()
+    dialler, listener = (second, a) if copy_dials else (a, second)
+    assert dialler.send(b"", at(listener), Lane.CONTROL, PING)
+    net.until(lambda: net.events(dialler, DialFailed))
+    assert net.events(dialler, DialFailed)[0].code == "GD-205"
+    assert not net.events(a, LinkDown) and not net.events(a, Received) and len(a.links()) == 1
+    assert first.send(name(a), at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, Received))
+    net.close(first)
+    net.until(lambda: net.events(a, LinkDown))
+    net.forget()
+    net.until(lambda: dialler.send(b"", at(listener), Lane.CONTROL, PING) and net.events(a, LinkUp))
+
+
 # -- who is not there --------------------------------------------------------------------------------------------
 
 
@@ -780,7 +800,7 @@ def test_replayed_hello_and_proof_are_refused_on_another_connection(net: Net) ->
 
 def test_other_protocol_version_is_gd_302(net: Net) -> None:
     a, newer = net.peer(), Identity.generate()
-    hello = handshake.Hello(PROTOCOL_VERSION + 1, newer.id, bytes(32), "tiny", RUN, 0, 1)
+    hello = handshake.Hello(PROTOCOL_VERSION + 1, newer.id, bytes(32), "tiny", RUN, 0, 1, bytes(8))
     with Stranger(a.port, net.secret, newer) as stranger:
         stranger.say(handshake.pack(hello))
         answer = hear(net, stranger)
