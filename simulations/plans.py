@@ -108,6 +108,7 @@ class Plan:
             peers=peers,
             forming=forming,
             calm=calm,
+            agree=self.agree and peers <= 16,
             dead=self.dead and peers > 2,
             slowness=_slowness(seed, peers),
         )
