@@ -63,8 +63,10 @@ _NOT_AGAIN = "not seed_holds and not exhaustive and not mutation"
 """what other stages do, and the test that mutations fit, which a broken tree fails by being one"""
 _PYTEST = ("-m", "pytest", "-x", "-q", "-rfE")
 """to the first failure, with the line that sums it up"""
+_TRAINING = [f"tests/{name}.py" for name in ("training/test_layout", "training/test_inherited_moments")]
+_TRAINING += ["tests/runtime/test_moments_keeper.py"]
 STAGES = (
-    Stage("training", (*_PYTEST, "tests/training/test_layout.py"), 120.0),
+    Stage("training", (*_PYTEST, *_TRAINING), 120.0),
     Stage("handshakes", (*_PYTEST, "tests/runtime/test_transport.py"), 120.0),
     Stage("properties", (*_PYTEST, "tests/algorithms", "tests/codecs"), 600.0),
     Stage("units", (*_PYTEST, "tests/protocol"), 600.0),

@@ -36,9 +36,13 @@ MAX_LEASES: Final = 24
 """blocks that one peer says it has open"""
 MAX_READERS: Final = 24
 """readers of a data set in one message"""
+MOST_STEPS: Final = 1 << 40
+"""that an optimizer may say it has made"""
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
+"""of an optimizer, which counts them in a float"""
 PeerId = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """The peer's Ed25519 public key."""
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -456,7 +460,7 @@ class MomentsManifest(Message, frozen=True):
     parameters: U63
     """that have moments: the trainable ones, which stand first"""
     chunk_parameters: U32
-    steps: U63
+    steps: Steps
     """that the optimizer had made: its bias correction goes on from there"""
     schema: Digest
 

@@ -41,6 +41,12 @@ MomentsMessage: TypeAlias = Asked | Given
 
 SOURCES: Final = 4
 """members that are asked, at most: training waits"""
+WITHIN: Final = 60.0
+"""seconds that they all together are waited for, besides what the transfer takes at `LEAST_RATE`"""
+BYTES_EACH: Final = 2
+"""of a parameter's moments"""
+LEAST_RATE: Final = 2.5e6
+"""bytes a second: a slower link, or a source that dribbles, does not keep a training process from its model"""
 MOST_KEPT: Final = 2
 """earlier moments that are kept for those who are fetching them"""
 
@@ -136,7 +142,9 @@ class MomentsSource:
 
 
 class MomentsFetcher:
-    """Fetches moments once: one source at a time, verified chunks kept across sources, given up when none is left.
+    """Fetches moments once: one source at a time, verified chunks kept across sources.
+
+    Given up when nobody is left to ask, or after as long as a training process waits for them.
 
     Args:
         verify: of a peer id, data and a signature.
@@ -162,14 +170,15 @@ class MomentsFetcher:
         self._candidates = ([preferred] if preferred in candidates else []) + rest
         del self._candidates[SOURCES:]
         self._transfer = random.getrandbits(48)
-        self._number = self._steps = 0
+        self._number = self._steps = self._claimed = 0
         self._hashes = b""
         self._taken: dict[int, jobs.Frozen] = {}
-        self._working: dict[int, tuple[bytes, Buffer, bytes]] = {}
-        """chunk: source, payload and hash that are being checked"""
+        self._working: dict[int, tuple[bytes, int, Buffer, bytes]] = {}
+        """chunk: source, its steps, payload and hash that are being checked"""
         self._flow = Flow(config.window, config.chunk, config.silence)
         self._fetching = False
         self._asked_at = self._began = now
+        self._until = now + WITHIN + BYTES_EACH * schema.trainable / LEAST_RATE
         self.source = b""
         self.moments: Moments | None = None
         """once all is here"""
@@ -204,7 +213,7 @@ class MomentsFetcher:
                 if chunk < len(self._sizes) and chunk not in self._taken and chunk not in self._working:
                     self._flow.came(chunk, asking, now)
                     digest = self._hashes[HASH * chunk : HASH * (chunk + 1)]
-                    self._working[chunk] = source, buffers[0], digest
+                    self._working[chunk] = source, self._claimed, buffers[0], digest
                     self._outputs.ask(jobs.CheckMoments(chunk, self._sizes[chunk], buffers[0], digest))
 
     def _begin(self, manifest: MomentsManifest, hashes: Buffer, signature: Buffer, now: float) -> None:
@@ -220,7 +229,7 @@ class MomentsFetcher:
         if not sound:
             self._outputs.emit(UpdateRefused(self.source, "manifest of moments"))
             return self._next(now)
-        self._hashes, self._number, self._steps = bytes(hashes), manifest.number, max(self._steps, manifest.steps)
+        self._hashes, self._number, self._claimed = bytes(hashes), manifest.number, manifest.steps
         self._fetching = True
         self._flow.begin(now)
         self._ask(now)
@@ -235,13 +244,14 @@ class MomentsFetcher:
         """The result of a CheckMoments."""
         if self.over or job.chunk not in self._working:
             return
-        source, payload, digest = self._working.pop(job.chunk)
+        source, steps, payload, digest = self._working.pop(job.chunk)
         if not result.finite:
             self._outputs.emit(UpdateRefused(source, "moments"))
             if source == self.source:
                 return self._next(now)
         else:
             self._taken[job.chunk] = jobs.Frozen(payload, digest)
+            self._steps = max(self._steps, steps)
             self._outputs.emit(MomentsProgress(source, len(self._taken), len(self._sizes)))
         if len(self._taken) == len(self._sizes):
             self.moments = Moments(self._steps, tuple(self._taken[chunk] for chunk in range(len(self._sizes))))
@@ -260,13 +270,15 @@ class MomentsFetcher:
         if self.over:
             return None
         if self._fetching:
-            return self._flow.timer()
-        return min(self._began + self._config.manifest, self._asked_at + self._config.chunk)
+            return min(self._until, self._flow.timer())
+        return min(self._until, self._began + self._config.manifest, self._asked_at + self._config.chunk)
 
     def handle_timer(self, now: float) -> None:
         if self.over:
             return
-        if not self._fetching:
+        if now >= self._until:
+            self.source, self.over = b"", True
+        elif not self._fetching:
             if now >= self._began + self._config.manifest:
                 self._next(now)
             elif now >= self._asked_at + self._config.chunk:
@@ -318,6 +330,9 @@ class MomentsDesk:
     def seek(self, schema: Schema, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float) -> bool:
         """A training process has none, and `candidates` may: is it worth waiting for?"""
         if self._fetcher is None and self.enabled and not self._tried and self.held is None:
+            found = candidates()
+            if not found:
+                return False
             self._tried = True
             self._fetcher = MomentsFetcher(
                 self._config,
@@ -325,7 +340,7 @@ class MomentsDesk:
                 self._verify,
                 self._random,
                 schema=schema,
-                candidates=candidates(),
+                candidates=found,
                 preferred=preferred,
                 now=now,
             )

@@ -37,6 +37,8 @@ AGE: Final = 3.0
 """rounds that a state may be old by the source's own count when it is given"""
 MOST_ROUNDS: Final = 32.0
 """of movement that a state may be older than the sample; a source could claim any age"""
+APART: Final = MOST_ROUNDS / TIMES
+"""steps between the anchors of two that have exchanged with nobody yet: so many rounds' movement is plausible"""
 FORMER: Final = 8
 """sources of which nothing came, yet, that are remembered with their samples"""
 QUEUE: Final = 64
@@ -66,7 +68,8 @@ class Witness:
             # from, it may have exchanged at no distance at all.
             self._outputs.send(peer, StateRefuse(transfer, "new"))
             return
-        distance = 0.0 if math.isnan(result.distance) else result.distance
+        # Who has not exchanged does not know how far apart anchors are that have not, either.
+        distance = APART * result.step if math.isnan(result.distance) else result.distance
         self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, result.step), [result.payload])
 
 

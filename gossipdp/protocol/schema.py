@@ -140,6 +140,12 @@ class Schema:
         return next((entry.offset for entry in self.entries if entry.kind == "buffer"), self.size)
 
     @cached_property
+    def padding(self) -> slice:
+        """Between parameters and buffers: values of nobody."""
+        ends = (entry.stop for entry in self.entries if entry.kind == "parameter")
+        return slice(max(ends, default=self.trainable), self.trainable)
+
+    @cached_property
     def digest(self) -> bytes:
         """16-byte BLAKE2b of the layout: what two peers must have alike to average. What is frozen is compared where a
         model is attached (GD-301): a joiner has it by the word of one source."""

@@ -34,7 +34,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol.messages import U32, U63, Digest, Weight
+from gossipdp.protocol.messages import U32, U63, Digest, Steps, Weight
 
 __all__ = [
     "LINK_VERSION",
@@ -138,7 +138,7 @@ class Moments(_Message, frozen=True, tag="moments"):
     session: U63
     number: Count
     which: Moment
-    steps: U63
+    steps: Steps
 
 
 class WantMoments(_Message, frozen=True, tag="want"):
@@ -205,7 +205,7 @@ class Session(_Message, frozen=True, tag="session"):
     """seconds that training waits for `Settled` with mode sync"""
     moments_every: U32 = 0
     """rounds between two times that the optimizer's moments are told; 0: never"""
-    moments: U63 = 0
+    moments: Steps = 0
     """steps of the optimizer whose moments the daemon has for this process; 0: it has none"""
 
 

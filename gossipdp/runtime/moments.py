@@ -57,13 +57,12 @@ class MomentsKeeper:
         seconds = self._seconds
 
         def second(results: list[Any]) -> None:
-            self._seconds = results if all(each is not None for each in results) else []
+            self._seconds = [] if _failed(results) else results
             done(None)
 
         def first(results: list[Any]) -> None:
             self._seconds = []
-            whole = all(each is not None for each in results)
-            done(Moments(steps, tuple(results)) if whole else None)
+            done(None if _failed(results) else Moments(steps, tuple(results)))
 
         spans = _spans(schema)
         if which == "second":
@@ -78,11 +77,17 @@ class MomentsKeeper:
         """Decode what is held into `x`."""
         decode = codec.decode_second if which == "second" else codec.decode_first
 
-        def piece(at: slice, chunk: Frozen) -> None:
+        def piece(at: slice, chunk: Frozen) -> bool:
             x[at] = decode(chunk.payload, at.stop - at.start)
+            return True
+
+        def end(_: object) -> None:
+            # Whatever a source says stands there, training takes no part of it, and the next snapshot would.
+            x[schema.padding] = 0.0
+            done()
 
         pairs = zip(_spans(schema), held.chunks, strict=True)
-        self._begin([partial(piece, at, chunk) for at, chunk in pairs], lambda _: done())
+        self._begin([partial(piece, at, chunk) for at, chunk in pairs], end)
 
     def ran(self, result: tuple[int, Any]) -> None:
         """A piece has been carried out."""
@@ -97,12 +102,16 @@ class MomentsKeeper:
         self._next()
 
     def _next(self) -> None:
-        if len(self._results) < len(self._pieces):
+        if len(self._results) < len(self._pieces) and not _failed(self._results):
             piece, task = self._pieces[len(self._results)], self._task
             self._run(lambda: (task, piece()))
             return
         results, self._results, self._pieces = self._results, [], []
         self._end(results)
+
+
+def _failed(results: list[Any]) -> bool:
+    return bool(results) and results[-1] is None
 
 
 def _spans(schema: Schema) -> list[slice]:

@@ -7,11 +7,14 @@ may know the daemon.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gossipdp.runtime.link import Moment
 from gossipdp.training.layout import Fence, Flat, Layout, Vector, pinned
@@ -20,8 +23,17 @@ from gossipdp.training.schema import local
 
 __all__ = ["AdamMoments"]
 
+log = logging.getLogger("gossipdp.training")
+
 KEYS: Final[dict[Moment, str]] = {"second": "exp_avg_sq", "first": "exp_avg"}
 FAMILY: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam)
+"""these alone: one derived from them may keep more, and would miss it"""
+LEAST_STEPS: Final = 10
+"""moments of fewer are worth nothing; and RAdam's first steps are as long as its first moment says, without bound"""
+MOST_APART: Final = 100.0
+"""times that sqrt(v) may exceed the first gradients: more would hold the weights still for thousands of steps"""
+PROVED_WITHIN: Final = 10
+"""steps in which a gradient may say so; a parameter that has none by then is seldom used"""
 
 
 class AdamMoments:
@@ -35,9 +47,10 @@ class AdamMoments:
             for index, entry in enumerate(layout.schema.entries)
             if entry.kind == "parameter" and entry.name in named
         }
-        ends = [entry.offset for entry in layout.schema.entries[1:]] + [layout.schema.size]
-        self._gaps = [(entry.stop, end) for entry, end in zip(layout.schema.entries, ends, strict=True)]
         self._arriving: dict[tuple[int, str], Tensor] = {}
+        self._unproved: set[int] = set()
+        self._left = 0
+        """steps in which those may be proved"""
         self.steps = 0
         """that the optimizer has made; counted here, for its own count may be on the device"""
         self.recount()
@@ -55,6 +68,7 @@ class AdamMoments:
 
     def recount(self) -> None:
         """The state is another now. Waits for the device."""
+        self._unproved.clear()
         states = [self._kept(index) for index in self._held]
         self.steps = max((int(state["step"]) for state in states if "step" in state), default=0)
 
@@ -70,8 +84,7 @@ class AdamMoments:
         streams.begin()
         if rank == 0:
             # What others mix into a model's padding is nothing to it, but would be a moment here.
-            for start, stop in self._gaps:
-                flat[start:stop].zero_()
+            flat[self._layout.schema.padding].zero_()
         for index, first, start, stop in self._layout.shares(rank, ranks):
             if self._layout.schema.entries[index].kind != "parameter":
                 continue
@@ -98,11 +111,14 @@ class AdamMoments:
     def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> None:
         """Give the optimizer what was loaded, as if it had made so many steps.
 
-        A parameter whose second moment is 0 everywhere was never trained: it begins as new.
+        A parameter whose second moment is 0 everywhere was never trained: it begins as new. So do all, if the steps
+        were only a few.
 
         Args:
             agree: flags := their maximum over all ranks; a rank may hold nothing of a sharded parameter.
         """
+        if steps < LEAST_STEPS:
+            return self.drop()
         indices = [*self._held]
         trained = torch.zeros(len(indices), dtype=torch.int64, device="cpu")
         for place, index in enumerate(indices):
@@ -113,6 +129,7 @@ class AdamMoments:
             if not flag:
                 continue
             _, parameter, optimizer, group = self._held[index]
+            self._unproved.add(index)
             state = optimizer.state[parameter]
             first, second = (self._arrived(index, key) for key in ("exp_avg", "exp_avg_sq"))
             state["step"] = _step(parameter, group, steps)
@@ -120,7 +137,53 @@ class AdamMoments:
             if group.get("amsgrad"):
                 state["max_exp_avg_sq"] = second.clone()
         self._arriving.clear()
-        self.steps = steps
+        self.steps, self._left = steps, PROVED_WITHIN
+
+    def drop(self) -> None:
+        """What was loaded is not used."""
+        self._arriving.clear()
+
+    @torch.no_grad()
+    def prove(self) -> None:
+        """Before a step: are what `finish` gave moments of such gradients? Others become those of the first gradient.
+
+        By their source's word alone v may be anything, and a v that is far too large is a learning rate of nought. Each
+        parameter is looked at once, at its first gradient, which waits for the device. Every rank comes to the same of
+        the parameters that it holds whole; of one that is sharded each judges its own part.
+        """
+        self._left -= 1
+        for index in [*self._unproved]:
+            _, parameter, optimizer, _ = self._held[index]
+            if parameter.grad is None or (state := self._kept(index)).get("exp_avg_sq") is None:
+                continue
+            gradient, second = local(parameter.grad), local(state["exp_avg_sq"])
+            # A scaler leaves its scale to the fused kernels.
+            scale = getattr(optimizer, "grad_scale", None)
+            factor = 1.0 if scale is None else 1.0 / float(scale)
+            size = max(1, gradient.numel())
+            usual = factor * float(torch.linalg.vector_norm(gradient, dtype=torch.float32)) / math.sqrt(size)
+            if not usual or not math.isfinite(usual):
+                continue  # nothing of it was used, or the step will be skipped
+            self._unproved.discard(index)
+            if float(second.sum(dtype=torch.float32)) / size > (MOST_APART * usual) ** 2:
+                log.warning("the moments given for %s are not of such gradients, and not used", self._held[index].name)
+                local(state["exp_avg"]).zero_()
+                for key in ("exp_avg_sq", "max_exp_avg_sq"):
+                    if key in state:
+                        local(state[key]).copy_((factor * gradient.float()).square())
+        if not self._left:
+            self._unproved.clear()
+
+    @property
+    def unproved(self) -> bool:
+        """There is something to `prove`."""
+        return bool(self._unproved)
+
+    def watch(self) -> list[RemovableHandle]:
+        """Count anew whenever a state is loaded into an optimizer; until the handles are removed."""
+
+        optimizers = {id(each.optimizer): each.optimizer for each in self._held.values()}
+        return [each.register_load_state_dict_post_hook(lambda _: self.recount()) for each in optimizers.values()]
 
     def _arrived(self, index: int, key: str) -> Tensor:
         """What is loaded so far of one moment of one parameter; 0 at first."""
@@ -131,11 +194,11 @@ class AdamMoments:
 
 
 def _of_family(optimizer: Any) -> torch.optim.Optimizer | None:
-    while not isinstance(optimizer, FAMILY):
+    while isinstance(optimizer, torch.optim.Optimizer):
+        if type(optimizer) in FAMILY:
+            return optimizer
         optimizer = getattr(optimizer, "optimizer", None)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return None
-    return optimizer
+    return None
 
 
 def _step(parameter: Tensor, group: dict[str, Any], steps: int) -> Tensor:

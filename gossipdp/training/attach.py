@@ -209,6 +209,7 @@ class Attachment:
         before, after = _eager(self._before_step), _eager(self._after_step)
         self._hooks = [optimizer.register_step_pre_hook(before) for optimizer in self._optimizers]
         self._hooks.append(self._optimizers[-1].register_step_post_hook(after))
+        self._hooks += [] if self._moments is None else self._moments.watch()
         atexit.register(self._at_exit)
 
     def _load(self, timeout: float | None) -> None:
@@ -242,13 +243,15 @@ class Attachment:
         for which in MOMENTS:
             order = session.recall(which)
             if order is None:
-                return
+                return moments.drop()
             moments.load(which, 0, torch.from_numpy(order.values))
             self._layout.finish()
         moments.finish(session.kept_steps)
         log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        if self._moments is not None and self._moments.unproved:
+            self._moments.prove()
         if self._layout is not None:
             self._layout.before_step()
             self._layout.stepping()
@@ -347,7 +350,7 @@ def attach(
         every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start, those by
             this host's speed and the controller's then come to nothing.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
-        timeout: seconds to wait for the model; None waits for ever.
+        timeout: seconds to wait for the model, and for the moments to begin with; None waits for ever.
         compare_frozen: refuse to train on top of other frozen parameters than the network, as LoRA over another base
             does; they are read once. False where they move, as a teacher's do, or where their dtypes differ by host.
 

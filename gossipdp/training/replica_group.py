@@ -155,7 +155,7 @@ class ReplicaGroup:
             steps.fill_(0 if order is None else order.steps)
             dist.broadcast(steps, 0, group=self._group)
             if not int(steps):
-                return
+                return moments.drop()
             values = torch.from_numpy(self._follower_region().x if order is None else order.values)
             self._spread(partial(moments.load, which), values, [(0, self._layout.schema.trainable)])
             # The memory is written again for the next, when all ranks have read it.

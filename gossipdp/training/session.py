@@ -25,6 +25,7 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.protocol.messages import MOST_STEPS
 from gossipdp.runtime import link as links
 from gossipdp.training.handover import Handover
 from gossipdp.training.layout import Fence, Layout, passed
@@ -46,7 +47,8 @@ GRACE: Final = 10.0
 SAY_EVERY: Final = 10.0
 """seconds between words of `start` on what it waits for"""
 GIVE_WITHIN: Final = 60.0
-"""seconds for the daemon to bring one of the moments it has"""
+GIVE_EACH: Final = 100e-9
+"""seconds for the daemon to bring one of the moments it has, and more for each parameter"""
 REPORT_EVERY: Final = 0.5
 """seconds between reports"""
 
@@ -289,19 +291,26 @@ class Session:
         return self.snapshot() if self.due_in == 0 else None
 
     def recall(self, which: links.Moment) -> Recall | None:
-        """After the Load: wait for one of the moments that the daemon has; None if it does not come."""
+        """After the Load: wait for one of the moments that the daemon has; None if it does not come.
+
+        A daemon that keeps this waiting for too long is left, to be reached anew: what it still writes where snapshots
+        stand is then written where nobody looks.
+        """
         if self.alone or not self.kept_steps:
             return None
         self._layout.finish()  # a device may still copy from where the daemon is about to write
         self._given.clear()
         self._outbox.append((passed, links.WantMoments(self._session, which)))
-        until = self._time() + GIVE_WITHIN
+        within = GIVE_WITHIN + self._layout.schema.size * GIVE_EACH
+        until = self._time() + within
         while not self.alone and (left := until - self._time()) > 0:
             self.poll()
             if self._link is not None and self._link.region is not None and which in self._given:
                 return Recall(which, self.kept_steps, self._link.region.x)
             if self._link is not None:
                 self._link.wait(min(left, 1.0))
+        if not self.alone:
+            self._lose(f"the optimizer's moments have not come in {within:.0f} s", self._time())
         return None
 
     def withdraw(self, order: Order | None) -> None:
@@ -353,7 +362,8 @@ class Session:
                     self._submitted_at = self._time()
             case Tell(session, number):
                 if session == self._session and self._phase is _Phase.OPEN:
-                    told = links.Moments(session, number, moment_of(number), self.optimizer_steps)
+                    steps = min(max(0, self.optimizer_steps), MOST_STEPS)
+                    told = links.Moments(session, number, moment_of(number), steps)
                     self._outbox.append((fence, told))
         self._flush()
         if isinstance(order, Snapshot):

@@ -10,11 +10,12 @@ import pytest
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import moments as codec
+from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import MomentsProgress, UpdateRefused
 from gossipdp.protocol.freezing import TransferConfig
-from gossipdp.protocol.messages import MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest
-from gossipdp.protocol.moments import Moments, MomentsFetcher, MomentsSource, chunk_sizes
+from gossipdp.protocol.messages import MOST_STEPS, MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest
+from gossipdp.protocol.moments import WITHIN, Moments, MomentsDesk, MomentsFetcher, MomentsSource, chunk_sizes
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 
@@ -347,3 +348,52 @@ def test_moments_of_two_sources_have_the_steps_of_the_one_that_made_more():
     taker.fetcher.gone(A, 0.0)
     carry(taker, b)
     assert taker.fetcher.over and taker.fetcher.moments.steps == 90
+
+
+def test_steps_are_those_of_members_that_gave_something():
+    """A liar's manifest would set the count of what others give, and Adam's bias correction with it."""
+    taker, liar, b = Taker(A, B), Giver(A, encoded(1, steps=MOST_STEPS)), Giver(B, encoded(2, steps=50))
+    carry(taker, liar, mangle=lambda said: None if isinstance(said.message, MomentsChunk) else said)
+    taker.fetcher.gone(A, 0.0)
+    carry(taker, b)
+    assert taker.fetcher.over and taker.fetcher.moments.steps == 50
+
+
+def test_more_steps_than_anybody_makes_are_no_manifest():
+    """They would not fit where the training process hears of them, and it would be cut off."""
+    frames = [
+        wire.encode(MomentsManifest(1, 1, SIZE, 8192, steps, bytes(16)), [b"h" * 16, b"s" * 64])
+        for steps in (MOST_STEPS, 2**63 - 1)
+    ]
+    wire.decode(frames[0])
+    with pytest.raises(RemoteProtocolError):
+        wire.decode(frames[1])
+
+
+def test_sources_that_dribble_are_waited_for_so_long_and_no_longer():
+    """One after the other would keep training from a model that is there."""
+    now, taker, givers = 0.0, Taker(A, B, C), [Giver(peer, encoded(1)) for peer in (A, B, C)]
+    count = 0
+
+    def dribble(said):
+        nonlocal count
+        count += isinstance(said.message, MomentsChunk)
+        return None if isinstance(said.message, MomentsChunk) and count % 4 else said
+
+    while not taker.fetcher.over and now < 10 * WITHIN:
+        carry(taker, *givers, now=now, mangle=dribble)
+        # Just before it would be given up for silence.
+        now = min(taker.fetcher.timer(), now + 7.9)
+        taker.fetcher.handle_timer(now)
+        if taker.fetcher._taken and len(taker.fetcher._taken) > 2:
+            taker.fetcher._taken.popitem()
+    assert WITHIN <= now <= WITHIN + 1.0 and taker.fetcher.moments is None and taker.fetcher.timer() is None
+
+
+def test_nobody_to_ask_yet_does_not_use_up_the_asking():
+    outputs = Outputs()
+    desk = MomentsDesk(
+        CONFIG, outputs, sign=lambda data: b"", verify=lambda *_: True, random=Random(1), incarnation=1, enabled=True
+    )
+    assert not desk.seek(SCHEMA, list, A, 0.0)
+    assert desk.seek(SCHEMA, lambda: [B], A, 5.0) and len(outputs.messages) == 1

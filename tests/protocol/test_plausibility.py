@@ -16,7 +16,7 @@ from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.freezing import Model, Source, TransferConfig
 from gossipdp.protocol.messages import StateManifest, StateProbe, StateRefuse, StateSample
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.plausibility import FORMER, QUEUE, Judge, Witness
+from gossipdp.protocol.plausibility import APART, FORMER, QUEUE, Judge, Witness
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer import Joiner
 
@@ -232,6 +232,15 @@ def test_witness_that_has_exchanged_but_never_stepped_excuses_itself():
     assert [said.message for said in outputs.messages] == [StateRefuse(5, "new")]
 
 
+@pytest.mark.parametrize(("steps", "plausible"), [(16.0, True), (80.0, False)])
+def test_witness_that_has_stepped_but_never_exchanged_knows_how_far_steps_go_no_more(steps, plausible):
+    """Seed 4414: two of 64 that had just joined, and had exchanged with nobody, were sixteen steps apart."""
+    witness = Member(B, off=0.0)
+    witness.algorithm._distance[:] = math.nan
+    network = Network(Member(A, off=math.sqrt(2) * steps * STEP), witness).run(A, until=1.0)
+    assert network.verdicts[0] == (A, B, plausible)
+
+
 @pytest.mark.parametrize(("rounds", "plausible"), [(0, False), (4, False), (20, True)])
 def test_witness_may_have_moved_on_since_the_state_was_frozen(rounds, plausible):
     """Twenty times the usual distance is too far, unless the witness has gone on for rounds since."""
@@ -335,7 +344,10 @@ def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
     outputs.messages.clear()
     witness.sampled(jobs.Sampled(b"....", math.nan, 1.0), 70, 7)
     witness.receive(StateProbe(99, (0, SIZE)), C, SIZE)
-    assert [said.message for said in outputs.messages] == [StateSample(0, 70, 7, 0.0, 1.0), StateRefuse(99, "busy")]
+    assert [said.message for said in outputs.messages] == [
+        StateSample(0, 70, 7, APART, 1.0),
+        StateRefuse(99, "busy"),
+    ]
     assert len(outputs.jobs) == QUEUE
 
 

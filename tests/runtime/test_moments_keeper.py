@@ -67,6 +67,27 @@ def test_values_that_are_none_are_not_kept_but_the_memory_is_free_again(which, c
     assert bench.said == [None, None] and "not kept" in caplog.text
 
 
+def test_model_that_has_diverged_is_told_of_once():
+    """Not once for each of its chunks, nor are the rest of them looked at."""
+    bench = Bench()
+    bench.take("second", np.full(SIZE, np.nan, np.float32))
+    assert bench.work(1) == 1 and bench.said == [None] and not bench.queue
+
+
+def test_padding_is_nought_whatever_is_given():
+    schema = Schema.of([("w", (100,), "float32", "parameter"), ("b", (300,), "float32", "buffer")])
+    queue, said, x = deque(), [], np.full(schema.size, 5.0, np.float32)
+    keeper = MomentsKeeper(queue.append)
+    ones = np.ones(schema.size, np.float32)
+    for which in ("second", "first"):
+        keeper.take(which, 7, ones, schema, said.append)
+        keeper.ran(queue.popleft()())
+    keeper.give("first", x, said[-1], schema, lambda: said.append("given"))
+    keeper.ran(queue.popleft()())
+    assert said[-1] == "given" and not x[100 : schema.trainable].any() and schema.trainable > 100
+    assert np.allclose(x[:100], 1.0, rtol=0.05) and (x[schema.trainable :] == 5.0).all()
+
+
 def test_first_without_a_second_is_not_kept():
     bench, (m, _) = Bench(), moments()
     bench.take("first", m)

@@ -17,10 +17,16 @@ from torch import nn
 
 import gossipdp
 from gossipdp.codecs import moments as codec
+from gossipdp.protocol.moments import Moments
+from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
+from gossipdp.runtime.moments import MomentsKeeper
+from gossipdp.training import session
+from gossipdp.training.adam import AdamMoments
 from gossipdp.training.attach import Attachment
 from gossipdp.training.handover import Handover
 from gossipdp.training.layout import Layout
+from gossipdp.training.watched import Watched
 
 Optimizer = torch.optim.Optimizer
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -129,14 +135,14 @@ def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
     model = model_of()
     optimizer = adam(model)
     peer = attach(daemon, model, optimizer)
-    train(model, optimizer, 8, daemon)
+    train(model, optimizer, 12, daemon)
     moments = peer._moments
     assert moments is not None and daemon.schema is not None
     whole = {key: np.zeros(daemon.region.size, np.float32) for key in KEYS}
     moments.read("second", whole["exp_avg_sq"])
     moments.read("first", whole["exp_avg"])
-    daemon.keeper.take("second", 8, whole["exp_avg_sq"], daemon.schema, lambda _: None)
-    daemon.keeper.take("first", 8, whole["exp_avg"], daemon.schema, lambda held: setattr(daemon, "held", held))
+    daemon.keeper.take("second", 12, whole["exp_avg_sq"], daemon.schema, lambda _: None)
+    daemon.keeper.take("first", 12, whole["exp_avg"], daemon.schema, lambda held: setattr(daemon, "held", held))
     die(peer)
     daemon.pump()
     again = model_of(5)
@@ -187,6 +193,187 @@ def test_moments_come_when_the_model_is_loaded_and_not_before(
 
 def flat(model: nn.Module) -> np.ndarray:
     return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
+
+
+def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
+    """What a source may say: the same v and m of every parameter."""
+    bench: list[Moments | None] = []
+    keeper = MomentsKeeper(lambda piece: keeper.ran(piece()))
+    keeper.take("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
+    keeper.take("first", steps, np.full(schema.size, m, np.float32), schema, bench.append)
+    assert bench[1] is not None
+    return bench[1]
+
+
+def schema_of(model: nn.Module) -> Schema:
+    return Watched(model, ()).schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(torch.optim.Adam, {"amsgrad": True}), (torch.optim.AdamW, {"fused": True}), (torch.optim.RAdam, {})],
+)
+@pytest.mark.parametrize(("v", "m"), [(2.0**110, 0.0), (1e4, 300.0)])
+def test_moments_of_no_such_gradients_become_those_of_the_first(
+    daemons: Callable[..., MomentsDaemon],
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Optimizer],
+    options: dict[str, Any],
+    v: float,
+    m: float,
+) -> None:
+    """A source may say anything: a v far too large is a learning rate of nought for tens of thousands of steps."""
+    model = model_of()
+    daemon = daemons(every=4, held=given(schema_of(model), v, m, 1000))
+    optimizer = adam(model, kind, **options)
+    attach(daemon, model, optimizer)
+    before = flat(model)
+    with caplog.at_level(logging.WARNING):
+        train(model, optimizer, 1, daemon)
+    assert caplog.text.count("are not of such gradients") == len(list(model.parameters()))
+    state = optimizer.state[next(model.parameters())]
+    assert int(state["step"]) == 1001 and float(state["exp_avg_sq"].max()) < 1.0
+    moved = np.abs(flat(model) - before)
+    # Adam's step after one of the same gradient; RAdam's is as long by then.
+    assert 3e-5 < moved.max() < 2 * 3e-3
+    losses = train(model, optimizer, 300, daemon)
+    assert np.mean(losses[-20:]) < 0.8 * losses[0]
+
+
+def test_honest_moments_are_kept_at_the_first_gradient(
+    daemons: Callable[..., MomentsDaemon], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also those of a parameter that has no gradient yet, and where a step is skipped."""
+    daemon, model = daemons(every=4), model_of()
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 41, daemon)
+    die(peer)
+    daemon.pump()
+    again = model_of(5)
+    fresh = adam(again)
+    peer = attach(daemon, again, fresh)
+    assert peer._moments is not None
+    parameters = list(again.parameters())
+    loss_of(again, torch.Generator().manual_seed(1)).backward()
+    parameters[1].grad = None
+    assert parameters[2].grad is not None
+    parameters[2].grad.fill_(math.inf)
+    kept = [fresh.state[each]["exp_avg_sq"].clone() for each in parameters]
+    peer._moments.prove()
+    assert peer._moments._unproved == {1, 2}
+    assert all(torch.equal(fresh.state[each]["exp_avg_sq"], old) for each, old in zip(parameters, kept, strict=True))
+    for _ in range(9):
+        peer._moments.prove()
+    assert not peer._moments.unproved and not caplog.text
+
+
+def test_gradient_that_a_scaler_has_scaled_for_the_kernels_is_judged_as_it_is() -> None:
+    """GradScaler gives fused optimizers the scale, and the gradient as it was made."""
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = adam(model, fused=True)
+    moments = AdamMoments.find(Watched(model, (optimizer,)), model, (optimizer,))
+    assert moments is not None
+    size = model.weight.numel()
+    for which, value in (("second", 1e-4), ("first", 1e-2)):
+        moments.load(which, 0, torch.full((size,), value))  # type: ignore[arg-type]
+    moments.finish(1000)
+    model.weight.grad = torch.full_like(model.weight, 65536.0 * 1e-5)
+    optimizer.grad_scale = torch.tensor(65536.0)  # type: ignore[attr-defined]
+    moments.prove()
+    assert torch.allclose(optimizer.state[model.weight]["exp_avg_sq"], torch.tensor(1e-10))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RAdam])
+def test_moments_of_a_few_steps_are_not_taken(daemons: Callable[..., MomentsDaemon], kind: type[Optimizer]) -> None:
+    """RAdam's first steps are as long as m says: a source that says it has made one would throw the model away."""
+    model = model_of()
+    daemon = daemons(every=4, held=given(schema_of(model), 4.0, 10.0, 9))
+    optimizer = adam(model, kind)
+    peer = attach(daemon, model, optimizer)
+    assert not optimizer.state and peer._moments is not None and not peer._moments._arriving
+    train(model, optimizer, 1, daemon)
+    assert int(optimizer.state[next(model.parameters())]["step"]) == 1
+
+
+def test_what_a_source_says_of_the_padding_is_in_no_snapshot(daemons: Callable[..., MomentsDaemon]) -> None:
+    model = nn.Sequential(nn.Linear(20, 7), nn.BatchNorm1d(7), nn.Linear(7, 10))
+    schema = schema_of(model)
+    assert schema.padding.stop > schema.padding.start
+    daemon = daemons(every=2, moments_every=0, held=given(schema, 4.0, 3.0, 1000))
+    optimizer = adam(model)
+    attach(daemon, model, optimizer)
+    assert not daemon.region.x[schema.padding].any()
+
+
+def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snapshot(
+    daemons: Callable[..., MomentsDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it still writes would be the anchor: it is reached anew, and memory of its own goes with that."""
+    model = model_of()
+    daemon = daemons(every=4, held=given(schema_of(model), 4.0, 3.0, 1000))
+    late: list[np.ndarray] = []
+    feed = daemon.feed
+    monkeypatch.setattr(session, "GIVE_WITHIN", 0.2)
+    monkeypatch.setattr(
+        daemon,
+        "feed",
+        lambda event: late.append(daemon.region.x) if isinstance(event, links.MomentsWanted) else feed(event),
+    )
+    optimizer = adam(model)
+    peer = attach(daemon, model, optimizer)
+    assert len(late) == 1 and peer.alone and not optimizer.state
+    assert peer._session is not None
+    peer._session._retry_at = 0.0
+    for step in range(200):
+        train(model, optimizer, 1, daemon, seed=step)
+        if len([event for event in daemon.events if isinstance(event, links.Submitted)]) > 1:
+            break
+    assert not peer.alone and daemon.held is not None and daemon.schema is not None
+    snapshot = daemon.region.x.copy()
+    daemon.keeper.give("second", late[0], daemon.held, daemon.schema, lambda: None)
+    assert np.array_equal(daemon.region.x, snapshot) and late[0].any()
+
+
+def test_state_that_is_loaded_into_the_optimizer_after_attach_is_counted(
+    daemons: Callable[..., MomentsDaemon],
+) -> None:
+    model = model_of()
+    optimizer = adam(model)
+    train(model, optimizer, 500)
+    again = model_of(1)
+    fresh, daemon = adam(again), daemons(every=4)
+    peer = attach(daemon, again, fresh)
+    fresh.load_state_dict(optimizer.state_dict())
+    train(again, fresh, 12, daemon)
+    assert daemon.held is not None and 500 < daemon.held.steps <= 512
+    peer.detach()
+    fresh.load_state_dict(optimizer.state_dict())
+
+
+def test_optimizer_derived_from_adam_keeps_to_itself(daemons: Callable[..., MomentsDaemon]) -> None:
+    """It may keep more than Adam does, and finds nothing of it beside the moments of another."""
+
+    class Counting(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if not self.state[parameter]:
+                        self.state[parameter].update(
+                            step=torch.tensor(0.0),
+                            exp_avg=torch.zeros_like(parameter),
+                            exp_avg_sq=torch.zeros_like(parameter),
+                            seen=0,
+                        )
+                    self.state[parameter]["seen"] += 1
+            return super().step(closure)
+
+    model = model_of()
+    daemon = daemons(every=4, held=given(schema_of(model), 4.0, 3.0, 1000))
+    optimizer = adam(model, Counting)
+    attach(daemon, model, optimizer)
+    train(model, optimizer, 12, daemon)
+    assert optimizer.state[next(model.parameters())]["seen"] == 12 and not daemon.told
 
 
 def test_optimizer_that_has_a_state_keeps_it(daemons: Callable[..., MomentsDaemon]) -> None:
