@@ -21,7 +21,10 @@ STATE_BITS: Final = 16
 IN_VAIN: Final = 2
 """exchanges in a row that mixed nothing, from which on the next is made of less: a partner may also have died"""
 GROWS: Final = 4
-"""windows that an exchange must mix for the next to be made of more again"""
+"""windows that an exchange must mix for the next to be made of more again; or several, where a round is too short for
+that at one chunk after the other"""
+SLOWLY: Final = 64
+"""windows that several must mix, at the most: it doubles whenever more was too much"""
 REMEMBERED: Final = 64
 """chunks of the state whose times are kept"""
 
@@ -40,6 +43,8 @@ class Load:
         """chunks to have open at once"""
         self._bits = STATE_BITS
         self._in_vain = 0
+        self._wanted, self._mixed, self._grew = GROWS, 0, False
+        """windows that several exchanges must mix for more, chunks they have, and whether it was ever more than so"""
         self._times: deque[float] = deque(maxlen=REMEMBERED)
         """between one chunk of the state and the next"""
         self._came: float | None = None
@@ -70,10 +75,17 @@ class Load:
         """An exchange has mixed nothing."""
         self._in_vain += 1
         if self._in_vain >= IN_VAIN:
+            if self._grew:
+                self._wanted = min(2 * self._wanted, SLOWLY)
+            self._mixed, self._grew = 0, False
             self.window, self._bits = 1, max(self._bits // 2, 1)
 
     def mixed(self, chunks: int, of: int) -> None:
         """An exchange has mixed so many of a model's chunks."""
         self._in_vain = 0
-        if chunks >= min(GROWS * self.window, of):
+        self._mixed += chunks
+        whole = chunks >= min(GROWS * self.window, of)
+        if whole or self._mixed >= self._wanted * self.window:
+            self._wanted = GROWS if whole else self._wanted
+            self._mixed, self._grew = 0, True
             self.window, self._bits = min(2 * self.window, self._most), min(2 * self._bits, STATE_BITS)

@@ -593,8 +593,15 @@ MUTATIONS = (
         "in-vain-never-forgotten",
         "exchanges in vain are counted though others came between",
         LOAD,
-        "        self._in_vain = 0\n        if chunks",
-        "        if chunks",
+        "        self._in_vain = 0\n        self._mixed += chunks",
+        "        self._mixed += chunks",
+    ),
+    Mutation(
+        "one-at-a-time-for-good",
+        "only an exchange that mixes several windows makes the next one larger",
+        LOAD,
+        "if whole or self._mixed >= self._wanted * self.window:",
+        "if whole:",
     ),
     Mutation(
         "former-state-measured",

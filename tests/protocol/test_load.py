@@ -86,3 +86,28 @@ def test_exchange_cut_short_grows_nothing_unless_it_mixed_several_windows(chunks
     load = fetched(3.0)
     load.mixed(chunks, of)
     assert (load.window > 1) is grows
+
+
+def test_exchanges_that_rounds_cut_off_bring_it_back_up_together():
+    """After a minute of loss a round was too short for one chunk after the other, and it stayed at that for ever."""
+    load = fetched(0.01)
+    for _ in range(8):
+        load.in_vain()
+    assert (load.bits(16), load.window) == (LEAST, 1)
+    for _ in range(6):
+        load.mixed(min(7, 2 * load.window), 7)
+    assert (load.bits(16), load.window) == (16, WINDOW)
+
+
+def test_link_that_carries_no_more_is_tried_with_more_ever_more_rarely():
+    load, vain = fetched(3.0), []
+    for exchange in range(2000):
+        if load.window == 1:
+            load.mixed(1, 16)
+        else:
+            load.in_vain()
+            vain.append(exchange)
+    assert len([each for each in vain if each < 500]) < 32 and len([each for each in vain if each >= 500]) < 50
+    for _ in range(8):
+        load.mixed(16, 16)
+    assert load.window == WINDOW, "the link is better now"
