@@ -101,7 +101,7 @@ def test_a_network_that_was_cut_twice_learns_as_well_as_one_that_was_not(record_
                     end - second, "look", None, lambda cluster=cluster, seen=seen: seen.append(loss(cluster))
                 )
             cluster.run()
-            losses[name] += np.mean(seen)
+            losses[name] += float(np.mean(seen))
     record_property("loss of the cut against the whole", losses["cut"] / losses["whole"])
     assert losses["cut"] <= 1.02 * losses["whole"]
 
