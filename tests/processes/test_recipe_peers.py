@@ -22,8 +22,8 @@ SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
 STEPS = 240
 UNTRAINED = 5.5
 """nats a byte"""
-AGREE = 0.02
-"""nats between two anchors that were last averaged a round ago, or two"""
+AGREE = 0.05
+"""nats between two anchors, one of which may have trained a few rounds longer on a busy machine"""
 
 
 def held_out() -> torch.Tensor:
