@@ -40,8 +40,9 @@ from gossipdp.protocol.rumours import RumoursConfig
 from gossipdp.protocol.spreading import SpreadingConfig
 from gossipdp.runtime import files
 from gossipdp.runtime.addresses import advertised, doubt
+from gossipdp.runtime.copies import OvertakenError
 from gossipdp.runtime.doors import Doors
-from gossipdp.runtime.identity import Identity, NetworkSecret, next_incarnation
+from gossipdp.runtime.identity import Identity, NetworkSecret, count_from, next_incarnation
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.node import Node, NodeConfig
@@ -57,7 +58,8 @@ log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
 RETRY = 75
-"""exit code of a start that a full or read-only disk has stopped: EX_TEMPFAIL, for that may be cleaned"""
+"""exit code of whom a full or read-only disk has stopped, which may be cleaned, or a copy of its home that others take
+for the later one, which another start cures: EX_TEMPFAIL"""
 BYTES_PER_PARAMETER = 10
 """anchor, momentum and some: what a daemon needs at the least"""
 
@@ -367,7 +369,8 @@ def told(error: GossipdpError | OSError) -> GossipdpError:
 def failed(error: GossipdpError) -> int:
     """Say it; the exit code."""
     log.error("%s", error, extra={"code": error.code})
-    return RETRY if error.code in ("GD-505", "GD-602") else error.exit_code
+    again = error.code in ("GD-505", "GD-602") or isinstance(error, OvertakenError)
+    return RETRY if again else error.exit_code
 
 
 def keep_memory() -> None:
@@ -403,6 +406,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         node.run()
     except GossipdpError as error:
+        if isinstance(error, OvertakenError):
+            count_from(home, error.incarnation)
         return failed(error)
     finally:
         node.close()

@@ -67,7 +67,7 @@ _TRAINING = [f"tests/{name}.py" for name in ("training/test_layout", "training/t
 _TRAINING += ["tests/runtime/test_moments_keeper.py"]
 STAGES = (
     Stage("training", (*_PYTEST, *_TRAINING), 120.0),
-    Stage("handshakes", (*_PYTEST, "tests/runtime/test_transport.py"), 120.0),
+    Stage("handshakes", (*_PYTEST, "tests/runtime/test_transport.py", "tests/runtime/test_copies.py"), 120.0),
     Stage("properties", (*_PYTEST, "tests/algorithms", "tests/codecs"), 600.0),
     Stage("units", (*_PYTEST, "tests/protocol"), 600.0),
     Stage("seeds", ("-m", "simulations.cluster", "--seed", "1", "--count", "60", "--first-failure"), 900.0),

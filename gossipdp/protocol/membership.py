@@ -44,6 +44,8 @@ _DIALS: Final = 3.0
 _UNKNOWN_SEEDS: Final = 60.0
 """seconds between dials, at the longest, to seeds that are nobody's known address: an island may stand behind them; and
 on average to members remembered but not known, of whom the same may be true"""
+_SEEK_COPY: Final = 60.0
+"""seconds between dials to where this peer's own identity is said to be live"""
 
 
 class Membership:
@@ -76,6 +78,7 @@ class Membership:
         self._round: list[tuple[bytes, str]] = []
         """who is still to be dialled in this round, the next last"""
         self._joined = self._cloned = False
+        self._seek_copy_at = now
         self.buried = 0
         """times that others thought this peer failed, or may have"""
         self._dial_at: float | None = None
@@ -318,18 +321,23 @@ class Membership:
 
     def _about_me(self, record: Member, now: float) -> None:
         me = self.me
-        same = (record.incarnation, record.refutation) == (me.incarnation, me.refutation)
-        elsewhere = same and record.state == State.ALIVE and record.address != me.address
-        if record.incarnation > me.incarnation or elsewhere:
-            if not self._cloned:
-                self._cloned = True
-                where = record.address or "an outbound-only peer"
-                text = (
-                    f"this identity is already live at {where}, start {record.incarnation} there and {me.incarnation} "
-                    "here: a copied home needs keys of its own"
-                )
-                self._outputs.emit(Notice("GD-205", text))
-        elif overrides(record, me) and me.state != State.LEFT:
+        # What is older of this start, and at another address, this peer has said itself.
+        other = record.incarnation != me.incarnation or record.refutation >= me.refutation
+        elsewhere = other and record.state == State.ALIVE and record.address != me.address
+        if elsewhere and record.address and me.state != State.LEFT and now >= self._seek_copy_at:
+            # Whoever answers there, if anybody does, proves who it is: a record alone is anybody's word.
+            self._seek_copy_at = now + _SEEK_COPY
+            self._outputs.send(b"", PushPull(True, (me,)), address=record.address)
+        copied = record.incarnation > me.incarnation or (elsewhere and record.incarnation == me.incarnation)
+        if copied and not self._cloned:
+            self._cloned = True
+            where = record.address or "an outbound-only peer"
+            text = (
+                f"this identity is already live at {where}, start {record.incarnation} there and {me.incarnation} "
+                "here: a copied home needs keys of its own"
+            )
+            self._outputs.emit(Notice("GD-205", text))
+        if record.incarnation <= me.incarnation and overrides(record, me) and me.state != State.LEFT:
             self.health.worse()
             self.buried += record.state == State.FAILED
             # A later pair than its own is forged. Once the largest were said there would be nothing to say against it.

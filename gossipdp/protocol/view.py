@@ -337,8 +337,11 @@ class View:
 
 
 def overrides(new: Member, old: Member) -> bool:
-    """Later pair first; at equal pairs left > failed > suspect > alive (SWIM section 4.2)."""
-    return (new.incarnation, new.refutation, new.state) > (old.incarnation, old.refutation, old.state)
+    """Later pair first; at equal pairs left > failed > suspect > alive (SWIM section 4.2).
+
+    Of one pair a peer has but one address: two are of two daemons with one identity, and all are to hear of the same.
+    """
+    return (*_pair(new), new.state, new.address) > (*_pair(old), old.state, old.address)
 
 
 def _pair(member: Member) -> tuple[int, int]:

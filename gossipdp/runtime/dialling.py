@@ -21,7 +21,7 @@ from gossipdp.runtime.connections import Connection, Dial, Link, Links, printabl
 from gossipdp.runtime.handshake import DiallerHello
 from gossipdp.runtime.identity import split_address
 from gossipdp.runtime.resolver import Resolver, Target
-from gossipdp.runtime.transport_events import DialFailed
+from gossipdp.runtime.transport_events import CopyMet, DialFailed
 
 __all__ = ["Dialling"]
 
@@ -166,6 +166,10 @@ class Dialling:
         """The address tried now is none. `result` is the word it is counted under, the code if there is none."""
         assert dial.link is not None
         self._counters.handshakes[result or code] += 1
+        hellos = [connection.hello for connection in dial.link.connections.values()]
+        copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._links.me.identity.id]
+        # Not before the other side has had the proof, or has gone.
+        self._links.events.extend(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1])
         self._links.close_connections(dial.link)
         dial.link = None
         dial.failures.append((code, f"{dial.target} {reason}"))
@@ -183,6 +187,7 @@ class Dialling:
                 connection.proof_sent = self._links.write(connection, proof)
                 self._links.learn_run(hello.run, hello.peer)
             elif isinstance(message, handshake.Welcome):
+                handshake.check_other(self._links.me.identity.id, hello.peer)
                 self._welcomed(link, dial)
             elif isinstance(message, handshake.Refuse):
                 self.failed(dial, message.code, f"said no: {printable(message.reason)}")

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from gossipdp.errors import GossipdpError, MismatchError, RefusedError, RemoteProtocolError
+from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
 from gossipdp.protocol.messages import PROTOCOL_VERSION, U32, Lane, Name, PeerId, short
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.identity import Identity, curve_public_key
@@ -37,7 +37,7 @@ Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
-"""drawn anew by each start of a daemon: by it two that have one identity are told apart, whatever else they share"""
+"""of each start of a daemon (`identity.draw_start`): by it two that have one identity are told apart"""
 Text = Annotated[str, Meta(max_length=160)]
 Place = Annotated[str, Meta(min_length=1, max_length=80)]
 """``host:port``"""
@@ -150,16 +150,19 @@ class Self:
     network: str
     run: bytes
     incarnation: int
+    start: bytes
     allowed: frozenset[bytes] = frozenset()
     banned: frozenset[bytes] = frozenset()
-    start: bytes = field(default_factory=lambda: secrets.token_bytes(8))
 
     def admits(self, peer: bytes) -> bool:
         return peer not in self.banned and (not self.allowed or peer in self.allowed)
 
 
 class DiallerHello:
-    """The dialling side of one connection. After `answer`: `peer`, `run`, `incarnation` and `start` are verified."""
+    """The dialling side of one connection. After `answer`: `peer`, `run`, `incarnation` and `start` are verified.
+
+    `peer` may be this very peer: then a copy of it listens there, and is to have the PROOF before it refuses.
+    """
 
     def __init__(self, me: Self, nonce: bytes, lane: Lane) -> None:
         self._me = me
@@ -184,8 +187,6 @@ class DiallerHello:
         Raises:
             GossipdpError: the other side is not who it says, or of another run.
         """
-        if answer.id == self._me.identity.id:
-            raise _clone()
         key = self._me.identity.curve.public
         if not Identity.verify(answer.id, _transcript(b"listener", self._hello, answer, key), answer.signature):
             raise RefusedError("GD-202", f"{short(answer.id)} could not prove its identity")
@@ -232,8 +233,6 @@ class ListenerHello:
         if hello.network != me.network:
             raise MismatchError("GD-203", f"network {hello.network!r} there, {me.network!r} here")
         check_run(me.run, hello.run)
-        if hello.id == me.identity.id:
-            raise _clone()
         if curve_public_key(hello.id) != self._key:
             raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
         nonce, unsigned = secrets.token_bytes(32), bytes(64)
@@ -243,7 +242,8 @@ class ListenerHello:
         return pack(self._answer)
 
     def proof(self, proof: Proof) -> None:
-        """
+        """Whose id this listener has itself is a copy of it, proven.
+
         Raises:
             GossipdpError: the dialler does not hold the key of the id it claims.
         """
@@ -269,8 +269,13 @@ def check_run(here: bytes, there: bytes) -> None:
         raise MismatchError("GD-203", f"run {there.hex()[:8]} there, {here.hex()[:8]} here")
 
 
-def _clone() -> GossipdpError:
-    return RefusedError("GD-205", "this identity is already live here: was a home copied?")
+def check_other(me: bytes, peer: bytes) -> None:
+    """
+    Raises:
+        RefusedError: `peer` is this peer.
+    """
+    if peer == me:
+        raise RefusedError("GD-205", "this identity is already live here: was a home copied?")
 
 
 def check_alone(peer: bytes, linked: tuple[int, bytes] | None, incarnation: int, start: bytes) -> None:

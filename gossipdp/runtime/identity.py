@@ -15,6 +15,7 @@ import hmac
 import os
 import re
 import secrets
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ KEY_BYTES: Final = 32
 IDENTITY_FILE: Final = "identity.key"
 SECRET_FILE: Final = "network.secret"
 INCARNATION_FILE: Final = "incarnation"
+_START: Final = struct.Struct(">I4s")
 MAX_SEEDS: Final = 16
 _INVITE_PREFIX: Final = "gdp1_"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -272,6 +274,22 @@ def next_incarnation(home: Path) -> int:
         ) from None
     replace_file(path, b"%d\n" % incarnation)
     return incarnation
+
+
+def draw_start(now: float) -> bytes:
+    """The mark of a start at Unix time `now`, 8 bytes: an earlier one compares as less, as far as clocks agree."""
+    return _START.pack(int(now) & 0xFFFF_FFFF, secrets.token_bytes(4))
+
+
+def started_at(start: bytes) -> int:
+    """Unix time."""
+    at: int = _START.unpack(start)[0]
+    return at
+
+
+def count_from(home: Path, incarnation: int) -> None:
+    """The next start's number is greater than this."""
+    replace_file(home / INCARNATION_FILE, b"%d\n" % min(incarnation, 0xFFFF_FFFE))
 
 
 def write_new(path: Path, data: bytes) -> None:

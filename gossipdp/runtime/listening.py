@@ -17,7 +17,7 @@ from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import handshake
 from gossipdp.runtime.connections import Connection, Link, Links
 from gossipdp.runtime.handshake import ListenerHello, pack
-from gossipdp.runtime.transport_events import HandshakeRefused
+from gossipdp.runtime.transport_events import CopyMet, HandshakeRefused
 
 __all__ = ["REFUSALS_A_TURN", "Listening"]
 
@@ -101,6 +101,9 @@ class Listening:
             if not isinstance(message, handshake.Proof) or hello.proven:
                 raise RemoteProtocolError("not a proof")
             hello.proof(message)
+            if claims.id == self._links.me.identity.id:
+                self._links.events.append(CopyMet(connection.origin, claims.incarnation, claims.start))
+            handshake.check_other(self._links.me.identity.id, claims.id)
             handshake.check_alone(claims.id, self._links.live(claims.id), claims.incarnation, claims.start)
         except RemoteProtocolError:
             self._links.drop("unverified")

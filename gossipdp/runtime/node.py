@@ -28,6 +28,7 @@ from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime import link as links
 from gossipdp.runtime import transport as wires
 from gossipdp.runtime.compute import Compute, Finished
+from gossipdp.runtime.copies import judge
 from gossipdp.runtime.data_server import DataServer
 from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.faults import FaultPoint
@@ -151,7 +152,7 @@ class Node:
         """Until the peer has left.
 
         Raises:
-            RefusedError, MismatchError: GD-203, 204, 302, all `doors` are shut.
+            RefusedError, MismatchError: GD-203, 204, 302, all `doors` are shut; GD-205, see `copies`.
         """
         while not self._finished:
             self._turn()
@@ -358,6 +359,11 @@ class Node:
                     raise error
             case wires.HandshakeRefused(address, code, reason):
                 self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
+            case wires.CopyMet(address, incarnation, start):
+                mine, copy = (self._incarnation, self._transport.start), (incarnation, start)
+                if (error := judge(mine, copy, address)) is not None:
+                    raise error
+                self._journal.trouble("GD-205", f"a copy of this home was started at {address}, and ends", now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):

@@ -31,9 +31,10 @@ from gossipdp.protocol.messages import MAX_BUFFER, Lane
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.connections import Connection
 from gossipdp.runtime.handshake import Self
-from gossipdp.runtime.identity import Identity, NetworkSecret, known_curve_keys
+from gossipdp.runtime.identity import Identity, NetworkSecret, draw_start, known_curve_keys
 from gossipdp.runtime.peering import Peering
 from gossipdp.runtime.transport_events import (
+    CopyMet,
     Dialable,
     DialFailed,
     HandshakeRefused,
@@ -48,6 +49,7 @@ from gossipdp.runtime.transport_events import (
 )
 
 __all__ = [
+    "CopyMet",
     "DialFailed",
     "Dialable",
     "HandshakeRefused",
@@ -125,7 +127,8 @@ class Transport:
         """what is to be told if there are fewer links for want of descriptors"""
         if limits.links < self._limits.links:
             self.scarce = f"{descriptors} open files are enough for {limits.links} links of {self._limits.links}"
-        me = Self(identity, network, run, incarnation, allowed, banned)
+        self.start = draw_start(time.time())
+        me = Self(identity, network, run, incarnation, self.start, allowed, banned)
         self.admits = me.admits
         """is a link with this member wanted, by the operator's lists?"""
         self._peering = Peering(me, self, limits, self.counters, time.monotonic())

@@ -72,6 +72,15 @@ class HandshakeRefused(TransportEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyMet(TransportEvent):
+    """Another live daemon has proven that it has this peer's key; see `copies`. Told at least once a meeting."""
+
+    address: str
+    incarnation: int
+    start: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RunLearned(TransportEvent):
     """A peer that knew no run has heard it from a verified one, and is of that run from now on."""
 

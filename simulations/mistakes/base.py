@@ -42,6 +42,7 @@ SUSPICION = "gossipdp/protocol/suspicion.py"
 DISSEMINATION = "gossipdp/protocol/dissemination.py"
 SCHEDULE = "gossipdp/protocol/schedule.py"
 HANDSHAKE = "gossipdp/runtime/handshake.py"
+COPIES = "gossipdp/runtime/copies.py"
 MEMBERSHIP = "gossipdp/protocol/membership.py"
 PROGRESS = "gossipdp/protocol/progress.py"
 ROUNDS = "gossipdp/protocol/rounds.py"
@@ -108,6 +109,7 @@ TESTS = {
     DISSEMINATION: "tests/protocol/test_membership_lifeguard.py",
     SCHEDULE: "tests/protocol/test_schedule.py",
     HANDSHAKE: "tests/runtime/test_transport.py",
+    COPIES: "tests/runtime/test_copies.py",
     MEMBERSHIP: "tests/protocol/test_membership.py",
     PROGRESS: "tests/protocol/test_progress.py",
     ROUNDS: "tests/protocol/test_rounds.py",

@@ -134,7 +134,11 @@ class Chaos:
             watch.look(metrics=True)
         for watch in stage.watches:
             watch.last_checks(now)
-            growth, descriptors = watch.growth(plan.warm_up)
+        grew = [watch.growth(plan.warm_up) for watch in stage.watches]
+        if whole := [each for each in grew if math.isfinite(each[0])]:
+            share, more = (max(each) for each in zip(*whole, strict=True))
+            report.figures["memory and descriptors grew, at the most"] = f"to {share:.3f}, by {more}"
+        for watch, (growth, descriptors) in zip(stage.watches, grew, strict=True):
             done = watch.exchanges()
             report.rows.append(
                 {

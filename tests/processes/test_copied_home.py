@@ -8,6 +8,10 @@ from collections.abc import Callable
 import pytest
 from running import Network, until
 
+from gossipdp.errors import RefusedError
+from gossipdp.runtime.copies import AHEAD
+from peers.daemon import RETRY
+
 pytestmark = pytest.mark.processes
 
 
@@ -29,3 +33,29 @@ def test_second_daemon_of_one_identity_is_refused_and_told_why__and_the_first_go
     until("the first goes on", lambda: first.exchanges() >= before + 5, 20, three.hosts)
     assert copy.status()["state"] == "joining" and founder.status()["members"]["alive"] == 2
     assert not founder.ends() and not first.ends()
+
+
+def test_copy_with_a_higher_start_ends_all_the_same__and_the_first_is_started_anew(
+    network: Callable[..., Network],
+) -> None:
+    """A home that was copied whole: at its first start the copy looks like the first one's next."""
+    four = network(4)
+    four.settle_in()
+    founder, other, first, copy = four.hosts
+    for host in (founder, other, first):
+        host.start_daemon()
+        host.start_training()
+    for host in (founder, other, first):
+        until("all exchange", lambda host=host: host.exchanges() >= 2, 30, [founder, other, first])
+    for name in ("identity.key", "incarnation", "run"):
+        shutil.copy(first.home / name, copy.home)
+    ends, overtaken = copy.start_daemon(), first.daemon
+    assert overtaken is not None
+    assert ends.ended(20) == RefusedError.exit_code and overtaken.ended(20) == RETRY
+    assert "this identity is already live elsewhere" in copy.text() and copy.text().count("start 2") == 1
+    assert "a copy of this home was live" in first.text()
+    first.start_daemon()
+    until("the first goes on", lambda: first.exchanges() >= 3, 30, [founder, other, first])
+    assert first.status()["incarnation"] == 2 + AHEAD + 1
+    until("others know it", lambda: founder.status()["members"]["alive"] == 3, 20, [founder])
+    assert not founder.ends() and not other.ends() and first.training is not None and first.training.code is None

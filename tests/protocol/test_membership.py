@@ -603,11 +603,49 @@ def test_higher_incarnation_of_myself_is_told_once_and_not_adopted() -> None:
     assert peer.membership.me.incarnation == 3
 
 
-def test_same_pair_at_another_address_is_a_clone_too() -> None:
+@pytest.mark.parametrize(("address", "refutation"), [("10.0.0.9:4710", 1), ("1.0.0.1:4710", 0)])
+def test_same_pair_at_another_address_is_a_clone_too(address: str, refutation: int) -> None:
+    """Refuted if others would believe it."""
     peer = Peer(record(0))
-    peer.hear(Ping(1, (record(1), replace(record(0), address="192.0.2.1:4710"))), 1, 0.0)
+    peer.hear(Ping(1, (record(1), replace(record(0), address=address))), 1, 0.0)
     assert [event.code for event in peer.news() if isinstance(event, Notice)] == ["GD-205"]
-    assert peer.membership.me == record(0)
+    assert peer.membership.me == record(0, refutation=refutation)
+
+
+@pytest.mark.parametrize("incarnation", [2, 3, 4])
+def test_where_its_own_identity_is_said_to_be_live_it_asks__once_a_minute(incarnation: int) -> None:
+    peer = Peer(record(0, incarnation=3))
+    clone = replace(record(0, incarnation=incarnation), address="1.0.0.1:4710")
+
+    def asked(now: float) -> list[str]:
+        said = peer.hear(Ping(int(now), (record(1), clone)), 1, now)
+        return [envelope.address for envelope in said if isinstance(envelope.message, PushPull) and not envelope.to]
+
+    assert [asked(now) for now in (0.0, 30.0, 61.0)] == [["1.0.0.1:4710"], [], ["1.0.0.1:4710"]]
+
+
+def test_it_does_not_ask_where_it_was_itself_before_it_moved__nor_whom_nobody_can_dial() -> None:
+    peer = Peer(record(0))
+    peer.membership.advertise("192.0.2.7:4710", 0.0)
+    for rumour in (record(0), replace(record(0, incarnation=2), address="")):
+        said = peer.hear(Ping(1, (record(1), rumour)), 1, 1.0)
+        assert not any(isinstance(envelope.message, PushPull) and not envelope.to for envelope in said)
+
+
+def test_two_daemons_of_one_identity_and_start_that_met_others__hear_of_each_other() -> None:
+    """As hosts of one machine image that boot together: each is linked where the other is not."""
+    network = Network(LAN)
+    hub = network.start(1)
+    network.start(2, [1])
+    network.run(10.0)
+    first, second = record(5), replace(record(5), address="10.0.0.6:4710")
+    hub.hear(Ping(1, (first,)), 5, network.now)
+    network.peers[2].hear(Ping(1, (second,)), 5, network.now)
+    network.run(2.0)
+    assert [network.peers[number].membership.members[first.id].address for number in (1, 2)] == [second.address] * 2
+    said = [envelope.message for envelope in hub.hear(Ping(2, (first,)), 5, network.now)]
+    told = [member for message in said for member in message.members]  # type: ignore[attr-defined]
+    assert (first.id, second.address) in [(member.id, member.address) for member in told]
 
 
 def test_whole_view_that_says_failed_makes_suspect_and_asks_the_member_itself() -> None:

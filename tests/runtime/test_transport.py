@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import zmq
 
-from gossipdp.errors import LocalProtocolError, RemoteProtocolError, UnreachableError
+from gossipdp.errors import LocalProtocolError, RefusedError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.messages import PROTOCOL_VERSION, Lane, Ping
 from gossipdp.protocol.wire import Buffer, encode
 from gossipdp.runtime import handshake, resolver
@@ -25,6 +25,7 @@ from gossipdp.runtime.doors import TIMES, Doors
 from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self, pack
 from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.transport import (
+    CopyMet,
     Dialable,
     DialFailed,
     HandshakeRefused,
@@ -38,6 +39,7 @@ from gossipdp.runtime.transport import (
 )
 
 RUN = bytes(range(16))
+START = bytes(8)
 PING = encode(Ping(1))
 FAST = TransportLimits(handshake=0.3, hello=0.5, drain=0.2, redial=0.01)
 T = TypeVar("T", bound=TransportEvent)
@@ -609,6 +611,34 @@ def test_cloned_identity_is_gd_205(net: Net) -> None:
     a.send(b"", at(b), Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
     assert net.events(a, DialFailed)[0].code == net.events(b, HandshakeRefused)[0].code == "GD-205"
+    assert a.start != b.start and a.links() == b.links() == []
+    assert {event.start for event in net.events(a, CopyMet)} == {b.start}  # which needs the key to say
+    assert {event.start for event in net.events(b, CopyMet)} == {a.start}
+
+
+def test_address_that_leads_back_to_the_dialler_is_no_copy_of_it(net: Net) -> None:
+    a = net.peer()
+    a.send(b"", at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert net.events(a, DialFailed)[0].code == "GD-101" and not net.events(a, CopyMet)
+
+
+def test_who_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
+    me, liar = Identity.generate(), Identity.generate()
+    a = net.peer(me)
+    said = handshake.unpack(dialler(me).hello())
+    assert isinstance(said, handshake.Hello)
+    with pytest.raises(RefusedError, match="GD-202"):
+        ListenerHello(Self(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
+    hello = dialler(me)
+    there = ListenerHello(Self(liar, "tiny", RUN, 1, START), me.curve.public)
+    sent = handshake.unpack(hello.hello())
+    assert isinstance(sent, handshake.Hello)
+    answer = handshake.unpack(there.hello(sent))
+    assert isinstance(answer, handshake.Answer)
+    with pytest.raises(RefusedError, match="GD-202"):
+        hello.answer(msgspec.structs.replace(answer, id=me.id))
+    assert hello.peer == b"" and not net.events(a, CopyMet)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------
@@ -694,7 +724,7 @@ def hear(net: Net, stranger: Stranger) -> handshake.ServiceMessage:
 
 
 def dialler(identity: Identity, **changes: Any) -> DiallerHello:
-    settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1} | changes
+    settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1, "start": START} | changes
     return DiallerHello(Self(identity, **settings), os.urandom(32), Lane.CONTROL)
 
 
@@ -828,7 +858,7 @@ def test_unfinished_hellos_are_bounded_and_time_out(net: Net) -> None:
 def test_listener_that_is_not_who_it_says_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
-    there = ListenerHello(Self(listener, "tiny", RUN, 1), me.curve.public)
+    there = ListenerHello(Self(listener, "tiny", RUN, 1, START), me.curve.public)
     said = handshake.unpack(hello.hello())
     assert isinstance(said, handshake.Hello)
     honest = handshake.unpack(there.hello(said))
