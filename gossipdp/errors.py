@@ -10,7 +10,8 @@
     ├── LocalProtocolError     this process called the protocol out of order: a bug here
     └── RemoteProtocolError    a peer sent what the protocol does not allow: a fact, never a crash
 
-A port that is taken (GD-104) is an UnreachableError too: it may pass, as others do.
+A port that is taken (GD-104) is an UnreachableError too: it may pass, as others do. A daemon that is a copy of a live
+one (GD-205) exits with 9, and one that is to be started again with 75.
 
 An error says four things: a code, the cause in one sentence, what was seen, and what to do. Nothing here may
 import anything of gossipdp, print, or log.

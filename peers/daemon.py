@@ -373,6 +373,17 @@ def failed(error: GossipdpError) -> int:
     return RETRY if again else error.exit_code
 
 
+def overtaken(home: Path, error: OvertakenError) -> int:
+    """Start anew, with a number that nobody takes for the past; the exit code."""
+    try:
+        count_from(home, error.incarnation)
+    except OSError as trouble:
+        return failed(told(trouble))
+    except GossipdpError as trouble:
+        return failed(trouble)
+    return failed(error)
+
+
 def keep_memory() -> None:
     """Have malloc keep what chunks and their temporaries used: to map and fault it in anew each time costs more
     than the work on it. glibc only; elsewhere nothing changes."""
@@ -406,9 +417,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         node.run()
     except GossipdpError as error:
-        if isinstance(error, OvertakenError):
-            count_from(home, error.incarnation)
-        return failed(error)
+        return overtaken(home, error) if isinstance(error, OvertakenError) else failed(error)
     finally:
         node.close()
     log.info("left")

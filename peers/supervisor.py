@@ -1,7 +1,8 @@
 """Keeps a host's two processes alive: the peer daemon and the training command, so that neither takes the other along.
 
     supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure:
-                │                       before it has listened, or for the network turns it away
+                │                       before it has listened, or for the network turns it away; or any ends for
+                │                       its home is a copy of one that is live
                 ├─ training command     started when the daemon listens; exit code 0 ends the run, and so does one
                 │                       that says three times in a row, early, that no restart can cure it
                 └─ guard                ends both if the supervisor itself is killed
@@ -35,6 +36,7 @@ import psutil
 
 import gossipdp
 from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError, RefusedError
+from gossipdp.runtime.copies import CopyError
 from gossipdp.runtime.link_socket import socket_path
 from peers import logs
 from peers.control import ask
@@ -48,6 +50,8 @@ FINAL = frozenset(
     {2} | {error.exit_code for error in (ConfigError, RefusedError, MismatchError, HardwareError, DataError)}
 )
 """the daemon's exit codes (and 2, usage) that starting it again cannot cure, if it has never listened"""
+SECOND = CopyError.exit_code
+"""the daemon's, when it has met one that has its identity and was started before"""
 TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 """the daemon's, when everybody it was to dial has refused it: it has listened by then"""
 FRUITLESS = frozenset({ConfigError.exit_code, MismatchError.exit_code})
@@ -228,7 +232,7 @@ class Supervisor:
                 log.info("%s listens", daemon.name)
         elif self._code is not None:
             self._left(code)
-        elif code == 0 or (code in FINAL and not self._has_listened) or self._turned_away(code):
+        elif code in (0, SECOND) or (code in FINAL and not self._has_listened) or self._turned_away(code):
             self._stop(code, f"{daemon.name} {_ended(code)}")
         else:
             daemon.postpone(now, code)

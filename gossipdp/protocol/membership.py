@@ -46,6 +46,10 @@ _UNKNOWN_SEEDS: Final = 60.0
 on average to members remembered but not known, of whom the same may be true"""
 _SEEK_COPY: Final = 60.0
 """seconds between dials to where this peer's own identity is said to be live"""
+_SOUGHT: Final = 8
+"""places that are dialled so within that time"""
+_AGAINST_COPY: Final = 5.0
+"""seconds between refutations of one's own words from another address, or two copies would talk without end"""
 
 
 class Membership:
@@ -78,7 +82,9 @@ class Membership:
         self._round: list[tuple[bytes, str]] = []
         """who is still to be dialled in this round, the next last"""
         self._joined = self._cloned = False
-        self._seek_copy_at = now
+        self._sought: dict[str, float] = {}
+        """address -> when it was last asked whether a copy of this peer is there"""
+        self._against_copy_at = now
         self.buried = 0
         """times that others thought this peer failed, or may have"""
         self._dial_at: float | None = None
@@ -300,6 +306,9 @@ class Membership:
                 if record.accusers:
                     self._confirm(record, now)
                 continue
+            if record.id == source and known is not None and _moved(known, record):
+                # Perhaps nobody moved: it is to ask where it was, for a copy of it may live there.
+                self._dissemination.send(source, PushPull(False, pages(self.me, [known])[0]))
             # What comes with a whole view has been gossiped already, except what the sender says of itself.
             self._adopt(record, now, spread=not view or known is not None or record.id == source)
             if view and record.id != source:
@@ -324,25 +333,34 @@ class Membership:
         # What is older of this start, and at another address, this peer has said itself.
         other = record.incarnation != me.incarnation or record.refutation >= me.refutation
         elsewhere = other and record.state == State.ALIVE and record.address != me.address
-        if elsewhere and record.address and me.state != State.LEFT and now >= self._seek_copy_at:
-            # Whoever answers there, if anybody does, proves who it is: a record alone is anybody's word.
-            self._seek_copy_at = now + _SEEK_COPY
-            self._outputs.send(b"", PushPull(True, (me,)), address=record.address)
+        if elsewhere and record.address and me.state != State.LEFT:
+            self._seek_copy(record.address, now)
         copied = record.incarnation > me.incarnation or (elsewhere and record.incarnation == me.incarnation)
         if copied and not self._cloned:
             self._cloned = True
             where = record.address or "an outbound-only peer"
             text = (
-                f"this identity is already live at {where}, start {record.incarnation} there and {me.incarnation} "
+                f"this identity is said to be live at {where}, start {record.incarnation} there and {me.incarnation} "
                 "here: a copied home needs keys of its own"
             )
             self._outputs.emit(Notice("GD-205", text))
         if record.incarnation <= me.incarnation and overrides(record, me) and me.state != State.LEFT:
+            if elsewhere:
+                if now < self._against_copy_at:
+                    return
+                self._against_copy_at = now + _AGAINST_COPY
             self.health.worse()
             self.buried += record.state == State.FAILED
             # A later pair than its own is forged. Once the largest were said there would be nothing to say against it.
             refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
             self._change_me(State.ALIVE, refutation + 1, now)
+
+    def _seek_copy(self, address: str, now: float) -> None:
+        """Whoever answers there, if anybody does, proves who it is: a record alone is anybody's word."""
+        self._sought = {place: at for place, at in self._sought.items() if now < at + _SEEK_COPY}
+        if address not in self._sought and len(self._sought) < _SOUGHT:
+            self._sought[address] = now
+            self._outputs.send(b"", PushPull(True, (self.me,)), address=address)
 
     def _change_me(self, state: State, refutation: int, now: float) -> None:
         self._view.change_me(replace(self.me, state=state, refutation=min(refutation, 0xFFFF_FFFF)))
@@ -434,3 +452,9 @@ class Membership:
             unknown = [peer for peer in self._view.remembered if peer not in self.members]
             for peer in self._random.sample(unknown, min(1, len(unknown))):
                 self._outputs.send(peer, PushPull(True, (self.me,)), address=self._view.remembered[peer])
+
+
+def _moved(known: Member, told: Member) -> bool:
+    """Was a live member started again, elsewhere?"""
+    again = told.incarnation > known.incarnation and known.state == State.ALIVE
+    return again and bool(known.address) and told.address != known.address

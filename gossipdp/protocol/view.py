@@ -339,7 +339,7 @@ class View:
 def overrides(new: Member, old: Member) -> bool:
     """Later pair first; at equal pairs left > failed > suspect > alive (SWIM section 4.2).
 
-    Of one pair a peer has but one address: two are of two daemons with one identity, and all are to hear of the same.
+    Of one pair a peer has but one address: two are of two daemons with one identity, and who gossips hears of the same.
     """
     return (*_pair(new), new.state, new.address) > (*_pair(old), old.state, old.address)
 

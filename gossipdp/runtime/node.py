@@ -361,9 +361,10 @@ class Node:
                 self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
             case wires.CopyMet(address, incarnation, start):
                 mine, copy = (self._incarnation, self._transport.start), (incarnation, start)
-                if (error := judge(mine, copy, address)) is not None:
+                error = judge(mine, copy, address)
+                if error is not None and self._stopping_at == math.inf:
                     raise error
-                self._journal.trouble("GD-205", f"a copy of this home was started at {address}, and ends", now)
+                self._journal.trouble("GD-205", f"a copy of this home was started at {address}", now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):

@@ -478,8 +478,15 @@ MUTATIONS = (
         "copy-unsought",
         "nobody asks where its own identity is said to be live",
         MEMBERSHIP,
-        '            self._outputs.send(b"", PushPull(True, (me,)), address=record.address)\n        copied',
-        "        copied",
+        "            self._seek_copy(record.address, now)",
+        "            pass",
+    ),
+    Mutation(
+        "copy-untold",
+        "who is started again elsewhere does not hear that it may still be live where it was",
+        MEMBERSHIP,
+        "if record.id == source and known is not None and _moved(known, record):",
+        "if False:",
     ),
     Mutation(
         "copy-goes-on",

@@ -632,6 +632,37 @@ def test_it_does_not_ask_where_it_was_itself_before_it_moved__nor_whom_nobody_ca
         assert not any(isinstance(envelope.message, PushPull) and not envelope.to for envelope in said)
 
 
+def test_copies_that_cannot_ask_each_other_refute_each_other_now_and_then_only() -> None:
+    peer = Peer(record(0))
+    for turn in range(100):
+        refutation = peer.membership.me.refutation
+        rumour = replace(record(0, refutation=refutation + 1), address="192.0.2.1:4710")
+        peer.hear(Ping(turn, (record(1), rumour)), 1, 0.1 * turn)
+    assert 4 <= peer.membership.me.refutation <= 6
+
+
+def test_no_more_than_eight_places_are_asked_for_copies_in_a_minute() -> None:
+    peer, asked = Peer(record(0, incarnation=3)), []
+    for turn in range(100):
+        clone = replace(record(0, incarnation=2), address=f"1.0.0.{turn}:4710")
+        said = peer.hear(Ping(turn, (record(1), clone)), 1, 0.1 * turn)
+        asked += [each.address for each in said if isinstance(each.message, PushPull) and not each.to]
+    assert asked == [f"1.0.0.{turn}:4710" for turn in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "address", "told"), [(2, "10.0.0.9:4710", True), (2, "10.0.0.5:4710", False), (2, "", True)]
+)
+def test_who_is_started_again_elsewhere_is_told_where_it_was(incarnation: int, address: str, told: bool) -> None:
+    """A copy of a live peer looks so: it asks there, and meets the first."""
+    hub = Peer(record(0))
+    hub.hear(Ping(1, (record(5),)), 5, 0.0)
+    again = replace(record(5, incarnation=incarnation), address=address)
+    said = [each.message for each in hub.hear(Ping(2, (again,)), 5, 1.0) if isinstance(each.message, PushPull)]
+    assert [record(5) in message.members for message in said] == [True] * told
+    assert hub.membership.members[peer_id(5)] == again
+
+
 def test_two_daemons_of_one_identity_and_start_that_met_others__hear_of_each_other() -> None:
     """As hosts of one machine image that boot together: each is linked where the other is not."""
     network = Network(LAN)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gossipdp.errors import GossipdpError, RefusedError
-from gossipdp.runtime.copies import AHEAD, OvertakenError, judge
+from gossipdp.errors import GossipdpError
+from gossipdp.runtime.copies import AHEAD, CopyError, OvertakenError, judge
 from gossipdp.runtime.identity import count_from, draw_start, next_incarnation, started_at
 
 EARLY, LATE = draw_start(1_000_000.0), draw_start(1_000_001.0)
@@ -19,10 +19,10 @@ EARLY, LATE = draw_start(1_000_000.0), draw_start(1_000_001.0)
         ((5, EARLY), (5, LATE), None),
         ((6, EARLY), (5, LATE), None),
         ((5, EARLY), (6, LATE), OvertakenError),
-        ((5, LATE), (5, EARLY), RefusedError),
-        ((6, LATE), (5, EARLY), RefusedError),
-        ((5, LATE), (6, EARLY), RefusedError),
-        ((5, EARLY), (5, EARLY), RefusedError),
+        ((5, LATE), (5, EARLY), CopyError),
+        ((6, LATE), (5, EARLY), CopyError),
+        ((5, LATE), (6, EARLY), CopyError),
+        ((5, EARLY), (5, EARLY), CopyError),
     ],
 )
 def test_who_was_started_later_ends__and_who_is_taken_for_the_past_starts_anew(
