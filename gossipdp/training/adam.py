@@ -31,7 +31,8 @@ FAMILY: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam)
 LEAST_STEPS: Final = 10
 """moments of fewer are worth nothing; and RAdam's first steps are as long as its first moment says, without bound"""
 MOST_APART: Final = 100.0
-"""times that sqrt(v) may exceed the first gradients: more would hold the weights still for thousands of steps"""
+"""times that sqrt(v) may exceed the first gradients, or they it: more would hold the weights still for thousands of
+steps, less would make the first ones too long"""
 PROVED_WITHIN: Final = 10
 """steps in which a gradient may say so; a parameter that has none by then is seldom used"""
 
@@ -49,8 +50,8 @@ class AdamMoments:
         }
         self._arriving: dict[tuple[int, str], Tensor] = {}
         self._unproved: set[int] = set()
-        self._left = 0
-        """steps in which those may be proved"""
+        self._left: dict[int, int] = {}
+        """by optimizer (id), steps in which its own may be proved"""
         self.steps = 0
         """that the optimizer has made; counted here, for its own count may be on the device"""
         self.recount()
@@ -108,7 +109,7 @@ class AdamMoments:
                 flat[piece.first : piece.last].copy_(values[piece.start : piece.stop])
 
     @torch.no_grad()
-    def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> None:
+    def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> bool:
         """Give the optimizer what was loaded, as if it had made so many steps.
 
         A parameter whose second moment is 0 everywhere was never trained: it begins as new. So do all, if the steps
@@ -116,9 +117,13 @@ class AdamMoments:
 
         Args:
             agree: flags := their maximum over all ranks; a rank may hold nothing of a sharded parameter.
+
+        Returns:
+            Whether anything of it is used.
         """
         if steps < LEAST_STEPS:
-            return self.drop()
+            self.drop()
+            return False
         indices = [*self._held]
         trained = torch.zeros(len(indices), dtype=torch.int64, device="cpu")
         for place, index in enumerate(indices):
@@ -137,22 +142,29 @@ class AdamMoments:
             if group.get("amsgrad"):
                 state["max_exp_avg_sq"] = second.clone()
         self._arriving.clear()
-        self.steps, self._left = steps, PROVED_WITHIN
+        self.steps = steps
+        self._left = {id(each.optimizer): PROVED_WITHIN for each in self._held.values()}
+        return bool(trained.any())
 
     def drop(self) -> None:
         """What was loaded is not used."""
         self._arriving.clear()
 
     @torch.no_grad()
-    def prove(self) -> None:
-        """Before a step: are what `finish` gave moments of such gradients? Others become those of the first gradient.
+    def prove(self, stepping: torch.optim.Optimizer) -> None:
+        """Before its step: are what `finish` gave moments of such gradients? A parameter with others begins as new.
 
-        By their source's word alone v may be anything, and a v that is far too large is a learning rate of nought. Each
-        parameter is looked at once, at its first gradient, which waits for the device. Every rank comes to the same of
-        the parameters that it holds whole; of one that is sharded each judges its own part.
+        By their source's word alone v may be anything: far too large it is a learning rate of nought, far too small a
+        manifold one. Each parameter is looked at once, at its first gradient, which waits for the device, and by its
+        own optimizer, for the gradients of others may not have been unscaled yet. Every rank comes to the same of the
+        parameters that it holds whole; of one that is sharded each judges its own part.
         """
-        self._left -= 1
-        for index in [*self._unproved]:
+        inner = _of_family(stepping)
+        mine = [index for index in self._unproved if self._held[index].optimizer is inner]
+        if inner is None or not mine:
+            return
+        self._left[id(inner)] -= 1
+        for index in mine:
             _, parameter, optimizer, _ = self._held[index]
             if parameter.grad is None or (state := self._kept(index)).get("exp_avg_sq") is None:
                 continue
@@ -161,18 +173,17 @@ class AdamMoments:
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1.0 if scale is None else 1.0 / float(scale)
             size = max(1, gradient.numel())
-            usual = factor * float(torch.linalg.vector_norm(gradient, dtype=torch.float32)) / math.sqrt(size)
+            usual = factor * float(torch.linalg.vector_norm(gradient.float())) / math.sqrt(size)
             if not usual or not math.isfinite(usual):
                 continue  # nothing of it was used, or the step will be skipped
             self._unproved.discard(index)
-            if float(second.sum(dtype=torch.float32)) / size > (MOST_APART * usual) ** 2:
+            root = math.sqrt(max(0.0, float(second.float().sum()) / size))
+            if not usual / MOST_APART <= root <= MOST_APART * usual:
                 log.warning("the moments given for %s are not of such gradients, and not used", self._held[index].name)
-                local(state["exp_avg"]).zero_()
-                for key in ("exp_avg_sq", "max_exp_avg_sq"):
-                    if key in state:
-                        local(state[key]).copy_((factor * gradient.float()).square())
-        if not self._left:
-            self._unproved.clear()
+                for tensor in state.values():
+                    local(tensor).zero_()
+        if not self._left[id(inner)]:
+            self._unproved.difference_update(mine)
 
     @property
     def unproved(self) -> bool:

@@ -246,15 +246,15 @@ class Attachment:
                 return moments.drop()
             moments.load(which, 0, torch.from_numpy(order.values))
             self._layout.finish()
-        moments.finish(session.kept_steps)
-        log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
+        if moments.finish(session.kept_steps):
+            log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-        if self._moments is not None and self._moments.unproved:
-            self._moments.prove()
         if self._layout is not None:
             self._layout.before_step()
             self._layout.stepping()
+        if self._moments is not None and self._moments.unproved and not within_step(optimizer):
+            self._moments.prove(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         if within_step(optimizer):
@@ -350,7 +350,8 @@ def attach(
         every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start, those by
             this host's speed and the controller's then come to nothing.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
-        timeout: seconds to wait for the model, and for the moments to begin with; None waits for ever.
+        timeout: seconds to wait for the model, and for the moments to begin with; None waits for ever. Without a
+            timeout the moments are waited for as long as the daemon asks for them, a minute and what 20 Mbit/s need.
         compare_frozen: refuse to train on top of other frozen parameters than the network, as LoRA over another base
             does; they are read once. False where they move, as a teacher's do, or where their dtypes differ by host.
 

@@ -315,9 +315,9 @@ MUTATIONS = (
         "moments-unproved",
         "moments that no such gradient can have made hold the weights still",
         ADAM,
-        "(MOST_APART * usual) ** 2",
-        "math.inf",
-        "tests/training/test_inherited_moments.py::test_moments_of_no_such_gradients_become_those_of_the_first",
+        "<= root <= MOST_APART * usual:",
+        "<= root:",
+        "tests/training/test_inherited_moments.py::test_parameters_with_moments_of_no_such_gradients_begin_as_new",
     ),
     Mutation(
         "padding-told",

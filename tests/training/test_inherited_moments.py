@@ -213,8 +213,8 @@ def schema_of(model: nn.Module) -> Schema:
     ("kind", "options"),
     [(torch.optim.Adam, {"amsgrad": True}), (torch.optim.AdamW, {"fused": True}), (torch.optim.RAdam, {})],
 )
-@pytest.mark.parametrize(("v", "m"), [(2.0**110, 0.0), (1e4, 300.0)])
-def test_moments_of_no_such_gradients_become_those_of_the_first(
+@pytest.mark.parametrize(("v", "m"), [(2.0**110, 0.0), (1e4, 300.0), (2.0**-60, 0.0)])
+def test_parameters_with_moments_of_no_such_gradients_begin_as_new(
     daemons: Callable[..., MomentsDaemon],
     caplog: pytest.LogCaptureFixture,
     kind: type[Optimizer],
@@ -222,7 +222,8 @@ def test_moments_of_no_such_gradients_become_those_of_the_first(
     v: float,
     m: float,
 ) -> None:
-    """A source may say anything: a v far too large is a learning rate of nought for tens of thousands of steps."""
+    """A source may say anything: a v far too large is a learning rate of nought for tens of thousands of steps, and one
+    far too small makes steps that are too long."""
     model = model_of()
     daemon = daemons(every=4, held=given(schema_of(model), v, m, 1000))
     optimizer = adam(model, kind, **options)
@@ -232,9 +233,8 @@ def test_moments_of_no_such_gradients_become_those_of_the_first(
         train(model, optimizer, 1, daemon)
     assert caplog.text.count("are not of such gradients") == len(list(model.parameters()))
     state = optimizer.state[next(model.parameters())]
-    assert int(state["step"]) == 1001 and float(state["exp_avg_sq"].max()) < 1.0
+    assert int(state["step"]) == 1 and float(state["exp_avg_sq"].max()) < 1.0
     moved = np.abs(flat(model) - before)
-    # Adam's step after one of the same gradient; RAdam's is as long by then.
     assert 3e-5 < moved.max() < 2 * 3e-3
     losses = train(model, optimizer, 300, daemon)
     assert np.mean(losses[-20:]) < 0.8 * losses[0]
@@ -260,11 +260,11 @@ def test_honest_moments_are_kept_at_the_first_gradient(
     assert parameters[2].grad is not None
     parameters[2].grad.fill_(math.inf)
     kept = [fresh.state[each]["exp_avg_sq"].clone() for each in parameters]
-    peer._moments.prove()
+    peer._moments.prove(fresh)
     assert peer._moments._unproved == {1, 2}
     assert all(torch.equal(fresh.state[each]["exp_avg_sq"], old) for each, old in zip(parameters, kept, strict=True))
     for _ in range(9):
-        peer._moments.prove()
+        peer._moments.prove(fresh)
     assert not peer._moments.unproved and not caplog.text
 
 
@@ -280,8 +280,43 @@ def test_gradient_that_a_scaler_has_scaled_for_the_kernels_is_judged_as_it_is() 
     moments.finish(1000)
     model.weight.grad = torch.full_like(model.weight, 65536.0 * 1e-5)
     optimizer.grad_scale = torch.tensor(65536.0)  # type: ignore[attr-defined]
-    moments.prove()
-    assert torch.allclose(optimizer.state[model.weight]["exp_avg_sq"], torch.tensor(1e-10))
+    moments.prove(optimizer)
+    state = optimizer.state[model.weight]
+    assert int(state["step"]) == 0 and not state["exp_avg_sq"].any() and not state["exp_avg"].any()
+
+
+def test_each_optimizer_judges_its_own_parameters_alone() -> None:
+    """GradScaler unscales the gradients of one optimizer right before its step; those of the next are still scaled."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    first, second = (torch.optim.Adam(part.parameters()) for part in model)
+    moments = AdamMoments.find(Watched(model, (first, second)), model, (first, second))
+    assert moments is not None
+    for which, value in (("second", 1e-10), ("first", 1e-6)):
+        moments.load(which, 0, torch.full((32,), value))  # type: ignore[arg-type]
+    moments.finish(1000)
+    for part, scale in zip(model, (1.0, 65536.0), strict=True):
+        part.weight.grad = torch.full_like(part.weight, scale * 1e-5)
+    for _ in range(20):
+        moments.prove(first)
+    assert moments._unproved == {1}
+    model[1].weight.grad.div_(65536.0)
+    moments.prove(second)
+    assert not moments.unproved and {
+        int(state["step"]) for each in (first, second) for state in each.state.values()
+    } == {1000}
+
+
+def test_moments_of_double_precision_are_judged_as_others() -> None:
+    model = nn.Linear(4, 4, bias=False, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    moments = AdamMoments.find(Watched(model, (optimizer,)), model, (optimizer,))
+    assert moments is not None
+    for which, value in (("second", 1e-4), ("first", 1e-2)):
+        moments.load(which, 0, torch.full((16,), value))  # type: ignore[arg-type]
+    moments.finish(1000)
+    model.weight.grad = torch.full_like(model.weight, 1e-2)
+    moments.prove(optimizer)
+    assert not moments.unproved and int(optimizer.state[model.weight]["step"]) == 1000
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RAdam])
