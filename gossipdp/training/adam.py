@@ -70,6 +70,9 @@ class AdamMoments:
     def recount(self) -> None:
         """The state is another now. Waits for the device."""
         self._unproved.clear()
+        self._count()
+
+    def _count(self) -> None:
         states = [self._kept(index) for index in self._held]
         self.steps = max((int(state["step"]) for state in states if "step" in state), default=0)
 
@@ -182,6 +185,7 @@ class AdamMoments:
                 log.warning("the moments given for %s are not of such gradients, and not used", self._held[index].name)
                 for tensor in state.values():
                     local(tensor).zero_()
+                self._count()
         if not self._left[id(inner)]:
             self._unproved.difference_update(mine)
 

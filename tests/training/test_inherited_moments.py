@@ -227,10 +227,11 @@ def test_parameters_with_moments_of_no_such_gradients_begin_as_new(
     model = model_of()
     daemon = daemons(every=4, held=given(schema_of(model), v, m, 1000))
     optimizer = adam(model, kind, **options)
-    attach(daemon, model, optimizer)
+    peer = attach(daemon, model, optimizer)
     before = flat(model)
     with caplog.at_level(logging.WARNING):
         train(model, optimizer, 1, daemon)
+    assert peer._moments is not None and peer._moments.steps == 1
     assert caplog.text.count("are not of such gradients") == len(list(model.parameters()))
     state = optimizer.state[next(model.parameters())]
     assert int(state["step"]) == 1 and float(state["exp_avg_sq"].max()) < 1.0
