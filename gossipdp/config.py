@@ -57,6 +57,10 @@ EPIDEMIC_LR: Final = 2.0
 """alpha of epidemic (algorithms section 4), unless `lr` is set: for runs of tens of rounds; 1 is for those of hundreds.
 It is guarded against overshoot (`algorithms/epidemic`), and not tied to the share of the residual that is sent"""
 COMPRESSORS: Final = ("topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "sign", "twobit", "whole")
+ROBUST_LR: Final = 1.0
+"""and with a robust rule, by which increments land late"""
+RULES_OF_EPOCHS: Final = ("nnm-trimmed", "nnm-median", "median")
+"""the robust ones that are of use where increments are sparse (`algorithms.robust`)"""
 EARLY_SHARE: Final = 0.4
 """of a run whose length is known, the part whose rounds make more than one exchange"""
 
@@ -110,6 +114,11 @@ class Exchange(Section, frozen=True, kw_only=True):
     epoch_steps: Annotated[int, Integer(1, 100_000)] = 50
     """of epidemic: steps of the network's clock in an epoch, best those of a round; what comes more than three epochs
     late counts no more, and whoever was cut off for longer fetches the model anew"""
+    robust: Annotated[str, Choice("off", *RULES_OF_EPOCHS)] = "off"
+    """of epidemic: "off" applies increments as they come; else each waits until its epoch has settled, four to five
+    epochs, and this rule over all of them leaves out what is far from the others. No warm start then, nor mode sync"""
+    robust_share: Annotated[float, Number(0, 0.49)] = 0.2
+    """of epidemic, with `robust`: share of those who publish that may be bad; of fewer than five none may, at 0.2"""
     warmup_steps: Annotated[int, Integer(0, 10**9)] = 200
     """by the network's clock: until then exchanges run back to back with lr 1 and momentum 0; with epidemic rounds are
     short, and increments travel whole if the model is small (some 30 million parameters)"""
@@ -144,6 +153,11 @@ class Exchange(Section, frozen=True, kw_only=True):
         return "epidemic" if self.algorithm == "epidemic" else "pairwise"
 
     @property
+    def rule(self) -> str:
+        """`robust` by its name; "" for none."""
+        return "" if self.robust == "off" else self.robust
+
+    @property
     def early_until(self) -> int:
         """The network's clock, in steps, at which early rounds end."""
         return int(EARLY_SHARE * self.run_steps) if self.run_steps else self.early_steps
@@ -151,7 +165,7 @@ class Exchange(Section, frozen=True, kw_only=True):
 
 class Outer(Section, frozen=True, kw_only=True):
     lr: Annotated[float, Number(0.01, 2)] = 0.7
-    """alpha; with epidemic 2.0 unless it is set, and 1 in its warm start"""
+    """alpha; with epidemic 2.0 unless it is set, and 1 in its warm start or with a robust rule"""
     momentum: Annotated[float, Number(0, 0.99)] = 0.8
     """mu; from 0.9 on disagreement between peers grows"""
 
@@ -210,7 +224,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def lr(self) -> float:
         """alpha as it is meant."""
         default = self.exchange.strategy == "epidemic" and "outer.lr" not in self.origins
-        return EPIDEMIC_LR if default else self.outer.lr
+        return (ROBUST_LR if self.exchange.rule else EPIDEMIC_LR) if default else self.outer.lr
 
 
 SECTIONS: Final[dict[str, type[Section]]] = {
@@ -235,6 +249,8 @@ codecs the finer is used, and a fast host takes more steps a round. So may `earl
 who differs in these names other partners in a schedule than the others do, waits for them in vain, and takes any."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same with epidemic, beside the outer lr."""
+AGREED_ROBUST: Final = (*AGREED_EPIDEMIC[:-1], "exchange.robust")
+"""The same with a robust rule, whose share of bad peers goes with it, and which has no warm start."""
 
 PREFIX: Final = "GOSSIPDP_"
 """of every variable that is gossipdp's"""
@@ -305,7 +321,19 @@ def load(
         section: kind(**{key.partition(".")[2]: value for key, value in read.items() if key.startswith(f"{section}.")})
         for section, kind in SECTIONS.items()
     }
-    return Config(**sections, preset=str(preset), origins=origins)  # type: ignore[arg-type]
+    config = Config(**sections, preset=str(preset), origins=origins)  # type: ignore[arg-type]
+    if config.exchange.rule and config.exchange.strategy != "epidemic":
+        # Whoever asks for a defence is to have it.
+        raise _wrong(
+            "exchange.robust",
+            config.exchange.robust,
+            '"off" unless exchange.algorithm = "epidemic"',
+            origins["exchange.robust"],
+        )
+    if config.exchange.rule and config.exchange.mode == "sync":
+        # It would wait for what is applied epochs later.
+        raise _wrong("exchange.mode", "sync", '"async" or "overlap" with exchange.robust', origins["exchange.mode"])
+    return config
 
 
 def _parse(text: str, file: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -403,7 +431,10 @@ def agreed(config: Config) -> dict[str, Any]:
     """The settings that all peers of one network have alike."""
     strategy = config.exchange.strategy
     if strategy == "epidemic":
-        alike = {key: value_of(config, key) for key in AGREED_EPIDEMIC} | {"outer.lr": config.lr}
+        keys = AGREED_ROBUST if config.exchange.rule else AGREED_EPIDEMIC
+        alike = {key: value_of(config, key) for key in keys} | {"outer.lr": config.lr}
+        if config.exchange.rule:
+            alike["exchange.robust"] = [config.exchange.rule, config.exchange.robust_share]
     else:
         alike = {key: value_of(config, key) for key in AGREED}
     return {"exchange.algorithm": strategy, **alike}

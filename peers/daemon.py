@@ -147,11 +147,19 @@ class Signals:
             self._node.leave()
 
 
+def algorithm_of(config: Config) -> Pairwise | Epidemic:
+    if config.exchange.strategy == "pairwise":
+        return Pairwise(clip=config.safety.clip_factor)
+    return Epidemic(bad=config.exchange.robust_share)
+
+
 def peer_config(config: Config) -> PeerConfig:
     """What the operator wrote, as the protocol takes it."""
     timing = TIMINGS[config.membership.timing]
     exchange, outer = config.exchange, config.outer
     memory, settings = usable(), configuration.settings_digest(config)
+    # Where increments land epochs later nothing is gained by short rounds.
+    warmup_steps = 0 if exchange.rule else exchange.warmup_steps
     return PeerConfig(
         membership=timing["membership"],
         algorithm=exchange.strategy,
@@ -163,9 +171,10 @@ def peer_config(config: Config) -> PeerConfig:
                 retain=config.safety.memory_limit(memory),
             ),
             compressor=exchange.compressor,
-            whole_until=exchange.warmup_steps,
+            whole_until=warmup_steps,
             lr=config.lr,
             beta=exchange.residual,
+            rule=exchange.rule,
         ),
         averaging=AveragingConfig(
             fineness={name: codec.fineness for name, codec in CODECS.items()},
@@ -191,7 +200,7 @@ def peer_config(config: Config) -> PeerConfig:
         lr=outer.lr,
         momentum=outer.momentum,
         kappa=exchange.kappa,
-        warmup_steps=exchange.warmup_steps,
+        warmup_steps=warmup_steps,
         early_steps=exchange.early_until,
         resume_after=timing["resume_after"],
         apart_rounds=exchange.apart_rounds,
@@ -271,7 +280,7 @@ def build(home: Path, config: Config) -> Node:
             waiting=2 * limits.total_bytes,
         ),
         peer,
-        Pairwise(clip=config.safety.clip_factor) if config.exchange.strategy == "pairwise" else Epidemic(),
+        algorithm_of(config),
         transport=transport,
         link=LinkServer(home),
         store=store,

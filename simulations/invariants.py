@@ -190,7 +190,7 @@ class Books:
                 assert norm <= largest * (1 + 1e-3) + slack, f"I11 {host.name}: moved {norm}, bound {largest}"
             case jobs.Publish() if result.payload:
                 self._stepped(host, job)
-            case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude() | jobs.Apply():
+            case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude() | jobs.Apply() | jobs.ApplyEpoch():
                 pass
             case jobs.Freeze() if isinstance(ledger, FixedLedger):
                 pass  # what is shared is settled first

@@ -9,6 +9,7 @@ apart. So what each of them holds is told beside it. No attack and no rule may s
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.fixed_point import to_float
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer
@@ -128,6 +130,9 @@ class RobustEpochs:
     Vectors, payloads and rules are the product's, by its jobs: Publish, MeasureEpoch, ApplyEpoch. A liar publishes as
     if it were honest, and what it lets go is a lie instead, through the same compressor; a lie that is no number is a
     payload that no receiver reads, as the format has it. Nobody waits; bytes are those of N - 1 payloads.
+
+    lag: rounds until an epoch is settled. 0 is the algorithm itself; the daemon's epochs, of a round each, settle five
+    later, and until then each peer is ahead of the others by its own increments.
     """
 
     compressor: str = "topk128"
@@ -136,6 +141,7 @@ class RobustEpochs:
     rule: str = "mean"
     attack: str = "none"
     bad: int = 0
+    lag: int = 0
     name: str = "epidemic"
     spreaders: list[Spreader] = field(init=False, repr=False)
 
@@ -143,28 +149,38 @@ class RobustEpochs:
         lab.bad = self.bad
         self.spreaders = [Spreader(row) for row in lab.x]
         self._number = 0
+        self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
+        """epochs that have not settled: what each has published as itself, and what it has sent"""
 
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
         published = [self._published(lab, spreader) for spreader in self.spreaders]
         lies = self._lies(lab, published)
         sent = [*lies, *published[len(lies) :]]
+        self._open.append((published, sent))
+        if len(self._open) > self.lag:
+            published, settled = self._open.popleft()
+            for spreader, own in zip(self.spreaders, published, strict=True):
+                self._apply(spreader, own, settled)
         for spreader in self.spreaders:
-            self._apply(spreader, sent)
+            spreader.drain()
         sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
         lab.receive(sizes.sum() - sizes)
         lab.seconds += computing(lab, lab.setting.every)
         self._number += 1
 
     def model(self, lab: Lab) -> Tensor:
-        """All honest peers hold the same."""
-        return torch.from_numpy(self.spreaders[-1].ledger.a.copy())
+        """What all honest peers share."""
+        ledger = self.spreaders[-1].ledger
+        for chunk in range(ledger.chunks):
+            ledger.settle(chunk)
+        return torch.from_numpy(to_float(ledger.fixed))
 
     def _published(self, lab: Lab, spreader: Spreader) -> list[Buffer]:
         weight, applied = 1.0 / lab.peers, spreader.applied
         return [
             spreader.publish(
-                jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), at_once=False)
+                jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), lead=True)
             ).payload
             for chunk in range(spreader.ledger.chunks)
         ]
@@ -186,15 +202,20 @@ class RobustEpochs:
             return [[b"" for _ in spans] for _ in told]
         return [[codec.encode(row[span], seed=_seed(lab)) for span in spans] for row in told]
 
-    def _apply(self, spreader: Spreader, sent: list[list[Buffer]]) -> None:
-        weights = (1.0 / len(sent),) * len(sent)
-        chunks = [tuple(payloads) for payloads in zip(*sent, strict=True)]
-        for chunk, payloads in enumerate(chunks):
-            spreader.algorithm.run(jobs.MeasureEpoch(chunk, self.compressor, payloads))
-        for chunk, payloads in enumerate(chunks):
-            job = jobs.ApplyEpoch(chunk, self.compressor, payloads, weights, self.alpha, self.rule)
-            spreader.algorithm.run(job)
-        spreader.drain()
+    def _apply(self, spreader: Spreader, own: list[Buffer], settled: list[list[Buffer]]) -> None:
+        weights = (1.0 / len(settled),) * len(settled)
+        terms = [
+            tuple(
+                jobs.Term(row, self.compressor, payload, self.alpha, weights[row])
+                for row, payload in enumerate(payloads)
+            )
+            for payloads in zip(*settled, strict=True)
+        ]
+        for chunk, said in enumerate(terms):
+            spreader.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
+        for chunk, said in enumerate(terms):
+            leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # who has diverged leads by nothing
+            spreader.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
 
 
 def _seed(lab: Lab) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulations.mistakes import exchange, increments, members, rumours, states
+from simulations.mistakes import exchange, increments, judging, members, rumours, states
 from simulations.mistakes.base import TESTS, Mutation
 
 __all__ = ["MUTATIONS", "TESTS", "Mutation"]
@@ -15,4 +15,5 @@ MUTATIONS: Final = (
     *states.MUTATIONS,
     *rumours.MUTATIONS,
     *increments.MUTATIONS,
+    *judging.MUTATIONS,
 )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp import config
+from gossipdp.algorithms import robust
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.config import Config, load
 from gossipdp.config_rules import MAX_ADDRESS
@@ -368,6 +369,31 @@ def test_with_epidemic_peers_share_how_increments_travel_and_alpha_is_its_own() 
     for key, text in {"exchange.kappa": "0", "outer.momentum": "0.5", "exchange.bits": "8"}.items():
         other = load(flags={"exchange.algorithm": "epidemic", key: text})
         assert config.settings_digest(other) == config.settings_digest(base)
+
+
+def test_robust_rule_is_shared_and_has_an_alpha_of_its_own() -> None:
+    flags = {"exchange.algorithm": "epidemic", "exchange.robust": "nnm-trimmed"}
+    judged, base = load(flags=flags), load(flags={"exchange.algorithm": "epidemic"})
+    assert (judged.exchange.rule, base.exchange.rule) == ("nnm-trimmed", "")
+    assert (judged.lr, load(flags={**flags, "outer.lr": "0.5"}).lr) == (1.0, 0.5)
+    assert differing(judged, base) == ["exchange.robust", "outer.lr"]
+    assert differing(judged, load(flags={**flags, "exchange.robust_share": "0.3"})) == ["exchange.robust"]
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "pairwise"])
+def test_robust_rule_that_would_not_be_applied_is_refused(algorithm: str) -> None:
+    text = f'[exchange]\nalgorithm = "{algorithm}"\nrobust = "median"\n'
+    with pytest.raises(ConfigError, match=r"peer\.toml:3: exchange\.robust"):
+        load(text, file="peer.toml")
+
+
+def test_robust_rule_is_not_waited_for() -> None:
+    with pytest.raises(ConfigError, match=r"exchange\.mode"):
+        load(flags={"exchange.algorithm": "epidemic", "exchange.robust": "median", "exchange.mode": "sync"})
+
+
+def test_every_robust_rule_that_may_be_set_is_there() -> None:
+    assert set(config.RULES_OF_EPOCHS) <= set(robust.RULES)
 
 
 def test_every_compressor_that_may_be_set_is_there() -> None:

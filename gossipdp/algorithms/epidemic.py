@@ -18,6 +18,11 @@ T rounds in e moves by up to T rounds' worth of D at once, more than there was t
 next D there points back. So what is offered to the compressor shrinks while cos(D, last c) on the support of c is under
 -0.3, and grows again when it is not; the rest stays in e.
 
+With a robust rule an increment is applied when its epoch has settled, all of them at once, for the rule looks at all.
+That is some five epochs later, and an outer step that comes so late is unstable at any useful alpha, if meanwhile the
+peer goes back to what is shared. So it does not: its own increments lead, each whole and at alpha 1, until theirs is
+settled (as in CO2, arXiv 2401.16265, and DaSGD, arXiv 2006.00441: averages that land late on local steps that went on).
+
 Buffers (past `trainable`) are averages of the peers' own: alpha and beta 1, and sent whole, as bfloat16: c = e but for
 the rounding, so a_new = sum_i p_i x_i when the weights add up to 1. They are few, and top-k of a variance is none.
 
@@ -112,8 +117,8 @@ class Epidemic(OnLedger):
             case jobs.CheckIncrement(chunk, compressor, payload, lr, weight):
                 increment = self._increment(chunk, compressor, payload, lr, weight)
                 return jobs.Inspected(increment is not None, 0.0 if increment is None else increment.length)
-            case jobs.MeasureEpoch(chunk, compressor, payloads):
-                return self._measure(chunk, compressor, payloads)
+            case jobs.MeasureEpoch():
+                return self._measure(job)
             case jobs.ApplyEpoch():
                 return self._apply_epoch(job)
             case jobs.Digest(chunk):
@@ -179,10 +184,15 @@ class Epidemic(OnLedger):
 
     def _increment(self, chunk: int, compressor: str, payload: Buffer, lr: float, weight: float) -> _Increment | None:
         """What a message would move this chunk by; None if it is not to be taken."""
+        values = self._values(chunk, compressor, payload, lr, weight)
+        return None if values is None else self._terms(chunk, values, lr, weight)
+
+    def _values(self, chunk: int, compressor: str, payload: Buffer, lr: float, weight: float) -> Vector | None:
+        """What a message says of this chunk; None if it is not to be taken."""
         if not (0.0 <= lr <= MOST_LR and 0.0 < weight <= 1.0):
             return None
         try:
-            return self._terms(chunk, self._decode(chunk, compressor, payload), lr, weight)
+            return self._decode(chunk, compressor, payload)
         except PayloadError:
             return None
 
@@ -236,7 +246,11 @@ class Epidemic(OnLedger):
         ledger.v[span] = e
         pending = ledger.pending(chunk)
         pending += d
-        added = self._move(chunk, increment, job.bound) if job.at_once else 0
+        added = 0
+        if job.lead:
+            self._lead(chunk, sent)
+        else:
+            added = self._move(chunk, increment, job.bound)
         self._longest[chunk] = longest_of_late(self._longest[chunk], self._moved[chunk])
         self._moved[chunk] = 0.0
         return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share, added)
@@ -260,66 +274,57 @@ class Epidemic(OnLedger):
         progress: Vector = ledger.a[span] - (ledger.x[span] + ledger.outstanding(chunk, applied))
         return progress
 
-    # -- closed epochs ----------------------------------------------------------------------------------------
+    # -- settled epochs ---------------------------------------------------------------------------------------
 
-    def _measure(self, chunk: int, compressor: str, payloads: tuple[Buffer, ...]) -> jobs.Measured:
-        if chunk == 0:
-            self._distances = robust.Distances(len(payloads))
+    def _measure(self, job: jobs.MeasureEpoch) -> jobs.Measured:
+        if job.chunk == 0:
+            self._distances = robust.Distances(len(job.weights))
             self._measured = 0
-        if chunk != self._measured:
-            raise ValueError(f"chunk {chunk} of an epoch of which {self._measured} chunks are measured")
-        rows, sound = self._rows(chunk, compressor, payloads)
+        if job.chunk != self._measured or len(job.weights) != len(self._distances.finite):
+            raise ValueError(f"chunk {job.chunk} of an epoch of which {self._measured} chunks are measured")
+        rows, increments = self._rows(job)
         # Buffers have units of their own, and would drown the rest.
-        self._distances.add(rows[:, : self._parts(chunk)[0]])
-        self._distances.finite &= sound
+        self._distances.add(rows[:, : self._parts(job.chunk)[0]])
+        for term, increment in zip(job.terms, increments, strict=True):
+            self._distances.finite[term.row] &= increment is not None
         self._measured += 1
-        return jobs.Measured(tuple(self._distances.finite.tolist()))
+        movements = tuple(0.0 if increment is None else increment.length for increment in increments)
+        return jobs.Measured(tuple(increment is not None for increment in increments), movements)
 
     def _apply_epoch(self, job: jobs.ApplyEpoch) -> jobs.EpochApplied:
-        if job.rule == "mean":
-            movement, sound = self._mean(job)
-        else:
-            movement, sound = self._robust(job)
-        self._move(job.chunk, movement, math.inf)
-        return jobs.EpochApplied(sound, movement.length)
+        if self._measured != self.ledger.chunks or len(job.weights) != len(self._distances.finite):
+            raise ValueError(f"{self._measured} chunks are measured, of {len(self._distances.finite)} contributors")
+        rows, _ = self._rows(job)
+        counted = self._distances.finite & (np.array(job.weights) > 0.0)
+        plan = robust.plan(robust.RULES[job.rule], self._distances, job.weights, self._bad)
+        # The rule gives a mean: of an epoch in which few have published, and one claims to be all, it is still a share.
+        weight = robust.together(np.array(job.weights)[counted].tolist())
+        movement = self._terms(job.chunk, plan.combine(rows), 1.0, weight)
+        for compressor, payload in job.leads:
+            self._lead(job.chunk, self._decode(job.chunk, compressor, payload), back=True)
+        added = self._move(job.chunk, movement, math.inf)
+        return jobs.EpochApplied(tuple(counted.tolist()), movement.length, added)
 
-    def _mean(self, job: jobs.ApplyEpoch) -> tuple[_Increment, tuple[bool, ...]]:
-        span, sound = self.ledger.span(job.chunk), []
-        total: Integers = np.zeros(span.stop - span.start, np.int64)
-        for payload, weight in zip(job.payloads, job.weights, strict=True):
-            increment = self._increment(job.chunk, job.compressor, payload, job.lr, weight)
-            sound.append(increment is not None)
-            if increment is not None:
-                total[increment.where] += increment.bounded(job.bound)
-        return _Increment(slice(None), total), tuple(sound)
+    def _lead(self, chunk: int, sent: Vector, *, back: bool = False) -> None:
+        alone = self._terms(chunk, sent, 1.0, 1.0)
+        self.ledger.add_lead(chunk, alone.where, alone.terms if back else -alone.terms)
+        if not back:
+            self._moved[chunk] += alone.length
 
-    def _robust(self, job: jobs.ApplyEpoch) -> tuple[_Increment, tuple[bool, ...]]:
-        if not 0.0 <= job.lr <= MOST_LR:
-            raise ValueError(f"lr {job.lr} of 0 to {MOST_LR}")
-        if self._measured != self.ledger.chunks or len(job.payloads) != len(self._distances.finite):
-            raise ValueError(f"{self._measured} chunks are measured, of {len(self._distances.finite)} payloads")
-        weights = [weight if 0.0 < weight <= 1.0 else 0.0 for weight in job.weights]
-        plan = robust.plan(robust.RULES[job.rule], self._distances, weights, self._bad)
-        counting = self._distances.finite & (np.array(weights) > 0.0)
-        rows, _ = self._rows(job.chunk, job.compressor, job.payloads)
-        # The rule gives a mean. Weights that claim more than everything still move by no more than that.
-        weight = min(1.0, math.fsum(np.array(weights)[counting]))
-        increment = self._terms(job.chunk, plan.combine(rows), job.lr, weight)
-        return _Increment(increment.where, increment.bounded(job.bound)), tuple(counting.tolist())
-
-    def _rows(
-        self, chunk: int, compressor: str, payloads: tuple[Buffer, ...]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """What the payloads hold, a row each, and which of them hold anything."""
-        span = self.ledger.span(chunk)
-        rows = np.zeros((len(payloads), span.stop - span.start), np.float32)
-        sound = np.ones(len(payloads), np.bool_)
-        for number, payload in enumerate(payloads):
-            try:
-                rows[number] = self._decode(chunk, compressor, payload)
-            except PayloadError:
-                sound[number] = False
-        return rows, sound
+    def _rows(self, job: jobs.MeasureEpoch | jobs.ApplyEpoch) -> tuple[NDArray[np.float32], list[_Increment | None]]:
+        """What each contributor would move the chunk by at weight 1, a row each, and each term's own movement; None of
+        what is not to be taken."""
+        span, trainable = self.ledger.span(job.chunk), self._parts(job.chunk)[0]
+        rows = np.zeros((len(job.weights), span.stop - span.start), np.float32)
+        increments: list[_Increment | None] = []
+        for term in job.terms:
+            values = self._values(job.chunk, term.compressor, term.payload, term.lr, term.weight)
+            increments.append(None if values is None else self._terms(job.chunk, values, term.lr, term.weight))
+            if values is not None and job.weights[term.row] > 0.0:
+                share = term.scale * term.weight / job.weights[term.row]
+                rows[term.row, :trainable] += values[:trainable] * np.float32(term.lr * share)
+                rows[term.row, trainable:] += values[trainable:] * np.float32(share)
+        return rows, increments
 
     def _move(self, chunk: int, increment: _Increment, bound: float, *, back: bool = False) -> int:
         """The fingerprint of what the anchor has moved by."""

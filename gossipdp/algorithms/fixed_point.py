@@ -8,6 +8,9 @@ in units of 2^-32, and `a` is what fp32 can show of it:
 Additions wrap modulo 2^64 instead of saturating, for where a sum saturates depends on its order too. The state of such
 a ledger travels exactly; the digest of two equal states is equal, and that of others is not.
 
+A peer may be ahead of what it shares, by a `lead` of its own: then a = fp32(2^-32 (fixed + lead)), and all that is
+shared, digests, fingerprints and frozen states, is of `fixed` alone.
+
 While a chunk is `loose`, nobody shares it: `a` itself is the truth, every bit of it, and fixed means nothing. So a lone
 peer is the bare optimizer, whatever writes into `a` (a checkpoint does) need not know of this, and until there is
 company fixed takes no memory. What is shared is settled first. Nothing here may know messages, codecs or weights.
@@ -151,6 +154,8 @@ class FixedLedger(Ledger):
     def __init__(self, size: int, trainable: int, chunk_parameters: int) -> None:
         super().__init__(size, trainable, chunk_parameters)
         self.fixed: Integers = np.zeros(size, np.int64)
+        self.lead: Integers | None = None
+        """of this peer alone, once it has any"""
         self._loose = set(range(self.chunks))
         self._followed: dict[int, Integers] = {}
         """what `resync` has added to chunks, while it may be taken back"""
@@ -168,6 +173,19 @@ class FixedLedger(Ledger):
         self.settle(chunk)
         self._place(chunk, where, self.fixed[self.span(chunk)][where] + terms)
 
+    def add_lead(self, chunk: int, where: Where, terms: Integers) -> None:
+        """lead += terms at `where` of the chunk; a and pending move as by `add`."""
+        self.settle(chunk)
+        if self.lead is None:
+            self.lead = np.zeros(self.size, np.int64)
+        self.lead[self.span(chunk)][where] += terms
+        self._place(chunk, where, self.fixed[self.span(chunk)][where])
+
+    def _no_lead(self, chunk: int) -> None:
+        """For whoever writes what is shared into a."""
+        if self.lead is not None:
+            self.lead[self.span(chunk)] = 0
+
     def digest(self, chunk: int) -> bytes:
         """Equal for equal chunks alone, and the hash that `freeze` gives."""
         self.settle(chunk)
@@ -182,7 +200,7 @@ class FixedLedger(Ledger):
     def _place(self, chunk: int, where: Where, fixed: Integers) -> None:
         span = self.span(chunk)
         self.fixed[span][where] = fixed
-        values = to_float(fixed)
+        values = to_float(fixed if self.lead is None else fixed + self.lead[span][where])
         a, pending = self.a[span], self.pending(chunk)
         # The difference of two fp32 numbers so near each other is exact: x and a cannot drift apart.
         pending[where] += values - a[where]
@@ -197,11 +215,13 @@ class FixedLedger(Ledger):
         if not (x.min() >= -LARGEST and x.max() <= LARGEST and super().found(chunk)):
             return False
         self._loose.add(chunk)
+        self._no_lead(chunk)
         return True
 
     def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> tuple[Vector, Vector]:
         """As in `Ledger`; only for a peer whose anchor nobody shares, for nobody is told of it."""
         self._loose.add(chunk)
+        self._no_lead(chunk)
         return super().outer_step(chunk, lr, momentum, applied)
 
     # -- state transfer ---------------------------------------------------------------------------------------
@@ -218,6 +238,7 @@ class FixedLedger(Ledger):
         if fixed is not None:
             span = self.span(chunk)
             self._loose.discard(chunk)
+            self._no_lead(chunk)
             self.fixed[span], self.a[span], self.v[span] = fixed, to_float(fixed), 0.0
         return fixed is not None
 
@@ -240,6 +261,8 @@ class FixedLedger(Ledger):
             self.add(chunk, slice(None), -moved)
         elif moved is not None:
             self.v[self.span(chunk)] = 0.0
+            self._no_lead(chunk)
+            self._place(chunk, slice(None), self.fixed[self.span(chunk)])
 
     def _unpacked(self, chunk: int, payload: Buffer, digest: bytes) -> Integers | None:
         span = self.span(chunk)

@@ -42,6 +42,7 @@ __all__ = [
     "mean",
     "nearest_neighbour_mixing",
     "plan",
+    "together",
     "tolerated",
     "trimmed_mean",
 ]
@@ -267,6 +268,14 @@ def plan(rule: Rule, distances: Distances, weights: Sequence[float], share: floa
     masses = [int(min(max(stated[row] / typical, 1.0 / UNIT), UNIT) * UNIT + 0.5) for row in usable]
     rows = np.eye(len(stated))[usable]
     return rule(Points(rows, distances.squared[np.ix_(usable, usable)], np.array(masses, np.int64)), f)
+
+
+def together(weights: Sequence[float]) -> float:
+    """What contributors weigh together, none of them more than a rule believes, and at most everything."""
+    if not weights:
+        return 0.0
+    typical = sorted(weights)[(len(weights) - 1) // 2]
+    return min(1.0, math.fsum(min(weight, HEAVIEST * typical) for weight in weights))
 
 
 def aggregate(rule: Rule, rows: Matrix, weights: Sequence[float], share: float = SHARE) -> Doubles:

@@ -58,7 +58,7 @@ LONGER: Final = 4.0
 YOUNG: Final = 4
 """epochs from which nothing usual follows: learning rates are being warmed up, and lengths grow by more than that"""
 MAX_HELD: Final = 8
-"""epochs more than else that do not settle while a state is being fetched"""
+"""epochs more than else that do not settle while a state is being fetched, or while one lacks a payload"""
 REMEMBERED: Final = BEHIND + 1 + MAX_HELD + 8
 """epochs before the first live one of which it is known how long increments were"""
 MAX_RUMOURS: Final = 2048
@@ -108,13 +108,15 @@ class _Origin:
 
 
 class EpochSet:
-    """The rumours of one epoch. `inside` are those that have come whole, by name."""
+    """The rumours of one epoch. `inside` are those that have come whole, by name; `lacking` those of them that had come
+    to whoever gave the state, and whose payload is still to come."""
 
     def __init__(self, epoch: int, run: bytes) -> None:
         self.epoch, self._run = epoch, run
         self._origins: dict[bytes, _Origin] = {}
         self._voids: dict[bytes, bytes] = {}
         self.inside: dict[bytes, Rumour] = {}
+        self.lacking: set[bytes] = set()
         self._signed = 0
         self._sorted: list[bytes] | None = None
         self._state = EMPTY
@@ -142,6 +144,7 @@ class EpochSet:
 
     def _void(self, origin: _Origin, proof: tuple[Rumour, ...]) -> Verdict:
         fallen = tuple(each for each in origin.signed.values() if self.inside.pop(each[0], None) is not None)
+        self.lacking.difference_update(name for name, _ in fallen)
         self._signed += len(proof) - len(origin.signed)
         origin.signed, origin.proof = {}, proof
         self._voids[void_name(proof[0].origin, self.epoch, self._run)] = proof[0].origin
@@ -156,13 +159,18 @@ class EpochSet:
         lives = known.lives()
         return not known.proof and (incarnation in lives or len(lives) < MAX_LIVES)
 
-    def complete(self, name: bytes, rumour: Rumour) -> None:
+    def complete(self, name: bytes, rumour: Rumour) -> bool:
+        """It has come whole; whether that is news, and not only the payload of what was inside before."""
+        self.lacking.discard(name)
+        if name in self.inside:
+            return False
         self.inside[name] = rumour
         self._sorted = None
+        return True
 
     def holds(self, name: bytes) -> bool:
-        """It counts here, or is the name of a proof that is known."""
-        return name in self.inside or name in self._voids
+        """It is here, or is the name of a proof that is known."""
+        return (name in self.inside and name not in self.lacking) or name in self._voids
 
     def proof(self, name: bytes) -> tuple[Rumour, ...]:
         """The proof of this name."""
@@ -279,7 +287,9 @@ class Epochs:
         oldest = self.current - GRACE - SETTLE
         closed = range(max(before - GRACE, oldest - KEPT, self.first), self.current - GRACE)
         closing = [self._live.get(epoch) or EpochSet(epoch, self._run) for epoch in closed]
-        return closing, self._settle(oldest - MAX_HELD if self.held else oldest)
+        waits = next((each.epoch for each in self.live() if each.lacking), oldest)
+        least = oldest - MAX_HELD
+        return closing, self._settle(least if self.held else max(least, min(oldest, waits)))
 
     def _settle(self, first: int) -> list[EpochSet]:
         if first <= self.first:

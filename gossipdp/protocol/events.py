@@ -315,7 +315,8 @@ class IncrementPublished(Event):
 
 @dataclass(frozen=True, slots=True)
 class IncrementApplied(Event):
-    """Another's increment is in the anchor: `movement` is how far it moved, RMS per parameter."""
+    """Another's increment is in the anchor: `movement` is how far it moved, RMS per parameter; with a robust rule, how
+    far it would have by itself, and it was judged."""
 
     origin: bytes
     size: int
@@ -350,6 +351,26 @@ class EpochSettled(Event):
     digest: bytes
     rumours: int
     samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochGathered(Event):
+    """`epoch` is about to be settled with these rumours and their parts, in an order that all peers share. What could
+    not be had is without parts."""
+
+    epoch: int
+    rumours: tuple[tuple[Rumour, tuple[Buffer, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochJudged(Event):
+    """What a robust rule has made of an epoch's increments is in the anchor: of so many `contributors` it has looked at
+    `counted`, and `movement` is how far that has moved, RMS per parameter."""
+
+    epoch: int
+    contributors: int
+    counted: int
+    movement: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,8 +339,8 @@ class Publish(Job):
 
     compressor: by name. lr is alpha, 0 to 8; beta the share of the residual that is kept; weight is p, above 0, at
     most 1; `applied` the last slot that is inside the snapshot; `bound` the most that one message moves this chunk, of
-    the epoch the message belongs to, as in Apply. `at_once`: the own payload is applied like anybody's, now; else
-    it will come back in an ApplyEpoch.
+    the epoch the message belongs to, as in Apply. `lead`: the own payload goes whole, as if this were the only peer and
+    alpha 1, into the lead of its anchor, until an ApplyEpoch takes it back; else it is applied like anybody's.
     """
 
     chunk: int
@@ -351,7 +351,7 @@ class Publish(Job):
     applied: int
     seed: int
     bound: float = float("inf")
-    at_once: bool = True
+    lead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,49 +412,63 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureEpoch(Job):
-    """The first pass of a robust rule over the increments of a closed epoch: how far are they from each other, as whole
-    vectors? Chunks in order; chunk 0 forgets the epoch before. Result: Measured.
+class Term:
+    """What one message of a settled epoch says of one chunk. row: whose it is, of the epoch's contributors. compressor,
+    payload, lr, weight: as of Apply. scale: what is left of its movement, less than 1 if it was too long."""
 
-    payloads: in an order that all peers share.
+    row: int
+    compressor: str
+    payload: Buffer
+    lr: float
+    weight: float
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureEpoch(Job):
+    """The first pass of a robust rule over the increments of a settled epoch: how far are the contributors from each
+    other, as whole vectors? Chunks in order; chunk 0 forgets the epoch before. Result: Measured.
+
+    weights: of the contributors, p of all their messages together; 0 for who counts nothing. terms: in an order that
+    all peers share.
     """
 
     chunk: int
-    compressor: str
-    payloads: tuple[Buffer, ...]
+    weights: tuple[float, ...]
+    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of each payload whether this and all earlier chunks of it decode."""
+    """Of each term what Inspected says of an Apply: is it sound, and how far does it move the chunk, unscaled?"""
 
     sound: tuple[bool, ...]
+    movements: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyEpoch(Job):
-    """All increments of a closed epoch at once. Result: EpochApplied.
+    """The second pass, all chunks having been measured: a -= R(increments), pending likewise. Result: EpochApplied.
 
-    rule: "mean" gives the very bits of one Apply after the other; or a robust rule, by name, all chunks having been
-    measured. payloads, weights: in an order that all peers share. bound: of each of the messages; of what a robust rule
-    makes of them.
+    weights, terms: as of the first pass. rule: by its name. leads: compressor and payload of what this peer has
+    published and that is in the lead of its anchor, to be taken out of it, exactly.
     """
 
     chunk: int
-    compressor: str
-    payloads: tuple[Buffer, ...]
     weights: tuple[float, ...]
-    lr: float
+    terms: tuple[Term, ...]
     rule: str
-    bound: float = float("inf")
+    leads: tuple[tuple[str, Buffer], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EpochApplied:
-    """Of each payload whether it was looked at, as it is at every peer or at none; and how far the chunk was moved."""
+    """counted: of each contributor whether it was looked at, as it is at every peer or at none. movement: how far the
+    rule has moved the chunk. fingerprint: of what it has added to what is shared, modulo 2^64."""
 
-    sound: tuple[bool, ...]
+    counted: tuple[bool, ...]
     movement: float
+    fingerprint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +497,7 @@ class Fingerprinted:
 
 
 OfExchange: TypeAlias = Begin | Answer | Decode | DecodeAndMix | Mix
-OfIncrement: TypeAlias = CheckIncrement | Apply | Fingerprint
+OfIncrement: TypeAlias = CheckIncrement | Apply | MeasureEpoch | ApplyEpoch | Fingerprint
 
 Result = Any
 """Checked, Stepped, Sealed, Turn, Frozen, Sampled, Compared, Published, Inspected, Measured, EpochApplied, Digested,

@@ -111,6 +111,13 @@ class Fetches:
                 fetch.source, fetch.at = b"", now
                 self._at = now
 
+    def postponed(self, name: bytes, now: float, wait: float, patience: float) -> None:
+        """There is no room for it yet: it is asked for again, ever later."""
+        fetch = self._all.get(name)
+        if fetch is not None:
+            fetch.source, fetch.at = b"", now + min(wait * 2.0 ** min(fetch.tries, MAX_HOLDERS), patience)
+            self._at = min(self._at, fetch.at)
+
     def lost(self, peer: bytes, now: float) -> None:
         """`peer` is gone."""
         for name in [name for name, fetch in self._all.items() if peer in fetch.holders or fetch.source == peer]:

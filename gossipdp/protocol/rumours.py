@@ -29,8 +29,16 @@ from typing import TypeAlias
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import rumour_summary
 from gossipdp.protocol.epoch_talk import EpochTalk
-from gossipdp.protocol.epochs import Epochs, EpochSet, Verdict
-from gossipdp.protocol.events import EpochClosed, EpochSettled, RumourReceived, RumourVoided, UpdateRefused
+from gossipdp.protocol.epochs import MAX_HELD, Epochs, EpochSet, Verdict
+from gossipdp.protocol.events import (
+    EpochClosed,
+    EpochGathered,
+    EpochSettled,
+    Notice,
+    RumourReceived,
+    RumourVoided,
+    UpdateRefused,
+)
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rumour_fetching import Fetches
 from gossipdp.protocol.rumour_header import make, name_of, part_hash, unpack_table, void_name
@@ -70,6 +78,9 @@ class RumoursConfig:
     """bytes of one payload; follows from the model, and is the same for all"""
     retain: int = 1 << 30
     """bytes of payloads kept for others"""
+    gather: bool = False
+    """what is done with an epoch is done with all of it, as it settles: payloads are kept until then, and, if there is
+    room, for whoever has taken a state over"""
     neighbours: int = 3
     """chosen by this peer; it has about as many more that chose it"""
     window: int = 8
@@ -141,6 +152,8 @@ class Rumours:
             counts=self.counts,
         )
         self._clock = 0
+        self._cramped = False
+        """payloads had no room, and it was told"""
         self._published = (-1, 0)
         """the epoch of the last own rumour, and how many there are of it"""
 
@@ -189,13 +202,14 @@ class Rumours:
 
     def _open(self, inside: set[bytes], now: float) -> None:
         """The state holds what is `inside`, and all that is settled."""
+        gather = self._config.gather
         self._epochs.held = True
         self._epochs.advance(self._clock)
         self._epochs.held = False
         for record in self._store.records():
             name, rumour = record.name, record.rumour
-            if name in inside and record.complete:
-                record.given = True
+            if name in inside and (record.complete or gather):
+                record.given = not gather
             elif name in inside or not self._epochs.admits(rumour.epoch):
                 self._trees.forget(name)
             else:
@@ -208,8 +222,15 @@ class Rumours:
                 elif record.complete:
                     kept.complete(name, rumour)
                     self._give(record)
-        for name in [name for each in self._epochs.live() for name in each.names()]:
-            self._fetches.end(name)
+        for each in self._epochs.live():
+            if gather:
+                records = map(self._store.get, each.inside)
+                here = {record.name for record in records if record is not None and record.complete}
+                each.lacking.update(each.inside.keys() - here)
+            for name in each.names():
+                if name not in each.lacking:
+                    self._fetches.end(name)
+        self._ask_for_lacking(now)
         for epoch in range(self._epochs.first, self._epochs.closes(self._clock) + 1):
             self._emit_closed(self._epochs.of(epoch))
         self.advance(self._clock, now)
@@ -267,7 +288,8 @@ class Rumours:
         name = name_of(rumour, self._config.run)
         assert wanted is not None
         record = Record(name, rumour, table, wanted, b"")
-        record.parts, record.have, record.hops, record.given = list(parts), record.full, 0, True
+        record.parts, record.have, record.hops = list(parts), record.full, 0
+        record.given = not self._config.gather
         if rumour.size > self._config.largest or not self._store.admit(record, own=True):
             return None
         if self._epochs.of(epoch).claim(name, rumour).word != "new":
@@ -281,10 +303,11 @@ class Rumours:
         return name, rumour
 
     def applied(self, name: bytes) -> None:
-        """What was handed out has been applied, or refused: its payload is not needed here any more."""
+        """What was handed out has been applied, or refused: its payload is not needed here any more, unless all of its
+        epoch is to be handed out."""
         record = self._store.get(name)
         if record is not None:
-            record.given = True
+            record.given = not self._config.gather
 
     def advance(self, clock: int, now: float) -> None:
         """The network's clock, in steps."""
@@ -294,15 +317,43 @@ class Rumours:
             self._emit_closed(each)
         for each in settled:
             if not self._epochs.held:
+                self._gather(each)
                 self._outputs.emit(EpochSettled(each.epoch, each.digest, len(each.inside), each.samples))
         if settled:
-            for name in [r.name for r in self._store.records() if r.rumour.epoch < self._epochs.first]:
-                self._trees.forget(name)
-            for fetch in self._fetches.of(self._epochs.first):
-                self._fetches.end(fetch.name)
+            self._forget_settled()
         if closed or settled:
+            self._ask_for_lacking(now)
             self._talk.soon()
         self._trees.step(now)
+
+    def _gather(self, each: EpochSet) -> None:
+        if self._config.gather:
+            rumours = []
+            for name, rumour in each.inside.items():
+                record = self._store.get(name)
+                rumours.append((rumour, tuple(record.parts) if record is not None and record.complete else ()))
+            rumours.sort(key=lambda item: (item[0].origin, item[0].incarnation, item[0].sequence))
+            self._outputs.emit(EpochGathered(each.epoch, tuple(rumours)))
+
+    def _forget_settled(self) -> None:
+        first = self._epochs.first
+        for record in self._store.records():
+            if record.rumour.epoch < first:
+                # Whoever has taken over a state of before may still ask for it.
+                if self._config.gather and record.complete and record.rumour.epoch >= first - MAX_HELD:
+                    record.given = True
+                else:
+                    self._trees.forget(record.name)
+        for fetch in self._fetches.of(first):
+            self._fetches.end(fetch.name)
+
+    def _ask_for_lacking(self, now: float) -> None:
+        """Nobody announces what both know: the neighbours are asked."""
+        for each in self._epochs.live():
+            for name in each.lacking:
+                if name not in self._fetches:
+                    for link in self._links.near():
+                        self._fetches.announced(name, each.epoch, link.peer, now, self._config.wait)
 
     def neighbours(self, live: Iterable[bytes], now: float) -> None:
         """Who of the members is alive, can be reached and is listened to, whenever that changes."""
@@ -399,6 +450,17 @@ class Rumours:
 
     def _begin(self, record: Record, source: bytes, now: float) -> None:
         if not self._store.admit(record):
+            if (
+                self._config.gather
+                and not self._cramped
+                and self._store.bytes + record.rumour.size > self._config.retain
+            ):
+                self._cramped = True
+                text = (
+                    "the increments of some epochs do not fit in memory until they are judged: they come late, or never"
+                )
+                self._outputs.emit(Notice("GD-507", text))
+            self._fetches.postponed(record.name, now, self._config.wait, self._config.patience)
             return self._refuse(record.name, source, "room")
         self._trees.shown(record, source, now)
 
@@ -421,9 +483,11 @@ class Rumours:
         self.counts["payload"] += size
         self._trees.came(record, source, now)
         if record.complete:
-            self._epochs.of(record.rumour.epoch).complete(name, record.rumour)
-            if not self._epochs.held:
+            news = self._epochs.of(record.rumour.epoch).complete(name, record.rumour)
+            if not self._epochs.held and news:
                 self._give(record)
+            elif not self._epochs.held:
+                self.advance(self._clock, now)  # an epoch may have waited for it
 
     def _give(self, record: Record) -> None:
         record.given = False

@@ -3,7 +3,8 @@
 What `Averaging` is for pairwise. A round is published whole or not at all, and what is published is in the anchor of
 its origin at that moment; a rumour that comes is looked at whole, and then applied whole, or refused by all alike, for
 what decides is in the rumour. So the state of a peer is what it was founded with and the set of rumours inside it:
-peers of one founding whose sets are equal hold the same bits. Whoever takes a state over learns both.
+peers of one founding whose sets are equal hold the same bits. Whoever takes a state over learns both. With a robust
+rule only settled epochs are in the state that peers share, as the rule has judged them (`judging`).
 
 A peer alone does not publish (algorithms section 4): it steps plainly, until it gives its state away. From then on
 every step is in a rumour, for somebody may have the rest. After `LONELY` epochs without company it is alone again, and
@@ -18,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -30,6 +31,7 @@ from gossipdp.protocol.events import (
     EpochClosed,
     EpochDiverged,
     EpochFingerprinted,
+    EpochGathered,
     EpochSettled,
     IncrementPublished,
     RumourReceived,
@@ -38,6 +40,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.fingerprints import Fingerprints
 from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.judging import Judging
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.messages import Member, Message, State
 from gossipdp.protocol.outputs import Outputs
@@ -73,6 +76,8 @@ class SpreadingConfig:
     """alpha; 1 where increments travel whole, for then nothing waits in the residual, and all of the way is gone"""
     beta: float = 0.95
     """share of the residual that is kept from round to round"""
+    rule: str = ""
+    """by which increments are judged when their epoch has settled; "": they are applied as they come"""
 
 
 @dataclass
@@ -113,7 +118,7 @@ class Spreading:
         self._news = Outputs()
         self._news.messages = outputs.messages
         self._rumours = Rumours(
-            config.rumours,
+            replace(config.rumours, gather=bool(config.rule)),
             membership.me.id,
             incarnation=membership.me.incarnation,
             random=random,
@@ -125,7 +130,9 @@ class Spreading:
             now=now,
         )
         self._turns = Turns()
-        self._applying = Applying(self._turns, outputs, self._terms, self._rumours.longest, self._moved)
+        longest = self._rumours.longest
+        self._applying = Applying(self._turns, outputs, self._terms, longest, self._moved)
+        self._judging = Judging(config.rule, self._turns, outputs, self._terms, longest, self._judged, membership.me.id)
         self._shares = Shares(config.rumours.span)
         self._fingerprints = Fingerprints()
         self._fingerprinted = (0, 0)
@@ -163,7 +170,8 @@ class Spreading:
         if summary is not None:
             return self.adopt(model, summary, clock)
         self._clock = max(self._clock, clock)
-        self.model, self._applying.model, self._published_at = model, model, self._clock
+        self._model_is(model)
+        self._published_at = self._clock
         self._rumours.advance(self._clock, self._now)
         self._found()
 
@@ -175,13 +183,15 @@ class Spreading:
         base = self._clock.to_bytes(8, "big") + hashlib.blake2b(name, digest_size=8).digest()
         self._shared_at, self._astray = None, ()
         self._shares.forget()
+        self._judging.forget()
         self._begin_fingerprints()
         self._rumours.found(self._now, base)
         self._hear()
 
     def adopt(self, model: Model, summary: Buffer, clock: int) -> None:
         """The state is a copy of another's, with this inside."""
-        self.model, self._applying.model, self._before = model, model, None
+        self._model_is(model)
+        self._before = None
         self._clock = self._published_at = max(self._clock, clock)
         self._rumours.advance(self._clock, self._now)
         if not self._rumours.adopt(summary, self._now):
@@ -190,9 +200,13 @@ class Spreading:
             self._astray = tuple(self._live)
         else:
             self._astray = ()
+            self._judging.forget()
         self._shared_at = self._clock
         self._begin_fingerprints()
         self._hear()
+
+    def _model_is(self, model: Model) -> None:
+        self.model = self._applying.model = self._judging.model = model
 
     def _begin_fingerprints(self) -> None:
         """Whoever gave this state has what it has from clocks that were not much ahead of this one."""
@@ -266,7 +280,8 @@ class Spreading:
         assert self._round is not None
         beta, seed = self._config.beta, self._random.getrandbits(63)
         compressor, lr = self._terms(self._round.clock)
-        return jobs.Publish(chunk, compressor, lr, beta, self._round.weight, applied, seed)
+        lead = bool(self._config.rule)
+        return jobs.Publish(chunk, compressor, lr, beta, self._round.weight, applied, seed, lead=lead)
 
     def _terms(self, clock: int) -> Terms:
         """How an increment cut at `clock` travels, and how far it moves: it follows from what all know."""
@@ -299,12 +314,15 @@ class Spreading:
             length=length_of(made.lengths),
             now=self._now,
         )
-        if told is None:
+        epoch = made.clock // self._config.rumours.span
+        if self._config.rule:
+            self._judging.leads(epoch, self._terms(made.clock).compressor, made.payloads)
+        elif told is None:
             # It was asked for before, so this is as good as never; and then this peer's state is nobody's.
             self._astray = tuple(self._live)
         else:
             self._applying.cut(told[1], parts)
-        self._fingerprints.added(made.clock // self._config.rumours.span, made.fingerprint)
+        self._fingerprints.added(epoch, made.fingerprint)
         self._outputs.emit(IncrementPublished(sum(map(len, parts)), made.weight, made.share))
         self._round = None
         self._turns.over()
@@ -388,6 +406,7 @@ class Spreading:
         if self._round is None and clock > self._clock:
             self._clock = clock
             self._rumours.advance(clock, self._now)
+            self._hear()  # what has settled is judged before a snapshot is said to have it inside
         if self._shared_at is not None and self._live:
             # However far it has come at once: they are here.
             self._shared_at = self._clock
@@ -420,8 +439,12 @@ class Spreading:
         while self._news.events:
             event = self._news.events.popleft()
             match event:
+                case RumourReceived(rumour=rumour) if self._config.rule:
+                    self._came(rumour)
                 case RumourReceived(name, rumour, parts):
                     self._applying.take(rumour, parts, partial(self._rumours.applied, name))
+                case RumourVoided(origin) if self._config.rule:
+                    self._outputs.emit(UpdateRefused(origin, "void"))  # nothing of it has been applied
                 case RumourVoided(origin, _, received):
                     self._outputs.emit(UpdateRefused(origin, "void"))
                     if not all(parts for _, parts in received):
@@ -435,6 +458,8 @@ class Spreading:
                 case EpochClosed():
                     self._shares.closed(event)
                     self._outputs.emit(event)
+                case EpochGathered(epoch, rumours):
+                    self._judge(epoch, rumours)
                 case EpochSettled(epoch):
                     self._outputs.emit(event)
                     self._turns.ask(partial(self._begin_fingerprint, epoch))
@@ -442,16 +467,32 @@ class Spreading:
                     self._outputs.emit(event)
 
     def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
-        """The result of a CheckIncrement, an Apply or a Fingerprint."""
+        """The result of a job on increments."""
         self._now = now
         if isinstance(job, jobs.Fingerprint):
             self._chunk_fingerprinted(job.chunk, result)
+        elif isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch):
+            self._judging.job_done(job, result)
         else:
             self._applying.job_done(job, result)
 
-    def _moved(self, rumour: Rumour, fingerprint: int) -> None:
+    def _came(self, rumour: Rumour) -> None:
         self._newest[rumour.origin] = max(rumour.clock, self._newest.get(rumour.origin, 0))
+
+    def _moved(self, rumour: Rumour, fingerprint: int) -> None:
+        self._came(rumour)
         self._fingerprints.added(rumour.epoch, fingerprint)
+        self.applied()
+
+    def _judge(self, epoch: int, rumours: Sequence[tuple[Rumour, Sequence[Buffer]]]) -> None:
+        if not all(parts for _, parts in rumours):
+            # Others have judged what this peer cannot look at any more.
+            self._astray = self._astray or tuple(self._live)
+            self._begin_fingerprints()
+        self._judging.take(epoch, [(rumour, parts) for rumour, parts in rumours if parts])
+
+    def _judged(self, epoch: int, fingerprint: int) -> None:
+        self._fingerprints.added(epoch, fingerprint)
         self.applied()
 
     def _begin_fingerprint(self, epoch: int) -> bool:

@@ -38,6 +38,7 @@ DO: Final = {
     "GD-402": "NaN: look at the training of whoever sent it; anything else: at that host's version and settings",
     "GD-501": "see what that rank wrote last; the group goes on once its launcher has started it again",
     "GD-502": "use a host with more memory, or raise its container's limit",
+    "GD-507": "raise `[safety] memory` to what everybody publishes in seven epochs, or take another compressor",
     "GD-506": "restart it, under a memory limit; `gossipdp keys rotate` keeps a member out that does so again",
     "GD-602": "see to the disk, or name another folder: [checkpoint] dir",
     "GD-604": "start another member of this run",

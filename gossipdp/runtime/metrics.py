@@ -106,6 +106,7 @@ class Metrics:
         self._chunks = counter("chunks_mixed_total", "Chunks mixed into the anchor.")
         self._clipped = counter("chunks_clipped_total", "Chunks mixed with less than their full difference.")
         self._cut = counter("increments_cut_total", "Others' increments longer than is usual, applied cut.")
+        self._epochs_judged = counter("epochs_judged_total", "Settled epochs to which a robust rule was applied.")
         self._in_doubt = counter("chunks_in_doubt_total", "Chunks a partner may or may not have mixed when it died.")
         self._blocks = counter("blocks_total", "Blocks of chunks decoded.")
         self._escalated = counter("escalated_blocks_total", "Blocks that needed more than the codec's own bits.")
@@ -175,6 +176,8 @@ class Metrics:
             case events.IncrementApplied():
                 self._cut.inc(event.scale < 1.0)
                 self._mixed()
+            case events.EpochJudged():
+                self._epochs_judged.inc()
             case events.RoundDone():
                 self._outer_step(event)
             case events.MemberChanged(member):

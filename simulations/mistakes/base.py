@@ -90,6 +90,7 @@ CREDIT = "gossipdp/protocol/credit.py"
 SHARES = "gossipdp/protocol/shares.py"
 TURNS = "gossipdp/protocol/turns.py"
 APPLYING = "gossipdp/protocol/applying.py"
+JUDGING = "gossipdp/protocol/judging.py"
 INCREMENTS = "gossipdp/protocol/increments.py"
 SPREADING = "gossipdp/protocol/spreading.py"
 EPIDEMIC = "gossipdp/algorithms/epidemic.py"
@@ -152,6 +153,7 @@ TESTS = {
     SHARES: "tests/protocol/test_spreading_units.py",
     TURNS: "tests/protocol/test_spreading_units.py",
     APPLYING: "tests/protocol/test_spreading_units.py",
+    JUDGING: "tests/protocol/test_judging.py",
     INCREMENTS: "tests/protocol/test_spreading_units.py",
     SPREADING: "tests/simulations/test_epidemic_spreading.py",
     EPIDEMIC: "tests/algorithms/test_epidemic.py",

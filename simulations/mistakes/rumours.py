@@ -71,7 +71,7 @@ MUTATIONS = (
         "inside-thrown-away",
         "who takes a state over drops the payloads of what is inside it, and cannot hand them on",
         RUMOURS,
-        "            if name in inside and record.complete:\n                record.given = True\n"
+        "            if name in inside and (record.complete or gather):\n                record.given = not gather\n"
         "            elif name in inside or not",
         "            if name in inside or not",
         "tests/protocol/test_rumour_takeover.py",

@@ -85,11 +85,11 @@ class Peer:
         self.x += (self.random.standard_normal(self.ledger.size) * scale).astype(np.float32)
         self.since += self.x - before
 
-    def publish(self, compressor="topk128", lr=1.0, beta=0.95, weight=0.25, bound=INFINITE, at_once=True):
+    def publish(self, compressor="topk128", lr=1.0, beta=0.95, weight=0.25, bound=INFINITE, lead=False):
         """(Message, what the jobs said)."""
         self.region[0] = self.x
         said = [
-            self.algorithm.run(jobs.Publish(chunk, compressor, lr, beta, weight, self.applied, chunk, bound, at_once))
+            self.algorithm.run(jobs.Publish(chunk, compressor, lr, beta, weight, self.applied, chunk, bound, lead))
             for chunk in self.chunks
         ]
         assert all(len(one.payload) for one in said)

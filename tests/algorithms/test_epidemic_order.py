@@ -102,13 +102,6 @@ def test_order_of_chunks_and_of_messages_within_a_chunk_leaves_no_trace():
         for message in reversed(network.messages):
             back.apply(message, [chunk])
     assert forth.state() == back.state()
-    weights = tuple(message.weight for message in network.messages)
-    for messages in (network.messages, network.messages[::-1]):
-        closed = Peer(7)
-        for chunk in range(CHUNKS):
-            payloads = tuple(message.payloads[chunk] for message in messages)
-            closed.algorithm.run(jobs.ApplyEpoch(chunk, "topk128", payloads, weights, 2.0, "mean"))
-        assert closed.state() == forth.state()
 
 
 @pytest.mark.parametrize("trains", [True, False])

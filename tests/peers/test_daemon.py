@@ -521,3 +521,12 @@ def test_epidemic_is_what_the_configuration_says() -> None:
     assert (spreading.compressor, spreading.beta, spreading.lr, spreading.whole_until) == ("topk64", 0.9, 2.0, 30)
     assert spreading.rumours.span == 40 and spreading.rumours.run == peer.averaging.settings
     assert daemon.peer_config(configuration.load("")).algorithm == "pairwise"
+
+
+def test_robust_rule_takes_away_the_warm_start() -> None:
+    text = '[exchange]\nalgorithm = "epidemic"\nrobust = "nnm-median"\nrobust_share = 0.3\n'
+    config = configuration.load(text)
+    peer = daemon.peer_config(config)
+    spreading = peer.spreading
+    assert (spreading.rule, spreading.lr, spreading.whole_until, peer.warmup_steps) == ("nnm-median", 1.0, 0, 0)
+    assert daemon.algorithm_of(config)._bad == 0.3  # type: ignore[union-attr]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -69,3 +71,28 @@ def test_two_daemons_train_apart_and_hold_the_same_bits() -> None:
         for trainer in pair.trainers:
             # What each still holds back, and steps after the last round, are in no anchor.
             assert np.sqrt(np.mean((trainer.x - first[:SIZE]) ** 2)) < 0.2
+
+
+def test_two_daemons_judge_what_both_have_sent_and_hold_the_same_bits_of_it() -> None:
+    """With a robust rule: what each has settled is the other's, and training does not go back meanwhile."""
+    start = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32)
+    settings = SETTINGS | {"exchange.robust": "nnm-median", "exchange.epoch_steps": 20}
+    with two_daemons(start, settings) as pair:
+        deadline = time.monotonic() + 60.0
+        while True:
+            for trainer in pair.trainers:
+                trainer.x -= np.float32(0.02) * trainer.x
+                trainer.step()
+            pair.wait(0.02)
+            first, second = (pair.status(which)["fingerprints"] for which in (0, 1))
+            shared = first.keys() & second.keys()
+            assert all(first[epoch] == second[epoch] for epoch in shared)
+            if len(shared) >= 8:
+                break
+            assert time.monotonic() < deadline, (first, second)
+        for which in (0, 1):
+            with urllib.request.urlopen(pair.status(which)["metrics"], timeout=10.0) as page:
+                [judged] = re.findall(r"^gossipdp_epochs_judged_total (\S+)$", page.read().decode(), re.MULTILINE)
+            assert float(judged) >= 8.0
+        for trainer in pair.trainers:
+            assert np.mean(trainer.x**2) < 0.5 * np.mean(start**2), "both have learned"

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rumour_network import Net, peer, signature, verify
-from rumour_rig import Rig, Told
+from rumour_rig import EPOCH, SPAN, Rig, Told
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import rumour_summary
-from gossipdp.protocol.epochs import MAX_LIVES
-from gossipdp.protocol.events import EpochSettled, RumourReceived
+from gossipdp.protocol.epochs import MAX_HELD, MAX_LIVES
+from gossipdp.protocol.events import EpochGathered, EpochSettled, Notice, RumourReceived
 from gossipdp.protocol.rumour_header import make
 from gossipdp.protocol.rumour_messages import NO_RUN, Graft, Rumour, RumourPart, Want
 from gossipdp.protocol.rumour_summary import Summary
@@ -161,6 +161,96 @@ def test_summary_tells_proofs_too():
         other.machine.receive(rumour, (), host.id, net.now)
     taken = read(other.machine.summary())
     assert taken is not None and len(taken.proofs) == 1 and {r.origin for r in taken.proofs[0]} == {host.id}
+
+
+# -- what is done with whole epochs ------------------------------------------------------------------------------------
+
+
+def gathering(*told):
+    """A machine that has taken a state over whose giver had these, and what it has asked for."""
+    rig = Rig(gather=True)
+    giver = Rig(gather=True)
+    for one in told:
+        giver.tell(one.header.origin, one)
+    rig.machine.hold()
+    assert rig.machine.adopt(giver.machine.summary(), rig.now)
+    return rig
+
+
+def gathered(rig):
+    return {event.epoch: [parts for _, parts in event.rumours] for event in rig.events(EpochGathered)}
+
+
+def test_all_of_an_epoch_is_handed_out_as_it_settles_in_an_order_that_all_share():
+    rig = Rig(gather=True)
+    told = [Told(peer(2), sequence=1), Told(peer(1)), Told(peer(2)), Told(peer(1), incarnation=2)]
+    for one in told:
+        rig.tell(one.header.origin, one)
+    rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
+    [event] = [event for event in rig.events(EpochGathered) if event.rumours]
+    assert event.epoch == EPOCH and all(parts == tuple(told[0].parts) for _, parts in event.rumours)
+    said = [(rumour.origin, rumour.incarnation, rumour.sequence) for rumour, _ in event.rumours]
+    assert said == sorted(said) and len(said) == 4
+    assert gathered(Rig()) == {}
+
+
+def test_payloads_are_kept_until_their_epoch_has_settled_and_then_as_there_is_room():
+    rig = Rig(gather=True, retain=30)
+    for sequence in range(3):
+        rig.tell(peer(1), Told(peer(1), sequence=sequence))
+    assert rig.machine.counts["room"] == 0
+    rig.tell(peer(2), Told(peer(2)))
+    assert rig.machine.counts["room"] == 1, "applied or not, they will be looked at"
+    assert [event.code for event in rig.events(Notice)] == ["GD-507"]
+    rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
+    assert len(rig.machine._store) == 3
+    rig.tell(peer(2), Told(peer(2), epoch=EPOCH + 5))
+    assert rig.machine.counts["room"] == 1 and len(rig.machine._store) == 3
+    rig.machine.advance((EPOCH + 14) * SPAN, rig.now)
+    assert len(rig.machine._store) == 1
+
+
+def test_what_the_giver_had_is_asked_for_and_its_epoch_waits_for_it():
+    one, other = Told(peer(1)), Told(peer(2))
+    rig = gathering(one, other)
+    rig.wait(2.0)
+    asked = {want.name for _, message in rig.take(Graft) for want in message.wants}
+    assert asked == {one.name, other.name}
+    rig.machine.advance((EPOCH + 6) * SPAN, rig.now)
+    assert EPOCH not in gathered(rig) and rig.machine._epochs.first == EPOCH
+    rig.tell(peer(1), one)
+    assert not rig.events(RumourReceived), "that is no news"
+    assert rig.machine._epochs.first == EPOCH
+    rig.tell(peer(3), other)
+    assert gathered(rig)[EPOCH] == [tuple(one.parts), tuple(other.parts)]
+    assert rig.machine._epochs.first == EPOCH + 2
+
+
+def test_what_nobody_has_any_more_is_waited_for_so_long_and_no_longer():
+    rig = gathering(Told(peer(1)))
+    rig.machine.advance((EPOCH + 4 + MAX_HELD) * SPAN, rig.now)
+    assert EPOCH not in gathered(rig)
+    rig.machine.advance((EPOCH + 5 + MAX_HELD) * SPAN, rig.now)
+    assert gathered(rig)[EPOCH] == [()]
+
+
+def test_who_has_been_proven_to_lie_is_not_waited_for():
+    rig = gathering(Told(peer(1)))
+    rig.say(peer(2), Told(peer(1), parts=[b"else"]).header)
+    rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
+    assert gathered(rig)[EPOCH] == []
+
+
+def test_what_is_here_when_a_state_is_taken_over_is_not_asked_for():
+    told = Told(peer(1))
+    giver, rig = Rig(gather=True), Rig(gather=True)
+    for each in (giver, rig):
+        each.tell(peer(1), told)
+    rig.events()
+    rig.machine.hold()
+    assert rig.machine.adopt(giver.machine.summary(), rig.now) and not rig.events(RumourReceived)
+    rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
+    assert gathered(rig)[EPOCH] == [tuple(told.parts)]
 
 
 # -- what is no summary -----------------------------------------------------------------------------------------------

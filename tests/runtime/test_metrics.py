@@ -86,6 +86,8 @@ EVENTS: list[events.Event] = [
     events.RumourVoided(PARTNER, 7, ((RUMOUR, ()),)),
     events.EpochClosed(7, bytes(16), 4, 1600),
     events.EpochSettled(7, bytes(16), 4, 1600),
+    events.EpochGathered(7, ((RUMOUR, ()),)),
+    events.EpochJudged(7, 5, 4, 1e-3),
     events.EpochDiverged(7, 1, 5),
     events.IncrementPublished(900, 0.25, 1.0),
     events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3, "topk128"),

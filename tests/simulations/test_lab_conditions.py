@@ -289,3 +289,16 @@ def test_robust_rule_stands_what_the_mean_does_not(attack):
     assert found["nnm-trimmed"] < DIGITS.evaluate(calm.model(ran(calm, setting))).loss + 0.3
     if attack != "nan":  # which every receiver refuses
         assert found["mean"] > found["nnm-trimmed"] + 0.3
+
+
+def test_increments_that_land_epochs_later_do_not_overshoot_for_each_peer_leads_by_its_own():
+    """Without a lead nothing is learned at such a delay; with it, as much as without one, a little later."""
+    setting = replace(SETTING, rounds=24, evaluate_every=24)
+    found = {}
+    for lag in (0, 5):
+        method = RobustEpochs("topk256", rule="nnm-trimmed", attack="sign flip x10", bad=1, lag=lag)
+        found[lag] = DIGITS.evaluate(method.model(ran(method, setting)))
+        fixed = [spreader.ledger.fixed for spreader in method.spreaders]
+        assert all((one == fixed[0]).all() for one in fixed[1:])
+        assert all(bool(spreader.ledger.lead.any()) == (lag > 0) for spreader in method.spreaders)
+    assert found[5].accuracy > found[0].accuracy - 0.1 > 0.6
