@@ -36,6 +36,8 @@ class About:
     scale: str
     commit: str
     machine: str
+    on: str
+    """day on which it was written"""
     runs: int
     """each once, however many arms it is of"""
     hours: float
@@ -84,7 +86,7 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         f"    {about.command}",
         "",
         f"Scale {about.scale}; seeds 0 to {about.seeds - 1}, where not told otherwise; {about.runs} runs, "
-        f"{_hours(about.hours)} of one core. Commit {about.commit}. {about.machine}.",
+        f"{_hours(about.hours)} of one core. Commit {about.commit}, {about.on}. {about.machine}.",
         "Figures are means over the seeds, with the lowest and the highest of them in brackets, and how many they are "
         "if fewer than three. Seconds are simulated.",
         "",

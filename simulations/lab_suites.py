@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +38,9 @@ from simulations.suites import (
     trials,
     warmstart,
 )
-from simulations.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
+from simulations.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, told
 
-__all__ = ["SUITES", "SuiteError", "lab", "main", "tasks_of"]
+__all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
@@ -105,6 +106,7 @@ def lab(
         scale=size,
         commit=head,
         machine=machine(),
+        on=date.today().isoformat(),
         runs=len(tasks),
         hours=sum(answer.cpu for answer in answers.values()) / 3600.0,
         older=sum(answer.code != codes[place] for place, answer in answers.items()),
@@ -122,6 +124,32 @@ def lab(
     said = f"{len(findings.checks)} marks, {met} met" if findings.checks else "no marks"
     print(f"{path}: {said}; {len(tasks)} runs, {len(failed)} failed")
     return 0 if met == len(findings.checks) and not failed else 1
+
+
+def alone(
+    name: str, labels: Sequence[str], *, seeds: int = 3, jobs: int = 1, size: Scale = "normal", kept: Path = KEPT
+) -> int:
+    """Play these arms of a suite and none else, and tell of them: no page, and no marks. 1 if a run failed.
+
+    Raises:
+        SuiteError: no such suite, or no such arm in it.
+    """
+    if name not in SUITES:
+        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    arms = [arm for arm in SUITES[name].arms(size) if arm.label in labels]
+    if unknown := [label for label in labels if label not in {arm.label for arm in arms}]:
+        raise SuiteError(f"no arm {unknown[0]!r} in {name}")
+    several = [tasks_of(arm, seeds) for arm in arms]
+    tasks = {key(arm.task): arm.task for those in several for arm in those}
+    answers = dict(zip(tasks, play_all(list(tasks.values()), kept, jobs=jobs), strict=True))
+    for arm, those in zip(arms, several, strict=True):
+        outcome = Outcome(arm, [answers[key(each.task)] for each in those])
+        print(f"{arm.group}, {arm.label}:")
+        print(f"    loss {told(outcome.loss)}, of single replicas {told(outcome.replica_loss)}")
+        print(f"    {told(outcome.bytes, 1)} bytes a parameter")
+    failed = _failed(several, answers)
+    print(*failed, sep="\n", end="\n" * bool(failed))
+    return 1 if failed else 0
 
 
 def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
@@ -189,6 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="does it work? tells nothing")
     size.add_argument("--full", dest="size", action="store_const", const="full", help="as designed, where dearer")
     parser.add_argument("--out", type=Path, help="folder of the page")
+    parser.add_argument("--only", nargs="+", metavar="ARM", help="play these arms alone, and write no page")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
         parser.error("at least one seed, one process")
@@ -199,6 +228,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = 0
     for name in SUITES if options.suites == ["all"] else options.suites:
         try:
+            if options.only:
+                how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}
+                missed += alone(name, options.only, **how)
+                continue
             missed += lab(
                 name,
                 seeds=options.seeds,

@@ -30,11 +30,12 @@ from simulations.suites.base import (
     sized,
     started,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["EPIDEMIC", "MLP", "SUITE", "WARMUP", "WIDER", "diloco"]
 
 MLP: Final = Setting(peers=16, every=20, rounds=60, lr=8e-3, evaluate_every=3)
-"""What B1 to B6 train with; the learning rate is near the best of pairwise, DiLoCo and DDP (suite defaults)."""
+"""What B1 to B6 train with; the learning rate is near the best of pairwise and DiLoCo, others have theirs (rates)."""
 
 EPIDEMIC: Final = {"compressor": "topk128", "alpha": 2.0}
 """alpha 1 is for runs longer than these (suite defaults)"""
@@ -56,6 +57,9 @@ NOLOCO: Final[Ways] = {
 }
 
 TUNED: Final[Ways] = {
+    "DiLoCo fp32, alpha 1, mu 0.6": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}),
+    "DiLoCo fp32, alpha 0.9, mu 0.8": ("diloco", {"alpha": 0.9, "mu": 0.8, "plain_first": True}),
+    "DiLoCo fp32, alpha 1": ("diloco", {"alpha": 1.0, "plain_first": True}),
     "DeMo, lr 0.032": ("demo", {"lr": 0.032}),
     "DeMo, lr 0.008": ("demo", {"lr": 0.008}),
     "DeMo, lr 0.004": ("demo", {"lr": 0.004}),
@@ -71,9 +75,10 @@ FEW: Final = 30
 
 
 def diloco(rounds: int) -> dict[str, Any]:
-    """DiLoCo's options in other suites: the outer momentum that was the better one in so many outer steps (with seed 0,
-    0.8 in 60 and 0.6 in 15 and in 10), and a first outer step as plain as pairwise's, which was better in all."""
-    return {"mu": 0.8 if rounds >= FEW else 0.6, "plain_first": True}
+    """DiLoCo's options in other suites: the outer step and momentum that were the better ones in so many outer steps
+    (with seed 0 alpha 1 of 0.7, 0.9 and 1; mu 0.8 in 60 rounds and 0.6 in 15 and in 10), and a first outer step as
+    plain as pairwise's, which was better in all."""
+    return {"alpha": 1.0, "mu": 0.8 if rounds >= FEW else 0.6, "plain_first": True}
 
 
 OURS: Final[Ways] = {
@@ -91,9 +96,11 @@ FIELD: Final[Ways] = {
     "DiLoCo fp32": ("diloco", {"plain_first": True}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, mu 0.6": ("diloco", {"mu": 0.6, "plain_first": True}),
+    "DiLoCo fp32, alpha 1, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, as in its paper": ("diloco", {}),
     "DiLoCo fp32, mu 0.8, as in its paper": ("diloco", {"mu": 0.8}),
     "DiLoCo 4-bit, mu 0.8": ("diloco-4bit", {"mu": 0.8, "plain_first": True}),
+    "DiLoCo 4-bit, alpha 1, mu 0.8": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
     "SparseLoCo k=128": ("sparseloco", EPIDEMIC),
     "GASLoC": ("gasloc", {}),
     "SwarmSGD": ("swarm", {}),
@@ -122,12 +129,12 @@ OTHERWISE: Final[Ways] = {
 """the server makes DDP's very steps, and rings are the lesser graphs: one seed"""
 
 FEWER: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
-    "DiLoCo fp32, mu 0.6, H 133": ("diloco", {"mu": 0.6, "plain_first": True}, 133),
-    "DiLoCo fp32, mu 0.8, H 133": ("diloco", {"mu": 0.8, "plain_first": True}, 133),
-    "DiLoCo 4-bit, mu 0.8, H 17": ("diloco-4bit", {"mu": 0.8, "plain_first": True}, 17),
-    "DiLoCo fp32, mu 0.6, H 240": ("diloco", {"mu": 0.6, "plain_first": True}, 240),
-    "DiLoCo fp32, mu 0, H 240": ("diloco", {"mu": 0.0, "plain_first": True}, 240),
-    "DiLoCo 4-bit, mu 0.8, H 31": ("diloco-4bit", {"mu": 0.8, "plain_first": True}, 31),
+    "DiLoCo fp32, alpha 1, mu 0.6, H 133": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}, 133),
+    "DiLoCo fp32, alpha 1, mu 0.8, H 133": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 133),
+    "DiLoCo 4-bit, alpha 1, mu 0.8, H 17": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 17),
+    "DiLoCo fp32, alpha 1, mu 0.6, H 240": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}, 240),
+    "DiLoCo fp32, alpha 1, mu 0, H 240": ("diloco", {"alpha": 1.0, "mu": 0.0, "plain_first": True}, 240),
+    "DiLoCo 4-bit, alpha 1, mu 0.8, H 31": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 31),
 }
 """as many steps in rounds so long that they cost about as many bytes as pairwise's: as it is, and (the last three) with
 one exchange a round"""
@@ -135,6 +142,12 @@ EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "local SGD, H 133": ("local-sgd", {}, 133),
     "NoLoCo 0.7, 0.7, 0.7, H 150": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 150),
     "SwarmSGD, H 70": ("swarm", {}, 70),
+    "GASLoC, H 70": ("gasloc", {}, 70),
+    "D-PSGD exponential, local, H 70": ("d-psgd-exponential-local", {}, 70),
+    "SGP, local, H 70": ("sgp-local", {}, 70),
+    "CHOCO, local, H 5": ("choco-local", {"gamma": 0.8}, 5),
+    "SparseLoCo k=128, H 15": ("sparseloco", EPIDEMIC, 15),
+    "SPARTA, a share of 0.0075": ("sparta", {"p": 0.0075}, 20),
     "epidemic k=128, H 16": ("epidemic", EPIDEMIC, 16),
     "epidemic k=256, H 31": ("epidemic", WIDER, 31),
 }
@@ -150,6 +163,7 @@ WARM: Final[Ways] = {
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "DiLoCo fp32": ("diloco", {"plain_first": True}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
+    "DiLoCo fp32, alpha 1, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, as in its paper": ("diloco", {}),
 }
 
@@ -181,8 +195,8 @@ DRAWN: Final = (
     "epidemic k=64",
     "epidemic k=128",
     "DDP",
-    "DiLoCo fp32, mu 0.8",
-    "DiLoCo 4-bit, mu 0.8",
+    "DiLoCo fp32, alpha 1, mu 0.8",
+    "DiLoCo 4-bit, alpha 1, mu 0.8",
     "local SGD",
     "GASLoC",
     "SwarmSGD",
@@ -200,6 +214,15 @@ BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
 COLD_GROUP: Final = "from scratch"
 WARM_GROUP: Final = "after 200 synchronous steps"
 FEWER_GROUP: Final = "at as many bytes"
+RATES_GROUP: Final = "learning rates"
+FACTORS: Final = (1.0, 2.0, 4.0, 8.0)
+"""of the setting's rate: up to twice that at which a method is played"""
+RATED: Final[Ways] = {
+    **OURS,
+    **FIELD,
+    **EVERY_STEP,
+    "NoLoCo 0.7, 0.7, 0.7": NOLOCO["NoLoCo 0.7, 0.7, 0.7"],
+}
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -215,17 +238,44 @@ def _arms(scale: Scale) -> list[Arm]:
         found = [*arms(COLD_GROUP, cold, some), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, short)]
         return [*found, *arms(FEWER_GROUP, cold, fewer)]
     found = [
-        *arms(COLD_GROUP, cold, {**OURS, **FIELD}),
-        *arms(COLD_GROUP, cold, EVERY_STEP),
-        *arms(COLD_GROUP, cold, {**OTHERWISE, **TUNED}, seeds=1),
-        *arms(COLD_GROUP, cold, NOLOCO),
+        *arms(COLD_GROUP, cold, {**OURS, **FIELD}, rates=RATES),
+        *arms(COLD_GROUP, cold, EVERY_STEP, rates=RATES),
+        *arms(COLD_GROUP, cold, {**OTHERWISE, **TUNED}, seeds=1, rates=RATES),
+        *arms(COLD_GROUP, cold, NOLOCO, rates=RATES),
+        *_at_rates(cold),
     ]
     steps = cold.every * cold.rounds
     for label, (method, options, every) in (FEWER | EQUALLED).items():
         setting = replace(cold, every=every, rounds=steps // every, evaluate_every=1)
-        found += arms(FEWER_GROUP, setting, {label: (method, options)})
-    found += [*arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, own)]
-    return [*found, *arms(WARM_GROUP, more, SHORT_WARM)]
+        found += arms(FEWER_GROUP, setting, {label: (method, options)}, rates=RATES)
+    found += [*arms(WARM_GROUP, warm, WARM, rates=RATES), *arms(WARM_GROUP, cold, own, rates=RATES)]
+    return [*found, *arms(WARM_GROUP, more, SHORT_WARM, rates=RATES)]
+
+
+def _rated(label: str, factor: float) -> str:
+    return f"{label}, lr {factor * MLP.lr:g}"
+
+
+def _at_rates(setting: Setting) -> list[Arm]:
+    """Each method at every rate that is asked of it, its own included."""
+    found = []
+    for label, (method, options) in RATED.items():
+        if method != "demo":  # whose rate is an option, see TUNED
+            for factor in (factor for factor in FACTORS if factor <= 2.0 * RATES.get(method, 1.0)):
+                rated = replace(setting, lr=setting.lr * factor)
+                found += arms(RATES_GROUP, rated, {_rated(label, factor): (method, options)}, seeds=1)
+    return found
+
+
+def _rates(group: Mapping[str, Outcome]) -> Table:
+    rows = []
+    for label, (method, _) in RATED.items():
+        found = [group.get(_rated(label, factor)) for factor in FACTORS]
+        if any(found):
+            own = f"{RATES.get(method, 1.0) * MLP.lr:g}"
+            rows.append((label, *("" if one is None else f"{one.loss:.3f}" for one in found), own))
+    columns = ("method", *(f"{factor * MLP.lr:g}" for factor in FACTORS), "played at")
+    return Table("Learning rates: loss of seed 0, from scratch", columns, rows)
 
 
 def _read(results: Results) -> Findings:
@@ -268,6 +318,7 @@ def _read(results: Results) -> Findings:
             curves_table("After a warm start", warm),
             curves_table("At as many bytes and as many samples", equal, "Each at the end of a run of its own."),
             bytes_table({label: cold[label] for label in (*shown, noloco.arm.label)}, BUDGETS),
+            *([_rates(results.groups[RATES_GROUP])] if RATES_GROUP in results.groups else []),
         ],
         checks,
         [bytes_graph(panels), seconds_graph(panels, "Loss against steps (links take no time)"), distance_graph(panels)],
@@ -277,8 +328,8 @@ def _read(results: Results) -> Findings:
 
 
 def _best_diloco(group: Mapping[str, Outcome]) -> str:
-    """At its best outer momentum and first step of those tried."""
-    return best(group, [label for label in group if label.startswith("DiLoCo fp32")])
+    """At its best outer step, momentum and first step of those played with every seed."""
+    return best(group, [label for label in group if label.startswith("DiLoCo fp32") and label not in TUNED])
 
 
 def _best_noloco(group: Mapping[str, Outcome], ours: Outcome) -> str:
@@ -340,8 +391,9 @@ SUITE = Suite(
     name="b1",
     question="How good a model for how many bytes?",
     about="Byte-level MLP of 51,584 parameters on the standard library's sources, AdamW, N = 16, H = 20, 60 rounds, "
-    "as in algorithms section 10. Links take no time here; B4, B9 and the suite clock are about time. What is told of "
-    "one seed is a setting that was tried beside a better one, or the parameter server, whose steps are DDP's.",
+    "as in algorithms section 10. Links take no time here; B4, B9 and the suite clock are about time. Each method "
+    "trains at the learning rate that was best for it of those in the last table. What is told of one seed is a "
+    "setting that was tried beside a better one, or the parameter server, whose steps are DDP's.",
     arms=_arms,
     read=_read,
     tried=(

@@ -31,6 +31,7 @@ from simulations.suites.base import (
     reported,
     sized,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -40,8 +41,8 @@ WAYS: Final[Ways] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "epidemic k=256": ("epidemic", WIDER),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, mu 0.6": ("diloco", {"mu": 0.6, "plain_first": True}),
+    "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
+    "DiLoCo fp32, mu 0.6": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}),
 }
 EPIDEMICS: Final = ("epidemic k=128", "epidemic k=256")
 PAIRWISE: Final = ("pairwise", "pairwise, one exchange a round")
@@ -54,7 +55,7 @@ def _group(peers: int) -> str:
 def _arms(scale: Scale) -> list[Arm]:
     base = sized(replace(MLP, rounds=60 if scale == "full" else 40), scale)
     sizes = SIZES if scale != "quick" else (4, 8)
-    return [arm for peers in sizes for arm in arms(_group(peers), replace(base, peers=peers), WAYS)]
+    return [arm for peers in sizes for arm in arms(_group(peers), replace(base, peers=peers), WAYS, rates=RATES)]
 
 
 def _read(results: Results) -> Findings:

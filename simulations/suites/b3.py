@@ -26,6 +26,7 @@ from simulations.suites.base import (
     reported,
     sized,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -67,11 +68,11 @@ def _arms(scale: Scale) -> list[Arm]:
     losing = replace(calm, failing=0.2)
     moving = _moving({**STEADY, **UNCLIPPED, **POOR}, scale)
     return [
-        *arms(CALM, calm, {**STEADY, **UNCLIPPED, **OTHERS}),
-        *arms(CHURNING, calm, moving),
-        *arms(LOSING, losing, {**STEADY, **OTHERS}),
-        *arms(BOTH, losing, moving),
-        *arms(DESIGNED, losing, _moving(STEADY, scale, SPARSE)),
+        *arms(CALM, calm, {**STEADY, **UNCLIPPED, **OTHERS}, rates=RATES),
+        *arms(CHURNING, calm, moving, rates=RATES),
+        *arms(LOSING, losing, {**STEADY, **OTHERS}, rates=RATES),
+        *arms(BOTH, losing, moving, rates=RATES),
+        *arms(DESIGNED, losing, _moving(STEADY, scale, SPARSE), rates=RATES),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulations.suites.b1 import EPIDEMIC, MLP
+from simulations.suites.b1 import EPIDEMIC, MLP, diloco
 from simulations.suites.base import (
     Arm,
     Findings,
@@ -23,6 +23,7 @@ from simulations.suites.base import (
     sized,
     told,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -38,7 +39,7 @@ HALF, OWN = "pairwise, H / 2", "pairwise, own warm start"
 DILOCO: Final = "DiLoCo fp32, mu 0.8"
 OTHERS: Final[Ways] = {
     "DDP": ("ddp", {}),
-    DILOCO: ("diloco", {"mu": 0.8, "plain_first": True}),
+    DILOCO: ("diloco", diloco(40)),
     "local SGD": ("local-sgd", {}),
     "local only": ("local-only", {}),
 }
@@ -59,6 +60,7 @@ def _arms(scale: Scale) -> list[Arm]:
     for told_as, problem in PROBLEMS.items():
         setting = replace(MLP, rounds=40) if problem == "byte-mlp" else replace(MLP, lr=3e-3, every=10, rounds=40)
         setting = sized(setting, scale)
+        rates = RATES if problem == "byte-mlp" else {}
         half = max(1, setting.every // 2)
         faster = replace(setting, every=half, rounds=2 * setting.rounds, evaluate_every=6)
         # The start is part of the run: all make as many steps.
@@ -71,7 +73,7 @@ def _arms(scale: Scale) -> list[Arm]:
         for split, data in splits.items():
             group, all_of = f"{told_as}, {split}", split in ("iid", HARDEST[told_as])
             ways = {label: way for label, way in {**OURS, **OTHERS}.items() if all_of or label in FEW}
-            found += arms(group, setting, ways, problem=problem, data=data)
+            found += arms(group, setting, ways, problem=problem, data=data, rates=rates)
             if all_of:
                 own = ("pairwise", {"warmup_steps": warmup})
                 found += arms(group, faster, {HALF: ("pairwise", {})}, problem=problem, data=data)

@@ -257,17 +257,15 @@ def arms(
     problem: str = "byte-mlp",
     data: Mapping[str, Any] | None = None,
     seeds: int | None = None,
+    rates: Mapping[str, float] = {},
 ) -> list[Arm]:
-    """All these ways under one setting."""
-    return [
-        Arm(
-            group,
-            label,
-            Run(setting=setting, problem=problem, data=data or {}, method=method, options=options),
-            seeds,
-        )
-        for label, (method, options) in ways.items()
-    ]
+    """All these ways under one setting; but a method that `rates` names trains at so many times its learning rate."""
+    found = []
+    for label, (method, options) in ways.items():
+        rated = replace(setting, lr=setting.lr * rates.get(method, 1.0))
+        run = Run(setting=rated, problem=problem, data=data or {}, method=method, options=options)
+        found.append(Arm(group, label, run, seeds))
+    return found
 
 
 SHORT_START: Final = 5

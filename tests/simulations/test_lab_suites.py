@@ -18,7 +18,7 @@ from simulations.lab_consensus import Row
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_report import OVERVIEW, About, overview, page
 from simulations.lab_runs import METHODS, Answer, Run, code_of, link, play_all
-from simulations.lab_suites import SUITES, SuiteError, lab
+from simulations.lab_suites import SUITES, SuiteError, alone, lab
 from simulations.sources import Reading
 from simulations.suites import b1, b4, b8, b9, clock, scale
 from simulations.suites.base import (
@@ -137,7 +137,7 @@ def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
         Outcome(arm, [answered(arm, 2.0 + 0.001 * place, seed) for seed in range(2)]) for place, arm in enumerate(grid)
     ]
     findings = suite.read(Results(outcomes))
-    about = About(command="x", seeds=2, scale=scale, commit="c", machine="m", runs=2, hours=0.1)
+    about = About(command="x", seeds=2, scale=scale, commit="c", machine="m", on="2026-01-02", runs=2, hours=0.1)
     text = page(suite, findings, about, {each.name: "file.png" for each in findings.graphs})
     assert suite.question in text
     assert not re.search(r"\bnan\b(?!, 3 bad| \(|,|\))", text)  # but for the attack of that name
@@ -211,17 +211,22 @@ def grid_of(name):
     return SUITES[name].arms("normal")
 
 
-def b4_results(ends):
-    """Of one seed: as if every run fell along a line from 3 nats at 0 s to where `ends` of its arm has it."""
+def b4_results(ends, seeds=(0.0,)):
+    """As if every run fell along a line from 3 nats at 0 s to where `ends` of its arm has it; of each seed all is so
+    many nats higher."""
     outcomes = []
     for arm in b4.SUITE.arms("normal"):
         setting, end = arm.task.setting, ends(arm)
         lasts = float(arm.label.split()[-2]) if arm.group != b4.CALM else 1200.0
-        points = [
-            [number, lasts * number / 4, 1.0, 1.0, 3.0 + (end - 3.0) * number / 4, 0.9, 3.0, 1.0] for number in range(5)
-        ]
-        points[-1][0] = setting.rounds
-        outcomes.append(Outcome(arm, [Answer({"parameters": 1, "points": points, "facts": {}}, "code", 1.0)]))
+        answers = []
+        for more in seeds:
+            points = [
+                [number, lasts * number / 4, 1.0, 1.0, more + 3.0 + (end - 3.0) * number / 4, 0.9, more + 3.0, 1.0]
+                for number in range(5)
+            ]
+            points[-1][0] = setting.rounds
+            answers.append(Answer({"parameters": 1, "points": points, "facts": {}}, "code", 1.0))
+        outcomes.append(Outcome(arm, answers))
     return b4.SUITE.read(Results(outcomes))
 
 
@@ -235,12 +240,22 @@ def test_b4_gives_each_method_the_run_that_reaches_the_target_soonest():
 
     found = {check.name: check for check in b4_results(ends).checks}
     # Between 600 s, 2.05 nats, and 1,200 s, 1.95, pairwise comes to 2.0 in the middle; DiLoCo between 1,200 and 2,400.
-    what = "100 million parameters: the best {}'s seconds to 2.000 nats ({}), by pairwise's"
-    fp32 = found[what.format("DiLoCo fp32", "DiLoCo fp32, H 80")]
+    what = "100 million parameters: the best {}'s seconds, {} ({}), by pairwise's"
+    fp32 = found[what.format("DiLoCo fp32", "all as many steps", "DiLoCo fp32, H 80")]
     assert fp32.measured.startswith("2.00x") and fp32.passed
     # None of 4 bits came to it: the time that all were given is less than it needs, and counts.
-    four = found[what.format("DiLoCo 4-bit", "DiLoCo 4-bit, own pace, H 20")]
+    four = found[what.format("DiLoCo 4-bit", "each at its own pace", "DiLoCo 4-bit, own pace, H 20")]
     assert four.measured.startswith("2.67x") and four.passed
+
+
+def test_b4_measures_each_seed_by_its_own_target():
+    def ends(arm):
+        return 1.98 if arm.group == b4.CALM else 1.95 if " 600 s" not in arm.label else 2.05
+
+    alone, both = b4_results(ends), b4_results(ends, (0.0, 1.0))
+    assert [one.passed for one in alone.checks] == [one.passed for one in both.checks]
+    for one, of_two in zip(alone.checks, both.checks, strict=True):
+        assert of_two.measured.startswith(one.measured.partition(" (")[0] + " (2 seeds)"), "and the same of each"
 
 
 def test_b4_counts_a_pairwise_that_never_arrives_as_a_miss():
@@ -439,7 +454,9 @@ def test_b8_compares_learning_rates_by_the_seeds_that_both_have():
     findings = b8_findings({}, seeds=3)
     (table,) = (table for table in findings.tables if table.title.startswith("By the learning rate"))
     assert len(table.rows) == 4 and " to " in table.rows[0][1]
-    assert all(cell == "0.000 (1 seed)" for row in table.rows[1:] for cell in row[1:])
+    assert {cell for row in table.rows[1:] for cell in row[1:]} == {"0.000 (1 seed)", ""}
+    asked = {len([cell for cell in row[1:] if cell]) for row in table.rows[1:]}
+    assert asked == {len(b8.TRIED), len(b8.TRIED) + len(b8.OWN)}
 
 
 def test_b8_compares_with_one_seed_by_that_seed():
@@ -520,7 +537,7 @@ def test_b5_marks_the_attacks_of_its_design_apart_from_stronger_ones():
             answer.told["points"][-1][5] = 0.2
         outcomes.append(Outcome(arm, [answer]))
     met = {check.name: check.passed for check in SUITES["b5"].read(Results(outcomes)).checks}
-    assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 4
+    assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 6
 
 
 # -- answers are kept ----------------------------------------------------------------------------------------------
@@ -841,7 +858,7 @@ def test_single_replicas_are_told_beside_their_mean():
 
 def test_figures_without_a_mark_are_told_and_counted_nowhere():
     findings = Findings(checks=[Check("loss", "<= 1", "2", False)], reported=[reported("gap", 0.5, "x", 1)])
-    about = About(command="run", seeds=1, scale="quick", commit="abc", machine="m", runs=1, hours=0.1)
+    about = About(command="run", seeds=1, scale="quick", commit="abc", machine="m", on="2026-01-02", runs=1, hours=0.1)
     text = page(SUITES["b1"], findings, about, {})
     assert "0 of 1 met" in text and "## Without a mark" in text and "| gap | 0.5x |" in text
     assert reported("gap", math.nan).measured == "-"
@@ -867,6 +884,7 @@ def test_page_says_what_was_missed_what_failed_and_what_is_old():
         scale="normal",
         commit="abc",
         machine="m",
+        on="2026-01-02",
         runs=2,
         hours=2.0,
         older=1,
@@ -876,16 +894,36 @@ def test_page_says_what_was_missed_what_failed_and_what_is_old():
     text = page(suite, findings, about, {})
     assert "| loss | <= 1 | 2 | **no**" in text and "| bytes | <= 1 | 0 | yes |" in text
     assert "1 of 2 met" in text and "2.0 hours" in text and "- x: fell" in text
+    assert "Commit abc, 2026-01-02. m." in text
     assert "**1 of the runs" in text and "**The code of 2 of the runs was changed" in text and "So it is." in text
+
+
+def test_an_arm_is_played_alone_and_told_without_a_page(tmp_path, capsys):
+    assert alone("b1", ["local only"], seeds=1, size="quick", kept=tmp_path) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "from scratch, local only:" and said[1].startswith("    loss ")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+    for name, labels in (("b0", ["local only"]), ("b1", ["local only", "half way"])):
+        with pytest.raises(SuiteError, match=r"no (suite|arm)"):
+            alone(name, labels, size="quick", kept=tmp_path)
 
 
 def test_overview_has_every_mark_as_its_page_has_it():
     missed = Check("b's | loss, nats", "<= 1", "2 (1 seed)", False)
     findings = Findings(checks=[Check("d", "<= 1", "0", True), missed], reported=[reported("gap", 0.5)])
-    about = About(command="run", seeds=3, scale="normal", commit="abc, with changes", machine="m", runs=2, hours=2.0)
+    about = About(
+        command="run",
+        seeds=3,
+        scale="normal",
+        commit="abc, with changes",
+        machine="m",
+        on="2026-01-02",
+        runs=2,
+        hours=2.0,
+    )
     pages = {"b1": page(SUITES["b1"], findings, about, {}), "clock": page(SUITES["clock"], Findings(), about, {})}
     lines = overview(pages).splitlines()
-    played = "normal; seeds 0 to 2; 2 runs | abc, with changes |"
+    played = "normal; seeds 0 to 2; 2 runs | abc, with changes, 2026-01-02 |"
     assert f"| [b1](b1.md) | How good a model for how many bytes? | 1 of 2 | {played}" in lines
     assert f"| [clock](clock.md) | At equal time, where does each method stand? | none | {played}" in lines
     assert lines[-2:] == ["| b1 | d | <= 1 | 0 | yes |", "| b1 | b's \\| loss, nats | <= 1 | 2 (1 seed) | **no** |"]
@@ -896,7 +934,7 @@ def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
         page(
             SUITES["b2"],
             Findings(),
-            About(command="x", seeds=1, scale="normal", commit="c", machine="m", runs=1, hours=0.1),
+            About(command="x", seeds=1, scale="normal", commit="c", machine="m", on="2026-01-02", runs=1, hours=0.1),
             {},
         )
     )
@@ -914,7 +952,7 @@ def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
 def test_page_says_beside_each_missed_mark_what_was_tried():
     missed = [Check(name, "<= 1", "2", False) for name in ("b's loss, nats", "c's points", "a's loss, nats", "c's")]
     findings = Findings(checks=[Check("d, nats", "<= 1", "0", True), *missed])
-    about = About(command="run", seeds=3, scale="normal", commit="abc", machine="m", runs=2, hours=2.0)
+    about = About(command="run", seeds=3, scale="normal", commit="abc", machine="m", on="2026-01-02", runs=2, hours=2.0)
     suite = replace(SUITES["b1"], tried=(("b's", "magic: here"), ("points", "magic: here"), ("points", "more: b2")))
     text = page(suite, findings, about, {})
     assert "| b's loss, nats | <= 1 | 2 | **no**; tried: 1 |" in text
