@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import urllib.request
@@ -12,7 +13,8 @@ import pytest
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.store import Store
 from peers.control import ask
-from simulations.two_daemons import Pair, two_daemons
+from simulations.numpy_trainer import NumpyTrainer
+from simulations.two_daemons import Pair, one_daemon, two_daemons
 
 pytestmark = pytest.mark.processes
 
@@ -96,3 +98,31 @@ def test_two_daemons_judge_what_both_have_sent_and_hold_the_same_bits_of_it() ->
             assert float(judged) >= 8.0
         for trainer in pair.trainers:
             assert np.mean(trainer.x**2) < 0.5 * np.mean(start**2), "both have learned"
+
+
+@pytest.mark.long
+def test_of_five_daemons_one_that_trains_elsewhere_leads_nobody_there() -> None:
+    """By their mean the other four would follow it, by 3.5 of 20 on every parameter."""
+    start = np.random.default_rng(4).standard_normal(SIZE // 4).astype(np.float32)
+    settings = SETTINGS | {"exchange.robust": "nnm-trimmed", "exchange.epoch_steps": 50}
+    with contextlib.ExitStack() as running:
+        homes = [running.enter_context(one_daemon("first", ["up", "--network", "five"], settings))]
+        trainers = [NumpyTrainer(homes[0], start)]
+        for name in ("second", "third", "fourth", "fifth"):
+            homes.append(running.enter_context(one_daemon(name, ["join", f"@{homes[0] / 'invite'}"], settings)))
+            trainers.append(NumpyTrainer(homes[-1], np.zeros_like(start)))
+        deadline, alike = time.monotonic() + 120.0, 0
+        while alike < 6:
+            assert time.monotonic() < deadline, homes[0].with_suffix(".log").read_text()
+            for _ in range(50):
+                for trainer in trainers:
+                    aim = np.float32(20.0 if trainer is trainers[-1] else 0.0)
+                    trainer.x -= np.float32(0.02) * (trainer.x - aim)
+                    trainer.step()
+                    trainer.wait(0.01)
+            told = [ask(home, "status")["fingerprints"] for home in homes]
+            shared = set.intersection(*map(set, told))
+            assert all(len({each[epoch] for each in told}) == 1 for epoch in shared)
+            alike = max(alike, len(shared))
+        assert all(abs(float(trainer.x.mean())) < 0.2 for trainer in trainers[:-1])
+        assert float(trainers[-1].x.mean()) > 5.0
