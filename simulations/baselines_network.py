@@ -59,9 +59,10 @@ def computing(lab: Lab, steps: int = 1) -> float:
     return steps * lab.setting.step_seconds / float(lab.setting.all_speeds.min())
 
 
-def own_pace(lab: Lab) -> NDArray[np.int64]:
-    """Steps each peer makes while one of speed 1 makes H."""
-    return np.maximum(1, np.rint(lab.setting.every * lab.setting.all_speeds)).astype(np.int64)
+def own_pace(lab: Lab, every: int | None = None) -> NDArray[np.int64]:
+    """Steps each peer makes while one of speed 1 makes `every`, or H."""
+    steps = lab.setting.every if every is None else every
+    return np.maximum(1, np.rint(steps * lab.setting.all_speeds)).astype(np.int64)
 
 
 def phases(lab: Lab, local: bool) -> tuple[int, int]:

@@ -33,13 +33,13 @@ class OverlappedDiLoCo(DiLoCo):
     name: str = "diloco-overlapped"
 
     def begin(self, lab: Lab) -> None:
-        super().begin(lab)
         self._coming: tuple[float, Tensor] | None = None
         """when it lands, and what it then adds to x, shape (N, P)"""
+        super().begin(lab)
 
-    def round(self, lab: Lab) -> None:
-        began, lasts = lab.seconds, computing(lab, lab.setting.every)
-        for share, due in lab.ticks(self.counts(lab)):
+    def play(self, lab: Lab, every: int) -> None:
+        began, lasts = lab.seconds, computing(lab, every)
+        for share, due in lab.ticks(self.counts(lab, every)):
             self._land(lab, began + share * lasts)
             lab.update(lab.gradients(due), due)
         lab.seconds = began + lasts

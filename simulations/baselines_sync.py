@@ -6,6 +6,7 @@ A round lasts as long as the slowest peer computes, and its collective after tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from gossipdp.codecs.base import BLOCK
 from gossipdp.codecs.compressor import Compressor
 from gossipdp.codecs.error_feedback import ErrorFeedback
+from gossipdp.protocol.phases import WARMUP_EVERY
 from simulations.baselines_network import (
     FLOAT,
     Averaged,
@@ -42,16 +44,24 @@ class Ddp(Averaged):
         g = 1/N sum_i g_i(theta)        theta <- inner(theta, g)        every step
 
     Bytes: an all-reduce of the gradients each step. Seconds: it runs beside the backward pass, two thirds of the
-    step (buckets; Li et al. 2020, arXiv 2006.15704), so that what it lasts longer is waited for.
+    step (buckets; Li et al. 2020, arXiv 2006.15704), so that what it lasts longer is waited for. With `half` each
+    gradient travels in bf16, two bytes a parameter, and the mean is rounded as well (torch's `bf16_compress_hook`).
     """
 
+    half: bool = False
     name: str = "ddp"
 
     def round(self, lab: Lab) -> None:
         for _ in range(lab.setting.every):
-            lab.update(lab.gradients().mean(0, keepdim=True).expand_as(lab.x))
-            step, transfer = computing(lab), all_reduce(lab, model_bytes(lab))
+            lab.update(self._mean(lab.gradients()).expand_as(lab.x))
+            size = model_bytes(lab) * (0.5 if self.half else 1.0)
+            step, transfer = computing(lab), all_reduce(lab, size)
             lab.seconds += step + max(0.0, transfer - BACKWARD * step)
+
+    def _mean(self, gradients: Tensor) -> Tensor:
+        if not self.half:
+            return gradients.mean(0, keepdim=True)
+        return gradients.bfloat16().float().mean(0, keepdim=True).bfloat16().float()
 
 
 @dataclass
@@ -81,13 +91,16 @@ class DiLoCo(Averaged):
     (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: an all-reduce of Delta in fp32 each round,
     which is waited for. With `own_pace` H_i goes with the speed, so that nobody waits for the slowest (dynamic local
     updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier). With `plain_first` the first outer step is
-    theta <- theta - Delta and leaves v at 0, as that of `pairwise` does, whose peers have met nobody yet.
+    theta <- theta - Delta and leaves v at 0, as that of `pairwise` does, whose peers have met nobody yet. Of
+    `warmup_steps` there are rounds before the first, all with such an outer step, of five steps each or as long as
+    their collective: the start that `pairwise` has, by the same rule (algorithms section 6).
     """
 
     alpha: float = 0.7
     mu: float = 0.9
     own_pace: bool = False
     plain_first: bool = False
+    warmup_steps: int = 0
     name: str = "diloco"
     anchor: Tensor = field(init=False, repr=False)
     """theta, shape (P,)"""
@@ -96,20 +109,33 @@ class DiLoCo(Averaged):
     def begin(self, lab: Lab) -> None:
         self.anchor = lab.mean
         self.v = torch.zeros_like(self.anchor)
+        self._lasted = 0.0
+        left = self.warmup_steps
+        while left > 0:
+            every = min(left, max(WARMUP_EVERY, math.ceil(self._lasted / lab.setting.step_seconds)))
+            left -= every
+            self._plain = True
+            self.play(lab, every)
         self._plain = self.plain_first
 
     def round(self, lab: Lab) -> None:
-        lab.train(self.counts(lab))
-        lab.seconds += computing(lab, lab.setting.every)
+        self.play(lab, lab.setting.every)
+
+    def play(self, lab: Lab, every: int) -> None:
+        """A round of so many steps."""
+        lab.train(self.counts(lab, every))
+        lab.seconds += computing(lab, every)
         self.outer(lab)
         lab.x.copy_(self.anchor.expand_as(lab.x))
 
-    def counts(self, lab: Lab) -> NDArray[np.int64]:
+    def counts(self, lab: Lab, every: int) -> NDArray[np.int64]:
         """Steps of each peer in a round."""
-        return own_pace(lab) if self.own_pace else np.full(lab.peers, lab.setting.every)
+        return own_pace(lab, every) if self.own_pace else np.full(lab.peers, every)
 
     def outer(self, lab: Lab) -> None:
+        began = lab.seconds
         delta = self.reduce(lab, self.anchor - lab.x)
+        self._lasted = lab.seconds - began
         if self._plain:
             self.anchor, self._plain = self.anchor - delta, False
             return

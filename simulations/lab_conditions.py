@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossipdp.codecs import moments
 from gossipdp.protocol import jobs
 from simulations.attacks import ATTACKS
 from simulations.baselines_sync import Ddp
 from simulations.lab import Counts, Lab, Problem, Score, Setting
 from simulations.lab_epidemic import EpidemicGossip
+from simulations.lab_inner import AdamW
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions, _Meeting
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_replica import Replica
@@ -147,13 +149,21 @@ def _going(lab: Lab, share: float, number: int) -> list[_Leave]:
 
 
 def _begin(lab: Lab, peer: int, source: int | None) -> None:
-    """The inner optimizer of who has come: at zero, or where that of `source` is."""
-    for name in ("m", "v", "counts"):
-        moments = getattr(lab.inner, name, None)
-        if isinstance(moments, Tensor):
-            moments[peer] = 0.0 if source is None else moments[source]
-    if source is not None:
-        lab.received[peer] += 2.0 * lab.problem.parameters  # a byte for each of a parameter's two
+    """The inner optimizer of who has come: at zero, or where that of `source` is, by the codec that it travels in."""
+    inner = lab.inner
+    if not isinstance(inner, AdamW):
+        return
+    if source is None:
+        inner.m[peer], inner.v[peer], inner.counts[peer] = 0.0, 0.0, 0.0
+        return
+    size = lab.problem.parameters
+    second = moments.encode_second(inner.v[source].numpy())
+    first = moments.encode_first(inner.m[source].numpy(), second.data)
+    payload = np.concatenate([second, first]).data
+    inner.m[peer] = torch.from_numpy(moments.decode_first(payload, size))
+    inner.v[peer] = torch.from_numpy(moments.decode_second(payload, size))
+    inner.counts[peer] = inner.counts[source]
+    lab.received[peer] += payload.nbytes
 
 
 class _Wrapped:

@@ -17,7 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from simulations.lab import Lab
 
-__all__ = ["INNER", "Inner"]
+__all__ = ["INNER", "AdamW", "Inner"]
 
 Rows = slice | Tensor
 """all of them, or their places"""
@@ -47,7 +47,7 @@ class _Sgd:
         x[rows] = x[rows].mul(1.0 - lr * self._decay).sub_(gradients, alpha=lr)
 
 
-class _AdamW:
+class AdamW:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) of every row by itself, each with its own count of steps."""
 
     def __init__(self, lab: Lab, columns: slice = ALL) -> None:
@@ -87,12 +87,12 @@ class _Muon:
         shapes, embeddings = lab.problem.shapes, set(lab.problem.embeddings)
         spans = [slice(*pair) for pair in pairwise([0, *accumulate(math.prod(shape) for shape in shapes)])]
         self._matrices: list[tuple[slice, tuple[int, ...], Tensor]] = []
-        self._others: list[tuple[slice, _AdamW]] = []
+        self._others: list[tuple[slice, AdamW]] = []
         for place, (shape, span) in enumerate(zip(shapes, spans, strict=True)):
             if len(shape) == 2 and place not in embeddings:
                 self._matrices.append((span, shape, torch.zeros(len(lab.x), *shape)))
             else:
-                self._others.append((span, _AdamW(lab, span)))
+                self._others.append((span, AdamW(lab, span)))
         self._decay = lab.setting.weight_decay
 
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
@@ -120,4 +120,4 @@ def _orthogonal(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-INNER: dict[str, Callable[[Lab], Inner]] = {"adamw": _AdamW, "muon": _Muon, "sgd": _Sgd}
+INNER: dict[str, Callable[[Lab], Inner]] = {"adamw": AdamW, "muon": _Muon, "sgd": _Sgd}

@@ -69,6 +69,8 @@ class PairwiseOptions:
     beside `Setting.warmup`, which is synchronous"""
     warmup_exchanges: int = 0
     """in each of them; 0 for min(3, ceil(log2 N))"""
+    own_pace: bool = True
+    """fast peers make more steps in a round, as in the daemon; else all make as many as the slowest"""
     landing: Literal["late", "at once", "waiting"] = "late"
     """late: as in the daemon, while the next round trains. At once: an exchange takes no time, as if links were
     infinitely fast. Waiting: training waits for the exchanges of a round (the daemon's mode "sync")"""
@@ -196,7 +198,7 @@ class PairwiseGossip:
     def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
         """Train one round, while what is under way lands; then step, and begin this round's exchanges."""
         self._train(lab, every)
-        speeds = lab.setting.all_speeds
+        speeds = self._speeds(lab)
         for replica, part in zip(self.replicas, np.minimum(1.0, speeds / np.median(speeds)), strict=True):
             replica.outer(replace(outer, part=float(part)))
         options = self.options
@@ -217,7 +219,7 @@ class PairwiseGossip:
             self._advance(lab)
 
     def _train(self, lab: Lab, every: int) -> None:
-        counts = np.maximum(1, np.round(every * lab.setting.all_speeds)).astype(np.int64)
+        counts = np.maximum(1, np.round(every * self._speeds(lab))).astype(np.int64)
         self._began, self._duration = lab.seconds, every * lab.setting.step_seconds
         for share, due in lab.ticks(counts):
             lab.seconds = self._began + self._duration * share
@@ -225,6 +227,10 @@ class PairwiseGossip:
             lab.update(lab.gradients(due), due)
         lab.seconds = self._began + self._duration
         self._advance(lab)
+
+    def _speeds(self, lab: Lab) -> NDArray[np.float64]:
+        speeds = lab.setting.all_speeds
+        return speeds if self.options.own_pace else np.ones_like(speeds)
 
     # -- meetings ---------------------------------------------------------------------------------------------
 

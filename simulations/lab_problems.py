@@ -152,14 +152,14 @@ class ByteTransformer(_Bytes):
         (windows,) = batch
         table, positions, *rest, gain = self._tensors(x)
         sequences, length = windows.shape[0], windows.shape[1] - 1
-        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        later = torch.full((length, length), -math.inf).triu(1)
         stream = (F.embedding(windows[:, :-1], table) + positions[:length]).flatten(0, 1)
         for number in range(self.blocks):
             before, attention, out, then, wider, narrower = rest[6 * number : 6 * number + 6]
             parts = (_normal(stream) * before @ attention).view(sequences, length, 3, self.heads, -1)
             query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
             scores = query @ key.mT * (self.width // self.heads) ** -0.5
-            mixed = scores.masked_fill(later, -math.inf).softmax(-1) @ value
+            mixed = (scores + later).softmax(-1) @ value
             stream = stream + mixed.transpose(1, 2).reshape(sequences * length, -1) @ out
             stream = stream + F.gelu(_normal(stream) * then @ wider, approximate="tanh") @ narrower
         return F.cross_entropy(_normal(stream) * gain @ table.mT, windows[:, 1:].flatten())

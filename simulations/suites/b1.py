@@ -187,7 +187,13 @@ SHORT_WARM: Final[Ways] = {
     ),
 }
 """and as many rounds more as it is shorter"""
-EPIDEMIC_OWN: Final[Ways] = {"epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP})}
+OTHERS_OWN: Final[Ways] = {
+    "epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP}),
+    "DiLoCo fp32, alpha 1, mu 0.8, its own warm start": (
+        "diloco",
+        {"alpha": 1.0, "mu": 0.8, "plain_first": True, "warmup_steps": WARMUP},
+    ),
+}
 
 DRAWN: Final = (
     "pairwise",
@@ -228,7 +234,7 @@ RATED: Final[Ways] = {
 def _arms(scale: Scale) -> list[Arm]:
     cold = sized(MLP, scale)
     warm = replace(cold, warmup=WARMUP if scale != "quick" else 5)
-    own: Ways = {**OWN_WARM, **EPIDEMIC_OWN}
+    own: Ways = {**OWN_WARM, **OTHERS_OWN}
     more = replace(cold, rounds=cold.rounds + (WARMUP - SHORT) // cold.every)
     if scale == "quick":
         some: Ways = {**OURS, **FIELD, **dict(list(NOLOCO.items())[:2])}

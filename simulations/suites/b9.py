@@ -10,6 +10,7 @@ from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp, ByteTransformer
 from simulations.lab_runs import Run, link
 from simulations.suites.b1 import EPIDEMIC, MLP, WARMUP, diloco
+from simulations.suites.b4 import START
 from simulations.suites.b8 import TRANSFORMER
 from simulations.suites.base import (
     LOSSES,
@@ -31,6 +32,7 @@ from simulations.suites.base import (
     started,
     told,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -38,7 +40,7 @@ PARAMETERS: Final = 1e9
 SECONDS: Final = 1200.0
 TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
-OWN: Final = "pairwise, its own warm start"
+OWN: Final = f"pairwise, {START}"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
@@ -53,6 +55,7 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, H 100": ("diloco-4bit", {}, 100),
     "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
     "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
+    f"DiLoCo 4-bit, overlapped, H 80, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
 }
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
@@ -97,7 +100,8 @@ def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: 
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds) | options if method.startswith("diloco") else options
         seeds = 1 if label in MOMENTA else None
-        found += arms(group, setting, {label: (method, more)}, problem=problem, seeds=seeds)
+        rates = RATES if problem == "byte-mlp" else {}
+        found += arms(group, setting, {label: (method, more)}, problem=problem, seeds=seeds, rates=rates)
     return found
 
 
@@ -111,10 +115,11 @@ def _read(results: Results) -> Findings:
     for group, outcomes in results.groups.items():
         ours = mean(outcomes["pairwise"].each(utilisation))
         checks.append(check(f"{group}: utilisation of pairwise, %", ">= 97", 100 * ours, digits=1))
-        starts = {"both cold": best(outcomes, COLD), "own start against cold": OWN}
+        cold = best(outcomes, COLD)
         for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
             setting = outcomes[other].setting
-            for how, label in starts.items():
+            alike = {"both from their own start": OWN} if START in other else {"both cold": cold}
+            for how, label in (alike | ({} if START in other else {"own start against cold": OWN})).items():
                 ahead = outcomes[other].loss - outcomes[label].loss
                 replicas = outcomes[other].replica_loss - outcomes[label].replica_loss
                 played = f"{setting.rounds} of {setting.every} steps"
@@ -160,10 +165,10 @@ SUITE = Suite(
     " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
     "not even that fits (see its seconds). DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the "
     "label does not say; those whose label says are of one seed. "
-    f"A warm start is pairwise's own, of {WARMUP} steps; all others begin cold, for a synchronous step would last nine "
-    "minutes here, and pairwise is compared with them from both. How many rounds of how many steps each has played "
-    "stands beside it: an H of a name that does not fill the time is another here. The learning rates are B1's "
-    "and B8's, one for all methods.",
+    f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
+    "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
+    "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "
+    "are each method's own (B1), that of the transformer is one for all (B8).",
     arms=_arms,
     read=_read,
     tried=(("utilisation", "waiting for the exchanges of a round, and one exchange a round: here"),),

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from simulations.lab import Setting, play
 from simulations.lab_clock import lasting
-from simulations.lab_problems import PROBLEMS, ByteMlp
-from simulations.lab_runs import METHODS, Run, link
+from simulations.lab_problems import ByteMlp
+from simulations.lab_runs import Run, link
 from simulations.suites.b1 import EPIDEMIC, MLP, WARMUP, WIDER, diloco
-from simulations.suites.b4 import ALIKE
+from simulations.suites.b4 import ALIKE, OURS_ALIKE, START
 from simulations.suites.base import (
     Arm,
     Findings,
@@ -32,6 +31,7 @@ from simulations.suites.base import (
     sized,
     started,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -49,7 +49,7 @@ PEERS: Final = 8
 SECONDS: Final = 1360.0
 """as many of which whole steps of DDP fill on each of these links"""
 Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
-OWN: Final = "pairwise, its own warm start"
+OWN: Final = f"pairwise, {START}"
 WAYS: Final[Clocked] = {
     "pairwise": ("pairwise", {}, 20),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
@@ -58,16 +58,33 @@ WAYS: Final[Clocked] = {
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),
     "epidemic k=256": ("epidemic", WIDER, 20),
     "DDP": ("ddp", {}, 20),
+    "DDP, bf16": ("ddp", {"half": True}, 20),
     **ALIKE,
     "DiLoCo fp32, overlapped, H 80": ("diloco-overlapped", {}, 80),
+    "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
 }
 PACED: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
     "DiLoCo fp32, overlapped, own pace, H 80": ("diloco-overlapped", {"own_pace": True}, 80),
     "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"own_pace": True}, 20),
+    "DiLoCo 4-bit, overlapped, own pace, H 80": ("diloco-4bit-overlapped", {"own_pace": True}, 80),
+    **OURS_ALIKE,
 }
-"""where hosts are unequal: nobody idles, as with pairwise"""
+"""where hosts are unequal: nobody idles, as with pairwise; and pairwise where they do"""
+STARTED: Final[Clocked] = {
+    f"DiLoCo fp32, H 20, {START}": ("diloco", {"warmup_steps": WARMUP}, 20),
+    f"DiLoCo 4-bit, overlapped, H 20, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 20),
+}
+"""rivals with the start that pairwise has"""
+STARTED_PACED: Final[Clocked] = {
+    f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}": (
+        "diloco-4bit-overlapped",
+        {"own_pace": True, "warmup_steps": WARMUP},
+        20,
+    ),
+}
+"""the same where hosts are unequal"""
 SHORT: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 5": ("diloco", {"own_pace": True}, 5),
     "DiLoCo 4-bit, overlapped, own pace, H 5": ("diloco-4bit-overlapped", {"own_pace": True}, 5),
@@ -80,17 +97,6 @@ QUICK: Final[Clocked] = {
     "DiLoCo 4-bit, overlapped, H 5": ("diloco-4bit-overlapped", {}, 5),
 }
 """at 1 Gbit/s"""
-STARTED: Final[dict[str, tuple[str, int]]] = {
-    f"{label}, {steps} synchronous steps first": (label, steps)
-    for label in (
-        "DiLoCo fp32, H 20",
-        "DiLoCo 4-bit, overlapped, H 20",
-        "DiLoCo fp32, own pace, H 20",
-        "DiLoCo 4-bit, overlapped, own pace, H 20",
-    )
-    for steps in (50, WARMUP)
-}
-"""rivals with a start, as far as all-reduce in every step is affordable: what each is without it, and how long it is"""
 MOMENTA: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 80, mu 0.8": ("diloco", {"own_pace": True, "mu": 0.8}, 80),
     "DiLoCo fp32, own pace, H 80, mu 0": ("diloco", {"own_pace": True, "mu": 0.0}, 80),
@@ -114,7 +120,7 @@ FIELD: Final[Clocked] = {
 }
 """the rest, on the links of `AS_PARAMETERS`"""
 AS_PARAMETERS: Final = 1e8
-LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *MOMENTA, *FIELD)
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *MOMENTA, *FIELD)
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in (*OURS, *MOMENTA))
 FREE: Final = {"AD-PSGD", "SwarmSGD, H 20", "GASLoC, H 20", "parameter server, asynchronous", "local only"}
@@ -141,30 +147,19 @@ def _arms(scale: Scale) -> list[Arm]:
             there = link(megabits, milliseconds, parameters, as_parameters)
             base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
             seconds = SECONDS if scale != "quick" else 40.0
-            ways = WAYS if len(speeds) == 1 else WAYS | PACED | MOMENTA
+            ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED | MOMENTA)
             if megabits >= GIGABIT:
                 ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
             if as_parameters == AS_PARAMETERS and scale != "quick":
                 ways = ways | FIELD
-            starts = dict.fromkeys(ways, 0)
-            if told_link == FAST:
-                for label, (plain, steps) in STARTED.items():
-                    if ("own pace" in plain) == (len(speeds) > 1):
-                        ways, starts[label] = ways | {label: ways[plain]}, steps if scale != "quick" else 5
             for label, (method, options, every) in ways.items():
                 options = started(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
-                before = starts[label] * _synchronous(base, parameters) if starts[label] else 0.0
-                setting = replace(lasting(seconds - before, run, parameters), warmup=starts[label])
+                setting = lasting(seconds, run, parameters)
                 more = diloco(setting.rounds) | options if method.startswith("diloco") else options
-                found += arms(group, setting, {label: (method, more)}, seeds=1 if label in MOMENTA else None)
+                seeds = 1 if label in MOMENTA else None
+                found += arms(group, setting, {label: (method, more)}, seeds=seeds, rates=RATES)
     return found
-
-
-def _synchronous(base: Setting, parameters: int) -> float:
-    """Seconds of a synchronous step before the first round, as the laboratory has them."""
-    still = replace(base, rounds=0, warmup=1)
-    return play(PROBLEMS["quadratic"](size=parameters), METHODS["local-only"](), still).last.seconds
 
 
 def _read(results: Results) -> Findings:
@@ -173,7 +168,7 @@ def _read(results: Results) -> Findings:
     labels = [label for label in LABELS if any(label in outcomes for outcomes in results.groups.values())]
     for group, outcomes in results.groups.items():
         fair = in_time(outcomes, "pairwise")
-        cold = [label for label in fair if label != OWN and label not in STARTED]
+        cold = [label for label in fair if START not in label]
         ours = best(fair, [label for label in OURS if label in cold])
         for kind, whom in RIVALS.items():
             figures.append(_ahead(f"{group}, all cold", fair, ours, kind, [label for label in whom if label in cold]))
@@ -206,10 +201,9 @@ def _read(results: Results) -> Findings:
         "The mean of the replicas is what nobody holds, and averaging them is on no clock: who lets replicas be "
         "further apart gains more by it. Of methods that wait for everybody the two are the same. Local only is told "
         "by the first peer's model, the slowest's, and among single replicas by the mean of a few.",
-        "Pairwise's own start waits for nothing. Of the others only some of DiLoCo's forms have synchronous steps "
-        f"first, and only at {FAST}; all others begin cold, and are compared with ours that do so too. Beside that "
-        "stands pairwise from its own start against all.",
-        "DDP's gradients travel in fp32: in two bytes each its transfers would take half the time.",
+        "Pairwise's own start waits for nothing. Of the others some of DiLoCo's forms have one like it; all others "
+        "begin cold, and are compared with ours that do so too. Beside that stands pairwise from its own start against "
+        "all.",
     ]
     drawn = {
         group: {label: outcome for label, outcome in outcomes.items() if label not in FIELD}
@@ -258,13 +252,13 @@ SUITE = Suite(
     name="clock",
     question="At equal time, where does each method stand?",
     about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds; each "
-    "method plays whole rounds that fill the time to 2 %, of the H nearest to the one in its name, 20 where there is "
-    "none (fewer of methods a few of whose steps fill it), and its learning rate falls over them, step by step. "
+    "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), of the H nearest to the one in its "
+    "name, 20 where there is none (fewer of methods a few of whose steps fill it), and its learning rate, which is its "
+    "own (B1), falls over them, step by step. "
     "DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the label does not say; those whose label "
     "says are played with one seed and no rivals of ours. "
-    f"A warm start is pairwise's own, of {WARMUP} steps; rivals begin cold, but for those of DiLoCo at {FAST} whose "
-    "labels name synchronous steps, which are within their time (where a model is larger or a link slower they would "
-    "take most of it). Links carry as many bytes as a model of 10 or 100 million "
+    f"A warm start is a method's own, of {WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and "
+    "mu 0, within its time. Links carry as many bytes as a model of 10 or 100 million "
     f"parameters would send, with a latency of {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, of 40 ms at 100 and 50 "
     "Mbit/s. But for it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s is also 10 M on 100 Mbit/s, "
     "and a billion on 10 Gbit/s.",

@@ -214,6 +214,36 @@ def test_diloco_of_which_each_steps_at_its_own_pace_averages_them_alike():
     assert same(method.anchor, alone.mean)
 
 
+@pytest.mark.parametrize("made", [DiLoCo, OverlappedDiLoCo])
+def test_a_start_of_diloco_is_short_rounds_of_plain_averaging(made):
+    setting, rounds = replace(SGD, decay=False, every=12), []
+    method, lab = made(mu=0.9, warmup_steps=12), Lab(LINE, setting)
+    method.outer = lambda lab, outer=method.outer: (rounds.append(int(lab.steps[0])), outer(lab))
+    method.begin(lab)
+    assert rounds == [5, 10, 12] and not method.v.any() and lab.seconds == 12.0
+    if made is DiLoCo:
+        plain = Lab(LINE, replace(setting, every=5))
+        for every in (5, 5, 2):
+            plain.train(every)
+            plain.x.copy_(plain.mean.expand_as(plain.x))
+        assert same(lab.x, plain.x)
+
+
+def test_a_start_of_diloco_has_rounds_as_long_as_their_collective():
+    setting = replace(SGD, every=50, link=Link(latency=8.0))
+    method, lab = DiLoCo(warmup_steps=40), Lab(LINE, setting)
+    method.begin(lab)
+    assert lab.seconds == 40.0 + 3 * 32.0, "5 steps, then 32, then the last 3, each with four turns"
+
+
+def test_gradients_in_two_bytes_are_rounded_both_ways():
+    whole, half = (ran(Ddp(half=half), replace(SGD, every=1, rounds=1), LINE) for half in (False, True))
+    assert half.received.tolist() == (whole.received / 2.0).tolist()
+    rounded = Lab(LINE, replace(SGD, every=1, rounds=1))
+    rounded.update(rounded.gradients().bfloat16().float().mean(0, keepdim=True).bfloat16().float())
+    assert torch.equal(half.x, rounded.x) and same(half.x, whole.x, 1e-2) and not torch.equal(half.x, whole.x)
+
+
 def test_local_sgd_of_one_step_is_ddp():
     setting = replace(SGD, every=1, rounds=12)
     assert same(ran(LocalSgd(), setting).x, ran(Ddp(), setting).x)

@@ -492,14 +492,11 @@ def test_scale_tells_by_the_formula_what_it_did_not_play():
 
 def test_clock_compares_with_the_best_all_reduce_apart():
     losses = {"pairwise, its own warm start": 1.9, "pairwise": 2.1, "DiLoCo 4-bit, overlapped, H 20": 2.0}
-    losses["DiLoCo fp32, H 20, 50 synchronous steps first"] = 1.0
+    losses[other := "DiLoCo fp32, H 20, its own warm start"] = 1.0
     outcomes = [Outcome(arm, [answered(arm, losses.get(arm.label, 2.5), 0)]) for arm in clock.SUITE.arms("quick")]
     found = {figure.name: figure.measured for figure in clock.SUITE.read(Results(outcomes)).reported}
     best = "below the best all-reduce (DDP, DiLoCo in all its forms, local SGD)"
-    for where, other in (
-        ("100 M, 1 Gbit/s, equal", "DiLoCo 4-bit, overlapped, H 20"),
-        (f"{clock.FAST}, equal", "DiLoCo fp32, H 20, 50 synchronous steps first"),
-    ):
+    for where in ("100 M, 1 Gbit/s, equal", f"{clock.FAST}, equal"):
         assert f"{where}, own start against any: pairwise, its own warm start {best} ({other}), nats" in found
         cold = found[f"{where}, all cold: pairwise {best} (DiLoCo 4-bit, overlapped, H 20), nats"]
         assert cold.startswith("-")
@@ -755,10 +752,9 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
         run = arm.task
         limit = limits.get(arm.group, clock.SECONDS)
         first, others = lab_clock._lasts(run, run.setting.every, lab_runs.TASKS[run.problem]().parameters)
-        started = run.setting.warmup * clock._synchronous(run.setting, 51_584) if run.setting.warmup else 0.0
-        filled = (started + first + (run.setting.rounds - 1) * others) / limit
+        filled = (first + (run.setting.rounds - 1) * others) / limit
         # Of some methods not even one step fits twice.
-        least = 0.6 if name == "clock" and arm.label in clock.FIELD else 0.98
+        least = 0.6 if name == "clock" and arm.label in clock.FIELD else 0.96 if "bf16" in arm.label else 0.98
         assert least <= filled <= 1.0 + 1e-9, (arm.group, arm.label, filled)
         asked = re.search(r"H (\d+)", arm.label)
         if asked:

@@ -248,6 +248,16 @@ def test_fast_peers_take_more_steps_in_the_same_round():
     assert lab.steps.tolist() == [15, 30, 60, 15] and lab.seconds == 15.0
 
 
+def test_at_one_pace_unequal_peers_are_as_if_equal():
+    labs = []
+    for speeds, options in (((1.0, 2.0, 4.0), {"own_pace": False}), ((1.0,), {})):
+        lab, method = started(speeds=speeds, options=options)
+        for _ in range(3):
+            method.round(lab)
+        labs.append(lab)
+    assert labs[0].steps.tolist() == labs[1].steps.tolist() == [15] * 4 and torch.equal(labs[0].x, labs[1].x)
+
+
 def test_same_seed_gives_the_same_curve_and_another_one_another():
     conditions = {"link": SLOW, "speeds": (1.0, 2.0), "failing": 0.2}
     curves = [play(PROBLEM, PairwiseGossip(), setting(seed=seed, **conditions)) for seed in (1, 1, 2)]
