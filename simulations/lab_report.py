@@ -6,8 +6,6 @@ Written by code and never by hand, so that a page says what was measured and not
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -15,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import torch
-
 from simulations.suites.base import Check, Findings, Suite, Table
 
-__all__ = ["OVERVIEW", "About", "commit", "machine", "overview", "page"]
+__all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 
 OVERVIEW: Final = "# What the laboratory found"
 """first line of the table of all pages"""
@@ -35,7 +30,8 @@ class About:
     seeds: int
     scale: str
     commit: str
-    machine: str
+    machines: Sequence[str]
+    """that the runs were played on"""
     on: str
     """day on which it was written"""
     runs: int
@@ -63,19 +59,6 @@ def commit(root: Path) -> str:
     return f"{hash}, with changes" if changed else hash
 
 
-def machine() -> str:
-    model = platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-    return f"{model}, {os.cpu_count()} cores, {platform.system()}; {versions}"
-
-
 def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, str]) -> str:
     """Markdown. `pictures` are file names by graph."""
     lines = [
@@ -86,7 +69,7 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         f"    {about.command}",
         "",
         f"Scale {about.scale}; seeds 0 to {about.seeds - 1}, where not told otherwise; {about.runs} runs, "
-        f"{_hours(about.hours)} of one core. Commit {about.commit}, {about.on}. {about.machine}.",
+        f"{_hours(about.hours)} of one core. Commit {about.commit}, {about.on}. {' and '.join(about.machines)}.",
         "Figures are means over the seeds, with the lowest and the highest of them in brackets, and how many they are "
         "if fewer than three. Seconds are simulated.",
         "",

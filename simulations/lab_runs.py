@@ -1,13 +1,11 @@
-"""Runs of the laboratory as data, and their answers kept in files: a suite that was stopped goes on where it was.
+"""Runs of the laboratory as data, and playing them: a suite that was stopped goes on where it was.
 
-A `Task` is what can be asked, an `Answer` what came of it, kept as JSON under a name made from the task alone. With it
-stands a fingerprint of the code that was run, so that an answer of other code is not taken for one of this. No suite
-may stand here, nor how anything is told.
+A `Task` is what can be asked, an `Answer` what came of it (`lab_answers`). No suite may stand here, nor how anything is
+told.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import sys
@@ -25,10 +23,11 @@ import torch
 
 from simulations import lab_making
 from simulations.lab import Curve, Link, Method, Point, Setting
+from simulations.lab_answers import Answer, Answers, key, machine, rounded
 from simulations.lab_making import METHODS, TASKS
 from simulations.sources import ROOT, Reading
 
-__all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "key", "link", "play_all"]
+__all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "link", "name_of", "play_all"]
 
 
 class Task(Protocol):
@@ -56,17 +55,6 @@ class Task(Protocol):
 LONGEST: Final = 300
 """characters of an error's message"""
 CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
-
-
-@dataclass(frozen=True)
-class Answer:
-    told: dict[str, Any]
-    code: str
-    """fingerprint of the code that gave it"""
-    cpu: float
-    """seconds of one core"""
-    error: str = ""
-    """why there is none: type, message, place"""
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
@@ -167,32 +155,9 @@ def code_of(task: Task, reading: Reading = AT_START) -> str:
     return f"{platform.python_version()} {torch.__version__} {np.__version__} {code}"
 
 
-def key(task: Task) -> str:
-    """The same for the same task, from whatever arm."""
-    told = json.dumps(task.spec(), sort_keys=True, default=list)
-    return hashlib.sha256(told.encode()).hexdigest()[:24]
-
-
-def _place(folder: Path, task: Task) -> Path:
-    return folder / f"{key(task)}.json"
-
-
-def read(folder: Path, task: Task) -> Answer | None:
-    """The answer kept for this task, whatever code gave it."""
-    try:
-        kept = json.loads(_place(folder, task).read_text())
-        return Answer(kept["told"], kept["code"], kept["cpu"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def keep(folder: Path, task: Task, answer: Answer) -> None:
-    path = _place(folder, task)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    told = {"spec": task.spec(), "code": answer.code, "cpu": round(answer.cpu, 2), "told": answer.told}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(told, default=list))
-    partial.replace(path)
+def name_of(task: Task) -> str:
+    """Under which its answer is kept."""
+    return key(task.spec())
 
 
 def answer(task: Task, code: str) -> Answer:
@@ -201,10 +166,10 @@ def answer(task: Task, code: str) -> Answer:
     began = time.process_time()
     try:
         # There and back: what cannot be kept is an error of this run, and no reason to lose the others.
-        told = json.loads(json.dumps(task.play(), default=list))
+        told = rounded(json.loads(json.dumps(task.play(), default=list)))
     except Exception as error:
-        return Answer({}, code, time.process_time() - began, _told(error))
-    return Answer(told, code, time.process_time() - began)
+        return Answer({}, code, time.process_time() - began, _told(error), machine())
+    return Answer(told, code, time.process_time() - began, machine=machine())
 
 
 def _told(error: Exception) -> str:
@@ -217,7 +182,7 @@ def _told(error: Exception) -> str:
 
 def play_all(
     tasks: Sequence[Task],
-    folder: Path,
+    kept: Answers,
     *,
     jobs: int = 1,
     any_code: bool = False,
@@ -227,14 +192,15 @@ def play_all(
 
     What is finished is kept at once, so that nothing is played twice whenever this ends.
     """
-    places = [_place(folder, task) for task in tasks]
-    answers: dict[Path, Answer] = {}
-    left: dict[Path, tuple[Task, str]] = {}
+    places = [name_of(task) for task in tasks]
+    answers: dict[str, Answer] = {}
+    left: dict[str, tuple[Task, str]] = {}
     for place, task in zip(places, tasks, strict=True):
         # Of all, here, and before anything is played: what is on disk later is not what was imported.
-        kept, code = read(folder, task), code_of(task)
-        if kept is not None and (any_code or kept.code == code):
-            answers[place] = kept
+        code = code_of(task)
+        found = kept.find(task.spec(), code)
+        if found is not None and (any_code or found.code == code):
+            answers[place] = found
         else:
             left[place] = task, code
     expected = sum(task.estimate() for task, _ in left.values())
@@ -243,7 +209,7 @@ def play_all(
     for count, (place, found) in enumerate(_played(left, jobs), 1):
         answers[place], task = found, left[place][0]
         if not found.error:
-            keep(folder, task, found)
+            kept.keep(task.spec(), found)
         expected_done += task.estimate()
         to_go = (time.monotonic() - began) * (expected / expected_done - 1.0)
         said = found.error or f"{found.cpu:.0f} s"
@@ -251,7 +217,7 @@ def play_all(
     return [answers[place] for place in places]
 
 
-def _played(left: Mapping[Path, tuple[Task, str]], jobs: int) -> Iterator[tuple[Path, Answer]]:
+def _played(left: Mapping[str, tuple[Task, str]], jobs: int) -> Iterator[tuple[str, Answer]]:
     # The longest first: at the end no process waits long for the last.
     ordered = sorted(left, key=lambda place: -left[place][0].estimate())
     if jobs == 1 or len(left) < 2:

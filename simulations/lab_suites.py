@@ -2,7 +2,8 @@
 
     python -m simulations.lab_suites b1 --seeds 3 --jobs 2
 
-Answers are kept in `runs/lab`, whatever ends this. No suite may stand here (`suites`), nor how a run is played
+Answers are kept in `runs/lab`, whatever ends this, and those that a page was written from beside it; `--pack` puts
+there what there is so far of a suite that is not whole yet. No suite may stand here (`suites`), nor how a run is played
 (`lab_runs`).
 """
 
@@ -17,9 +18,10 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from simulations.lab_answers import SUFFIX, Answer, Answers, pack
 from simulations.lab_pictures import draw
-from simulations.lab_report import OVERVIEW, About, commit, machine, overview, page
-from simulations.lab_runs import AT_START, Answer, Task, code_of, key, play_all
+from simulations.lab_report import OVERVIEW, About, commit, overview, page
+from simulations.lab_runs import AT_START, Task, code_of, name_of, play_all
 from simulations.sources import ROOT, Reading
 from simulations.suites import (
     b1,
@@ -40,7 +42,7 @@ from simulations.suites import (
 )
 from simulations.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, told
 
-__all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "tasks_of"]
+__all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "packed", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
@@ -48,6 +50,8 @@ SUITES: dict[str, Suite] = {
 }
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
+ANSWERS: Final = "answers"
+"""folder beside the pages"""
 KEPT: Final = Path("runs/lab")
 EVERYTHING: Final = ("simulations.lab_making", "simulations.lab_consensus")
 """modules that import all that can be played"""
@@ -90,13 +94,14 @@ def lab(
     AT_START.fingerprint(EVERYTHING)
     head = commit(ROOT)
     arms = [tasks_of(arm, seeds) for arm in suite.arms(size)]
-    tasks = {key(arm.task): arm.task for several in arms for arm in several}
+    tasks = {name_of(arm.task): arm.task for several in arms for arm in several}
     codes = {place: code_of(task) for place, task in tasks.items()}
     # Processes that play import what is on disk now.
     if changed(tasks, codes):
         raise SuiteError("the code has changed since this process began; start it anew")
-    answers = dict(zip(tasks, play_all(list(tasks.values()), kept, jobs=jobs, any_code=any_code), strict=True))
-    outcomes = [Outcome(several[0], [answers[key(arm.task)] for arm in several]) for several in arms]
+    there = Answers(kept, folder / ANSWERS)
+    answers = dict(zip(tasks, play_all(list(tasks.values()), there, jobs=jobs, any_code=any_code), strict=True))
+    outcomes = [Outcome(several[0], [answers[name_of(arm.task)] for arm in several]) for several in arms]
     findings = suite.read(Results(outcomes))
     pictures = _draw(suite, findings, folder)
     failed = _failed(arms, answers)
@@ -105,7 +110,7 @@ def lab(
         seeds=seeds,
         scale=size,
         commit=head,
-        machine=machine(),
+        machines=sorted({answer.machine for answer in answers.values()}),
         on=date.today().isoformat(),
         runs=len(tasks),
         hours=sum(answer.cpu for answer in answers.values()) / 3600.0,
@@ -117,6 +122,8 @@ def lab(
     path = folder / f"{name}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    if size != "quick":
+        _pack(name, tasks, answers, folder)
     _overview(folder)
     for check in findings.checks:
         print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
@@ -140,16 +147,41 @@ def alone(
     if unknown := [label for label in labels if label not in {arm.label for arm in arms}]:
         raise SuiteError(f"no arm {unknown[0]!r} in {name}")
     several = [tasks_of(arm, seeds) for arm in arms]
-    tasks = {key(arm.task): arm.task for those in several for arm in those}
-    answers = dict(zip(tasks, play_all(list(tasks.values()), kept, jobs=jobs), strict=True))
+    tasks = {name_of(arm.task): arm.task for those in several for arm in those}
+    answers = dict(zip(tasks, play_all(list(tasks.values()), Answers(kept, RESULTS / ANSWERS), jobs=jobs), strict=True))
     for arm, those in zip(arms, several, strict=True):
-        outcome = Outcome(arm, [answers[key(each.task)] for each in those])
+        outcome = Outcome(arm, [answers[name_of(each.task)] for each in those])
         print(f"{arm.group}, {arm.label}:")
         print(f"    loss {told(outcome.loss)}, of single replicas {told(outcome.replica_loss)}")
         print(f"    {told(outcome.bytes, 1)} bytes a parameter")
     failed = _failed(several, answers)
     print(*failed, sep="\n", end="\n" * bool(failed))
     return 1 if failed else 0
+
+
+def packed(
+    name: str, *, seeds: int = 3, size: Scale = "normal", kept: Path = KEPT, out: Path | None = None
+) -> tuple[int, int]:
+    """Put what this code has answered of a suite beside the pages, and play nothing: (runs answered, runs in all).
+
+    Raises:
+        SuiteError: no such suite.
+    """
+    if name not in SUITES:
+        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    folder = out or RESULTS
+    tasks = {name_of(each.task): each.task for arm in SUITES[name].arms(size) for each in tasks_of(arm, seeds)}
+    there, found = Answers(kept, folder / ANSWERS), {}
+    for place, task in tasks.items():
+        answer, code = there.find(task.spec(), code_of(task)), code_of(task)
+        if answer is not None and answer.code == code:
+            found[place] = answer
+    _pack(name, tasks, found, folder)
+    return len(found), len(tasks)
+
+
+def _pack(name: str, tasks: Mapping[str, Task], answers: Mapping[str, Answer], folder: Path) -> None:
+    pack(folder / ANSWERS / f"{name}{SUFFIX}", {place: task.spec() for place, task in tasks.items()}, answers)
 
 
 def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
@@ -169,9 +201,9 @@ def _failed(arms: Sequence[Sequence[Arm]], answers: Mapping[str, Answer]) -> lis
     """Runs that failed, each once, under the first arm that it is of."""
     found: dict[str, str] = {}
     for arm in (arm for several in arms for arm in several):
-        error = answers[key(arm.task)].error
+        error = answers[name_of(arm.task)].error
         if error:
-            found.setdefault(key(arm.task), f"{arm.label}, {arm.task.name}: {error}")
+            found.setdefault(name_of(arm.task), f"{arm.label}, {arm.task.name}: {error}")
     return list(found.values())
 
 
@@ -218,6 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size.add_argument("--full", dest="size", action="store_const", const="full", help="as designed, where dearer")
     parser.add_argument("--out", type=Path, help="folder of the page")
     parser.add_argument("--only", nargs="+", metavar="ARM", help="play these arms alone, and write no page")
+    parser.add_argument("--pack", action="store_true", help="play nothing; put what is answered so far by the pages")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
         parser.error("at least one seed, one process")
@@ -228,6 +261,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = 0
     for name in SUITES if options.suites == ["all"] else options.suites:
         try:
+            if options.pack:
+                there, all_ = packed(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
+                print(f"{name}: {there} of {all_} runs are answered, and packed")
+                continue
             if options.only:
                 how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}
                 missed += alone(name, options.only, **how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,13 @@ import pytest
 from peers import cli
 from simulations import lab_clock, lab_pictures, lab_runs, lab_suites, sources
 from simulations.lab import Link, Setting
+from simulations.lab_answers import Answer, Answers, pack, rounded
 from simulations.lab_clock import lasting
 from simulations.lab_consensus import Row
 from simulations.lab_problems import PROBLEMS
 from simulations.lab_report import OVERVIEW, About, overview, page
-from simulations.lab_runs import METHODS, Answer, Run, code_of, link, play_all
-from simulations.lab_suites import SUITES, SuiteError, alone, lab
+from simulations.lab_runs import METHODS, Run, code_of, link, name_of, play_all
+from simulations.lab_suites import SUITES, SuiteError, alone, lab, packed
 from simulations.sources import Reading
 from simulations.suites import b1, b4, b8, b9, clock, scale
 from simulations.suites.base import (
@@ -137,7 +139,7 @@ def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
         Outcome(arm, [answered(arm, 2.0 + 0.001 * place, seed) for seed in range(2)]) for place, arm in enumerate(grid)
     ]
     findings = suite.read(Results(outcomes))
-    about = About(command="x", seeds=2, scale=scale, commit="c", machine="m", on="2026-01-02", runs=2, hours=0.1)
+    about = About(command="x", seeds=2, scale=scale, commit="c", machines=["m"], on="2026-01-02", runs=2, hours=0.1)
     text = page(suite, findings, about, {each.name: "file.png" for each in findings.graphs})
     assert suite.question in text
     assert not re.search(r"\bnan\b(?!, 3 bad| \(|,|\))", text)  # but for the attack of that name
@@ -586,15 +588,15 @@ def played(tmp_path):
 
 def test_what_was_played_is_not_played_again(tmp_path, played):
     tasks = [Counting(str(played), seed) for seed in (0, 1, 1)]
-    first = play_all(tasks[:1], tmp_path / "kept", say=quiet)
-    again = play_all(tasks, tmp_path / "kept", say=quiet)
+    first = play_all(tasks[:1], Answers(tmp_path / "kept"), say=quiet)
+    again = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert [answer.told["seed"] for answer in again] == [0, 1, 1]
     assert again[0] == replace(first[0], cpu=again[0].cpu)
     assert plays(played) == {"0": 1, "1": 1}
 
 
 def test_answers_of_other_code_count_only_if_that_is_said(tmp_path, played, monkeypatch):
-    task, kept = Counting(str(played)), tmp_path / "kept"
+    task, kept = Counting(str(played)), Answers(tmp_path / "kept")
     play_all([task], kept, say=quiet)
     monkeypatch.setattr(lab_runs, "code_of", lambda task: "other code")
     assert play_all([task], kept, say=quiet, any_code=True)[0].code != "other code"
@@ -605,9 +607,9 @@ def test_answers_of_other_code_count_only_if_that_is_said(tmp_path, played, monk
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"told": {}}'])
 def test_damaged_answer_is_played_again(tmp_path, played, damage):
-    task, kept = Counting(str(played)), tmp_path / "kept"
+    task, kept = Counting(str(played)), Answers(tmp_path / "kept")
     play_all([task], kept, say=quiet)
-    (file,) = kept.iterdir()
+    (file,) = (tmp_path / "kept").iterdir()
     file.write_text(damage)
     assert play_all([task], kept, say=quiet)[0].told == {"seed": 0}
     assert plays(played) == {"0": 2}
@@ -615,9 +617,9 @@ def test_damaged_answer_is_played_again(tmp_path, played, damage):
 
 def test_failure_is_told_and_not_kept(tmp_path, played):
     tasks = [Counting(str(played), 0, fails=True), Counting(str(played), 1)]
-    answers = play_all(tasks, tmp_path / "kept", say=quiet)
+    answers = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert answers[0].error.startswith("KeyError: 'no' (simulations/lab_runs.py:") and answers[1].told == {"seed": 1}
-    play_all(tasks, tmp_path / "kept", say=quiet)
+    play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert plays(played) == {"0": 2, "1": 1}
 
 
@@ -629,14 +631,57 @@ def test_failure_says_where_in_this_project_it_was():
 
 def test_answer_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path, played, monkeypatch):
     monkeypatch.setattr(Counting, "play", lambda self: {"seed": self.seed} if self.seed else {"seed": object()})
-    answers = play_all([Counting(str(played), seed) for seed in (0, 1)], tmp_path / "kept", say=quiet)
+    answers = play_all([Counting(str(played), seed) for seed in (0, 1)], Answers(tmp_path / "kept"), say=quiet)
     assert answers[0].error.startswith("TypeError: ") and answers[1].told == {"seed": 1}
 
 
 def test_code_is_asked_for_before_anything_is_played(tmp_path, played, monkeypatch):
     monkeypatch.setattr(lab_runs, "code_of", lambda task: f"code with {len(plays(played))} played")
-    answers = play_all([Counting(str(played), seed) for seed in range(3)], tmp_path / "kept", say=quiet)
+    answers = play_all([Counting(str(played), seed) for seed in range(3)], Answers(tmp_path / "kept"), say=quiet)
     assert {answer.code for answer in answers} == {"code with 0 played"}
+
+
+def test_packed_answers_are_as_good_as_those_that_were_played_here(tmp_path, played):
+    tasks = [Counting(str(played), seed) for seed in (0, 1)]
+    answers = dict(zip(map(name_of, tasks), play_all(tasks, Answers(tmp_path / "kept"), say=quiet), strict=True))
+    specs = {name_of(task): task.spec() for task in tasks}
+    for name in ("one", "other"):
+        pack(tmp_path / "packed" / f"{name}.jsonl.gz", specs, dict(reversed(answers.items())))
+    one, other = (tmp_path / "packed").iterdir()
+    assert one.read_bytes() == other.read_bytes(), "the same answers are the same file"
+    again = play_all(tasks, Answers(tmp_path / "nothing", tmp_path / "packed"), say=quiet)
+    assert [answer.told for answer in again] == [{"seed": 0}, {"seed": 1}] and plays(played) == {"0": 1, "1": 1}
+    assert again[0].machine == answers[name_of(tasks[0])].machine != ""
+
+
+def test_of_two_answers_that_of_this_code_is_taken(tmp_path, played):
+    task = Counting(str(played))
+    answers = Answers(tmp_path / "kept", tmp_path / "packed")
+    older, ours = Answer({"seed": 7}, "older", 1.0), Answer({"seed": 0}, "ours", 1.0)
+    for kept, stands in ((older, ours), (ours, older)):
+        answers.keep(task.spec(), kept)
+        pack(tmp_path / "packed" / "a.jsonl.gz", {name_of(task): task.spec()}, {name_of(task): stands})
+        both = Answers(tmp_path / "kept", tmp_path / "packed")
+        assert both.find(task.spec(), "ours") == ours and both.find(task.spec(), "older") == older
+        assert both.find(task.spec(), "newer") == kept
+
+
+def test_damaged_pack_is_as_if_there_were_none(tmp_path, played):
+    task = Counting(str(played))
+    (tmp_path / "packed").mkdir()
+    pack(good := tmp_path / "good.jsonl.gz", {name_of(task): task.spec()}, {name_of(task): Answer({}, "c", 1.0)})
+    for damaged in (b"", b"no", good.read_bytes()[:-9]):
+        (tmp_path / "packed" / "a.jsonl.gz").write_bytes(damaged)
+        assert Answers(tmp_path / "kept", tmp_path / "packed").find(task.spec(), "c") is None
+
+
+def test_answers_are_told_with_the_digits_that_are_kept():
+    assert rounded({"a": [1.23456789012, {"b": -1e-30 / 3}], "n": 3, "s": "x"}) == {
+        "a": [1.234568, {"b": -3.333333e-31}],
+        "n": 3,
+        "s": "x",
+    }
+    assert str(rounded([math.nan, math.inf])) == "[nan, inf]"
 
 
 # -- what answers depend on ----------------------------------------------------------------------------------------
@@ -854,7 +899,9 @@ def test_single_replicas_are_told_beside_their_mean():
 
 def test_figures_without_a_mark_are_told_and_counted_nowhere():
     findings = Findings(checks=[Check("loss", "<= 1", "2", False)], reported=[reported("gap", 0.5, "x", 1)])
-    about = About(command="run", seeds=1, scale="quick", commit="abc", machine="m", on="2026-01-02", runs=1, hours=0.1)
+    about = About(
+        command="run", seeds=1, scale="quick", commit="abc", machines=["m"], on="2026-01-02", runs=1, hours=0.1
+    )
     text = page(SUITES["b1"], findings, about, {})
     assert "0 of 1 met" in text and "## Without a mark" in text and "| gap | 0.5x |" in text
     assert reported("gap", math.nan).measured == "-"
@@ -879,7 +926,7 @@ def test_page_says_what_was_missed_what_failed_and_what_is_old():
         seeds=3,
         scale="normal",
         commit="abc",
-        machine="m",
+        machines=["m"],
         on="2026-01-02",
         runs=2,
         hours=2.0,
@@ -912,7 +959,7 @@ def test_overview_has_every_mark_as_its_page_has_it():
         seeds=3,
         scale="normal",
         commit="abc, with changes",
-        machine="m",
+        machines=["m"],
         on="2026-01-02",
         runs=2,
         hours=2.0,
@@ -930,7 +977,7 @@ def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
         page(
             SUITES["b2"],
             Findings(),
-            About(command="x", seeds=1, scale="normal", commit="c", machine="m", on="2026-01-02", runs=1, hours=0.1),
+            About(command="x", seeds=1, scale="normal", commit="c", machines=["m"], on="2026-01-02", runs=1, hours=0.1),
             {},
         )
     )
@@ -948,7 +995,9 @@ def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
 def test_page_says_beside_each_missed_mark_what_was_tried():
     missed = [Check(name, "<= 1", "2", False) for name in ("b's loss, nats", "c's points", "a's loss, nats", "c's")]
     findings = Findings(checks=[Check("d, nats", "<= 1", "0", True), *missed])
-    about = About(command="run", seeds=3, scale="normal", commit="abc", machine="m", on="2026-01-02", runs=2, hours=2.0)
+    about = About(
+        command="run", seeds=3, scale="normal", commit="abc", machines=["m"], on="2026-01-02", runs=2, hours=2.0
+    )
     suite = replace(SUITES["b1"], tried=(("b's", "magic: here"), ("points", "magic: here"), ("points", "more: b2")))
     text = page(suite, findings, about, {})
     assert "| b's loss, nats | <= 1 | 2 | **no**; tried: 1 |" in text
@@ -1046,6 +1095,23 @@ def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
     assert (tmp_path / "tiny-steps.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert "4 runs, 4 of them kept" in said.err and "met    loss" in said.out
+    # What stands beside the page is enough to write it again, elsewhere.
+    shutil.rmtree(tmp_path / "kept")
+    assert tiny(grid, read) == (0, text) and "4 runs, 4 of them kept" in capsys.readouterr().err
+
+
+def test_what_is_answered_so_far_is_packed_and_not_played_again(tmp_path, tiny, capsys, monkeypatch):
+    few, grid = (arms("digits", TINY, ways, problem="digits-mlp") for ways in ({"pairwise": WAYS["pairwise"]}, WAYS))
+    tiny(few)
+    (tmp_path / "answers" / "tiny.jsonl.gz").unlink()
+    monkeypatch.setitem(SUITES, "tiny", replace(SUITES["tiny"], arms=lambda scale: grid))
+    assert packed("tiny", seeds=2, kept=tmp_path / "kept", out=tmp_path) == (2, 4)
+    shutil.rmtree(tmp_path / "kept")
+    capsys.readouterr()
+    tiny(grid)
+    assert "4 runs, 2 of them kept" in capsys.readouterr().err
+    with pytest.raises(SuiteError, match="no suite"):
+        packed("b0")
 
 
 def test_suite_without_marks_all_of_whose_runs_failed_has_failed(tiny, capsys):

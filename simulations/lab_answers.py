@@ -1,0 +1,143 @@
+"""Answers of the laboratory as they are kept: one file each while they are played, and a suite's together by its page.
+
+An answer stands under a name made from its task alone, with a fingerprint of the code that gave it, so that one of
+other code is not taken for one of this. What stands beside the pages is in the repository: hours of playing may be
+divided among days and machines, and whoever has another question to the same runs need not play them again. Nothing is
+played here (`lab_runs`), and no suite may be known.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import platform
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+__all__ = ["SUFFIX", "Answer", "Answers", "key", "machine", "pack", "rounded"]
+
+SUFFIX: Final = ".jsonl.gz"
+DIGITS: Final = 7
+"""that count of every number: as many as fp32 has"""
+BAD: Final = (OSError, EOFError, ValueError, KeyError, TypeError)
+"""what reading a file comes to that is not there, or damaged"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    told: dict[str, Any]
+    code: str
+    """fingerprint of the code that gave it"""
+    cpu: float
+    """seconds of one core"""
+    error: str = ""
+    """why there is none: type, message, place"""
+    machine: str = ""
+    """that it was played on"""
+
+
+def key(spec: Mapping[str, Any]) -> str:
+    """The same for the same task, from whatever arm."""
+    told = json.dumps(spec, sort_keys=True, default=list)
+    return hashlib.sha256(told.encode()).hexdigest()[:24]
+
+
+class Answers:
+    """Those in a folder, to which new ones are added, and those packed beside pages.
+
+    Args:
+        folder: one file an answer.
+        packed: a folder of what `pack` wrote; none if there is none.
+    """
+
+    def __init__(self, folder: Path, packed: Path | None = None) -> None:
+        self._folder = folder
+        self._packed: dict[str, Answer] = {}
+        for path in sorted(packed.glob(f"*{SUFFIX}")) if packed else ():
+            self._packed |= _unpacked(path)
+
+    def find(self, spec: Mapping[str, Any], code: str) -> Answer | None:
+        """The answer that this code gave, or one of other code if there is none."""
+        place = key(spec)
+        found = [one for one in (self._kept(place), self._packed.get(place)) if one is not None]
+        return next((one for one in found if one.code == code), found[0] if found else None)
+
+    def keep(self, spec: Mapping[str, Any], answer: Answer) -> None:
+        path = self._path(key(spec))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({"spec": spec, **_told(answer)}, default=list))
+        partial.replace(path)
+
+    def _kept(self, place: str) -> Answer | None:
+        try:
+            return _answer(json.loads(self._path(place).read_text()))
+        except BAD:
+            return None
+
+    def _path(self, place: str) -> Path:
+        return self._folder / f"{place}.json"
+
+
+def pack(path: Path, specs: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Answer]) -> None:
+    """Write these answers, with what was asked, by name: the same ones give the same file. Those that failed are no
+    answers."""
+    lines = [
+        json.dumps({"key": place, "spec": specs[place], **_told(answers[place])}, default=list, sort_keys=True)
+        for place in sorted(answers)
+        if not answers[place].error
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    partial.replace(path)
+
+
+def _unpacked(path: Path) -> dict[str, Answer]:
+    """Nothing if it is damaged."""
+    try:
+        rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+        return {row["key"]: _answer(row) for row in rows}
+    except (*BAD, zlib.error):
+        return {}
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    return {"code": answer.code, "cpu": round(answer.cpu, 2), "machine": answer.machine, "told": answer.told}
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    return Answer(row["told"], row["code"], row["cpu"], machine=row["machine"])
+
+
+def rounded(told: Any) -> Any:
+    """The same with numbers of as many digits as are kept, so that it is the same wherever it comes from."""
+    if isinstance(told, float):
+        return float(f"{told:.{DIGITS}g}")
+    if isinstance(told, list):
+        return [rounded(one) for one in told]
+    if isinstance(told, dict):
+        return {name: rounded(one) for name, one in told.items()}
+    return told
+
+
+def machine() -> str:
+    """Processor, cores, system, versions."""
+    model = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    return f"{model}, {os.cpu_count()} cores, {platform.system()}; {versions}"
