@@ -44,7 +44,7 @@ class Lines:
         return {"rows": [row._asdict() for row in lab_consensus.measure(self.trials, self.seed)]}
 
     def estimate(self) -> float:
-        return 2.0 + self.trials / 4000.0
+        return 2.0 + self.trials / 220.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ SUITE = Suite(
     name="b7",
     question="Do replicas agree as fast as the formulas say?",
     about="Pure consensus, trials of random matchings and the product's own schedules; growth of disagreement under "
-    "outer momentum, and without it; how far replicas of a quadratic with known noise stay apart, by the product's "
-    "pairwise. Deviation of a contraction is that of the factor or of its logarithm, whichever is larger.",
+    "outer momentum, and without it, of a few lines of numpy and of the product's pairwise; how far replicas of a "
+    "quadratic with known noise stay apart, by the product's pairwise. Deviation of a contraction is that of the "
+    "factor or of its logarithm, whichever is larger.",
     arms=_arms,
     read=_read,
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from simulations.suites import rates
 from simulations.suites.b1 import MLP
 from simulations.suites.base import (
     Arm,
@@ -74,7 +75,7 @@ STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
 ALPHA, BETA = 2.0, 0.95
 """the daemon's, of epidemic"""
 RIVAL: Final = "DiLoCo fp32, mu 0.8"
-INNERS: Final[Ways] = {BASE: ("pairwise", {}), RIVAL: ("diloco", {"mu": 0.8, "plain_first": True})}
+INNERS: Final[Ways] = {BASE: ("pairwise", {}), RIVAL: ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True})}
 TUNED: Final[Ways] = {
     **INNERS,
     "DDP": ("ddp", {}),
@@ -98,9 +99,11 @@ def _arms(scale: Scale) -> list[Arm]:
             ways = {label: ("pairwise", options) for label, options in grid.items()}
             found += arms(f"pairwise, {start}", setting, ways if not quick else dict(list(ways.items())[:1]))
         epidemics = {label: ("epidemic", options) for label, options in EPIDEMICS.items()}
-        found += arms(f"epidemic, {start}", setting, epidemics if not quick else dict(list(epidemics.items())[:2]))
+        some = epidemics if not quick else dict(list(epidemics.items())[:2])
+        found += arms(f"epidemic, {start}", setting, some, rates=rates.RATES)
     codecs = {f"{name}": ("epidemic", {"compressor": name}) for name in (CODECS if not quick else CODECS[:1])}
-    found += arms("compressors", base, {"topk128": ("epidemic", {"compressor": "topk128"}), **codecs})
+    codecs = {"topk128": ("epidemic", {"compressor": "topk128"}), **codecs}
+    found += arms("compressors", base, codecs, rates=rates.RATES)
     for inner in ("adamw", "muon"):
         found += arms(f"inner {inner}", replace(base, inner=inner), INNERS)
     for rate in MUON_RATES if not quick else MUON_RATES[:1]:
@@ -225,6 +228,7 @@ SUITE = Suite(
     "mu 0.8, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first 40 % of the rounds "
     "three exchanges each along the hypercube, then one at random). Differences below the spread of the seeds mean "
     "nothing. Marks are about pairwise; what is told of epidemic, compressors, learning rates, H and Muon has none. "
+    "Epidemic and its compressors train at the learning rate that B1 found for it, all else at pairwise's. "
     f"The start that some have is of {WARMUP} synchronous steps, not the daemon's, which has a suite of its own "
     "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",
     arms=_arms,

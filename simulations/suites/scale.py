@@ -31,6 +31,7 @@ from simulations.suites.base import (
     most,
     told,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -41,7 +42,7 @@ LEFT: Final = 0.01
 LEARNING: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
+    "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
 FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
 """everybody applies what everybody sends: the square of N here, in one process"""
@@ -58,7 +59,8 @@ def _arms(scale: Scale) -> list[Arm]:
     if scale == "quick":
         base = replace(base, every=3, rounds=3)
     for peers in SIZES if scale != "quick" else (4, 8):
-        found += arms(f"N = {peers}", replace(base, peers=peers), LEARNING if peers > 64 else {**LEARNING, **FEW})
+        ways = LEARNING if peers > 64 else {**LEARNING, **FEW}
+        found += arms(f"N = {peers}", replace(base, peers=peers), ways, rates=RATES)
         still = Setting(peers=peers, every=1, rounds=24, inner="sgd", lr=0.0)
         for label, options in MEETING.items():
             run = Run(setting=still, problem="consensus", data={"peers": peers}, options={**AGREEING, **options})

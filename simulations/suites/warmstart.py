@@ -28,6 +28,7 @@ from simulations.suites.base import (
     sized,
     told,
 )
+from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
 
@@ -40,7 +41,7 @@ FOUNDED: Final = 200
 FOUNDERS: Final = (1, 4, 16)
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
+    "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
 OWN: Final = "pairwise, its own"
 EPIDEMIC_OWN: Final = "epidemic k=128, its own"
@@ -74,7 +75,7 @@ def _arms(scale: Scale) -> list[Arm]:
                 found += arms(_group(length, every), setting, {OWN: ("pairwise", {"warmup_steps": length})})
             if quick or every == MLP.every:
                 ways: Ways = {EPIDEMIC_OWN: ("epidemic", {**EPIDEMIC, "warmup_steps": length})}
-                found += arms(_group(length, every), setting, ways, seeds=1)
+                found += arms(_group(length, every), setting, ways, seeds=1, rates=RATES)
     setting = sized(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
     for founders in FOUNDERS:
         data = {"of": "byte-mlp", "founders": founders, "steps": FOUNDED if not quick else 5, "lr": MLP.lr}

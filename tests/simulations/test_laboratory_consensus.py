@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulations.lab_consensus import Row, contraction, growth, main, matching, momenta, momentum, quadratic, stationary
+from simulations.lab_consensus import (
+    Row,
+    contraction,
+    growth,
+    main,
+    matching,
+    momenta,
+    momentum,
+    product,
+    quadratic,
+    stationary,
+)
 
 
 def failures(rows):
@@ -20,6 +31,11 @@ def test_every_line_of_the_table_holds_to_a_hundredth():
 def test_growth_under_momentum_holds_to_a_hundredth():
     rows = list(momenta(trials=3000, seed=0))
     assert not failures(rows) and len(rows) == 9
+
+
+def test_disagreement_under_the_products_own_momentum_goes_as_the_formula_says():
+    for row in product(runs=16, seed=0):
+        assert row.deviation < 0.04, row
 
 
 def test_decoupled_and_default_momentum_shrink_disagreement_and_coupled_grows_it():
