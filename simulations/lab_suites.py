@@ -18,6 +18,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from simulations.lab_answers import SUFFIX, Answer, Answers, pack
 from simulations.lab_pictures import draw
 from simulations.lab_report import OVERVIEW, About, commit, overview, page
@@ -86,9 +88,7 @@ def lab(
     Raises:
         SuiteError: no such suite; or the code on disk is no longer what this process imported.
     """
-    if name not in SUITES:
-        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
-    suite = SUITES[name]
+    suite = _suite(name)
     folder = out or (RESULTS if size != "quick" else kept / "quick")
     # All of it, before anything is played: in hours there may be other code on disk.
     AT_START.fingerprint(EVERYTHING)
@@ -141,9 +141,7 @@ def alone(
     Raises:
         SuiteError: no such suite, or no such arm in it.
     """
-    if name not in SUITES:
-        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
-    arms = [arm for arm in SUITES[name].arms(size) if arm.label in labels]
+    arms = [arm for arm in _suite(name).arms(size) if arm.label in labels]
     if unknown := [label for label in labels if label not in {arm.label for arm in arms}]:
         raise SuiteError(f"no arm {unknown[0]!r} in {name}")
     several = [tasks_of(arm, seeds) for arm in arms]
@@ -167,10 +165,8 @@ def packed(
     Raises:
         SuiteError: no such suite.
     """
-    if name not in SUITES:
-        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
-    folder = out or RESULTS
-    tasks = {name_of(each.task): each.task for arm in SUITES[name].arms(size) for each in tasks_of(arm, seeds)}
+    suite, folder = _suite(name), out or RESULTS
+    tasks = {name_of(each.task): each.task for arm in suite.arms(size) for each in tasks_of(arm, seeds)}
     there, found = Answers(kept, folder / ANSWERS), {}
     for place, task in tasks.items():
         answer, code = there.find(task.spec(), code_of(task)), code_of(task)
@@ -178,6 +174,15 @@ def packed(
             found[place] = answer
     _pack(name, tasks, found, folder)
     return len(found), len(tasks)
+
+
+def _suite(name: str) -> Suite:
+    if name not in SUITES:
+        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    # Arms that fill a given time are asked for their clocks here: two threads wait for each other more than they do
+    # where other processes play.
+    torch.set_num_threads(1)
+    return SUITES[name]
 
 
 def _pack(name: str, tasks: Mapping[str, Task], answers: Mapping[str, Answer], folder: Path) -> None:
