@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from epidemic_network import SPAN, STEP, Epidemics, config
@@ -339,6 +341,30 @@ def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
     )
     came = counts["payload"] + counts["repeated"] + counts["unasked"]
     assert came / counts["payload"] < 1.5
+
+
+def test_increments_cost_what_is_stated_to_each_that_receives_them():
+    """Section 9, 15: 0.0283 bytes a parameter and contributor with topk64, so four times that with topk256. Counted are
+    whole frames as they arrive; what else is said does not grow with the model."""
+    net = Epidemics(5, 3, chunks=4)
+    net.form()
+    net.run(6.0)
+    assert all(host.peer.clock > 2 * net.up[0].peer.config.spreading.whole_until for host in net.up)
+    arrived, deliver = Counter(), net.network._deliver
+
+    def counted(sender, target, frames, message):
+        if isinstance(message, RumourPart):
+            arrived[target.index] += sum(map(len, frames))
+        deliver(sender, target, frames, message)
+
+    net.network._deliver = counted
+    since = net.network.now
+    net.run(12.0)
+    taken = [
+        event for host in net.up for event in net.of(IncrementApplied, host.index, since) if event.origin != host.id
+    ]
+    assert len(taken) > 60
+    assert arrived.total() / (len(taken) * net.schema.size) == pytest.approx(4 * 0.0283, rel=0.05)
 
 
 def test_what_is_cut_short_by_a_crash_is_told_again_by_others():

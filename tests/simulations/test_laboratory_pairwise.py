@@ -248,6 +248,15 @@ def test_fast_peers_take_more_steps_in_the_same_round():
     assert lab.steps.tolist() == [15, 30, 60, 15] and lab.seconds == 15.0
 
 
+def test_a_thousand_and_twenty_four_replicas_learn_and_meet_in_one_process():
+    problem = DigitsMlp(hidden=8)
+    many = Setting(peers=1024, every=4, rounds=1, lr=2e-2)
+    method = PairwiseGossip(PairwiseOptions(early=0.0))
+    curve = play(problem, method, many)
+    assert curve.last.loss < curve.points[0].loss - 0.1
+    assert method.tally.exchanges == 512 and len(method.replicas) == 1024
+
+
 def test_at_one_pace_unequal_peers_are_as_if_equal():
     labs = []
     for speeds, options in (((1.0, 2.0, 4.0), {"own_pace": False}), ((1.0,), {})):
