@@ -700,6 +700,23 @@ def test_sample_says_how_far_a_round_moves_and_that_replicas_do_not_differ():
     assert compared.distance == 0.0
 
 
+def test_sample_is_of_what_is_shared_and_so_is_what_it_is_compared_with():
+    """By how far a peer leads says nothing of anybody's state."""
+    giver, leading, behind = Peer(1, SIZE, SIZE), Peer(2, SIZE, SIZE), Peer(3, SIZE, SIZE)
+    for peer in (leading, behind):
+        peer.train(0.1)
+        peer.publish(lead=True)
+    runs = ((0, 0, 256), (256, 2048, 256))
+    sampled = leading.algorithm.run(jobs.Sample((0, 2048)))
+    for peer in (giver, leading, behind):
+        peer.algorithm.run(jobs.Digest(0))
+        assert peer.algorithm.run(jobs.Compare(runs, 512, sampled.payload)).distance < 1e-9
+    short = sampled.payload[:-4]
+    assert leading.algorithm.run(jobs.Compare(runs, 512, short)) is None
+    nan = np.full(512, np.nan, np.float32).data.cast("B")
+    assert leading.algorithm.run(jobs.Compare(runs, 512, nan)) is None
+
+
 def test_founding_check_attach_and_moments():
     peer = Peer(1)
     peer.region[0] = 0.5
