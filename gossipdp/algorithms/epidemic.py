@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from gossipdp.algorithms import robust
 from gossipdp.algorithms.base import OnLedger, longest_of_late
-from gossipdp.algorithms.fixed_point import FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
+from gossipdp.algorithms.fixed_point import SCALE, FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.codecs.compressor import Compressor
@@ -296,14 +296,22 @@ class Epidemic(OnLedger):
             raise ValueError(f"{self._measured} chunks are measured, of {len(self._distances.finite)} contributors")
         rows, _ = self._rows(job)
         counted = self._distances.finite & (np.array(job.weights) > 0.0)
-        plan = robust.plan(robust.RULES[job.rule], self._distances, job.weights, self._bad)
         # The rule gives a mean: of an epoch in which few have published, and one claims to be all, it is still a share.
         weight = robust.together(np.array(job.weights)[counted].tolist())
-        movement = self._terms(job.chunk, plan.combine(rows), 1.0, weight)
+        trainable = self._parts(job.chunk)[0]
+        parts = [self._judged(job, job.rule, rows[:, :trainable])]
+        if trainable < rows.shape[1]:
+            # Who is near was not asked of them, and vouches for none; not sparse, they can be trimmed as they are.
+            parts.append(self._judged(job, "mean" if job.rule == "mean" else "trimmed", rows[:, trainable:]))
+        movement = self._terms(job.chunk, np.concatenate(parts), 1.0, weight)
         for compressor, payload in job.leads:
             self._lead(job.chunk, self._decode(job.chunk, compressor, payload), back=True)
         added = self._move(job.chunk, movement, math.inf)
         return jobs.EpochApplied(tuple(counted.tolist()), movement.length, added)
+
+    def _judged(self, job: jobs.ApplyEpoch, rule: str, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """What `rule` makes of rows that were measured."""
+        return robust.plan(robust.RULES[rule], self._distances, job.weights, self._bad).combine(rows)
 
     def _lead(self, chunk: int, sent: Vector, *, back: bool = False) -> None:
         alone = self._terms(chunk, sent, 1.0, 1.0)
@@ -314,16 +322,17 @@ class Epidemic(OnLedger):
     def _rows(self, job: jobs.MeasureEpoch | jobs.ApplyEpoch) -> tuple[NDArray[np.float32], list[_Increment | None]]:
         """What each contributor would move the chunk by at weight 1, a row each, and each term's own movement; None of
         what is not to be taken."""
-        span, trainable = self.ledger.span(job.chunk), self._parts(job.chunk)[0]
+        span = self.ledger.span(job.chunk)
         rows = np.zeros((len(job.weights), span.stop - span.start), np.float32)
         increments: list[_Increment | None] = []
         for term in job.terms:
-            values = self._values(job.chunk, term.compressor, term.payload, term.lr, term.weight)
-            increments.append(None if values is None else self._terms(job.chunk, values, term.lr, term.weight))
-            if values is not None and job.weights[term.row] > 0.0:
-                share = term.scale * term.weight / job.weights[term.row]
-                rows[term.row, :trainable] += values[:trainable] * np.float32(term.lr * share)
-                rows[term.row, trainable:] += values[trainable:] * np.float32(share)
+            increment = self._increment(job.chunk, term.compressor, term.payload, term.lr, term.weight)
+            increments.append(increment)
+            if increment is not None and job.weights[term.row] > 0.0:
+                # Of the terms, for their length is what was cut: what they leave out must not come back by a division.
+                share = term.scale / job.weights[term.row] / SCALE
+                with np.errstate(over="ignore", invalid="ignore"):  # whoever has no usable weight is no finite row
+                    rows[term.row, increment.where] += (increment.terms * share).astype(np.float32)
         return rows, increments
 
     def _move(self, chunk: int, increment: _Increment, bound: float, *, back: bool = False) -> int:

@@ -9,7 +9,7 @@ Additions wrap modulo 2^64 instead of saturating, for where a sum saturates depe
 a ledger travels exactly; the digest of two equal states is equal, and that of others is not.
 
 A peer may be ahead of what it shares, by a `lead` of its own: then a = fp32(2^-32 (fixed + lead)), and all that is
-shared, digests, fingerprints and frozen states, is of `fixed` alone.
+shared, digests, fingerprints, samples and frozen states, is of `fixed` alone.
 
 While a chunk is `loose`, nobody shares it: `a` itself is the truth, every bit of it, and fixed means nothing. So a lone
 peer is the bare optimizer, whatever writes into `a` (a checkpoint does) need not know of this, and until there is
@@ -29,13 +29,25 @@ from gossipdp.algorithms.base import Ledger
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 
-__all__ = ["FixedLedger", "Integers", "Where", "fingerprint", "magnitude", "pack", "to_fixed", "to_float", "unpack"]
+__all__ = [
+    "SCALE",
+    "FixedLedger",
+    "Integers",
+    "Where",
+    "fingerprint",
+    "magnitude",
+    "pack",
+    "to_fixed",
+    "to_float",
+    "unpack",
+]
 
 Integers: TypeAlias = NDArray[np.int64]
 Where: TypeAlias = "slice | NDArray[np.int64]"
 """parameters of a chunk: all of them, or ascending indices"""
 
 SCALE: Final = 2.0**32
+"""units of a parameter"""
 LARGEST: Final = np.float32(2.0**30)
 """a model with a value beyond this is not taken; it leaves half of the range to what will be added"""
 _WORD: Final = 8
@@ -205,6 +217,26 @@ class FixedLedger(Ledger):
         # The difference of two fp32 numbers so near each other is exact: x and a cannot drift apart.
         pending[where] += values - a[where]
         a[where] = values
+
+    def sample(self, starts: tuple[int, ...]) -> Vector:
+        """As in `Ledger`, of what is shared: by how far this peer leads nobody's state is to be judged."""
+        return np.concatenate([self._shared(slice(start, start + jobs.RUN)) for start in starts])
+
+    def compare(self, runs: tuple[tuple[int, int, int], ...], size: int, payload: Buffer) -> jobs.Compared | None:
+        """As in `Ledger`, with what is shared."""
+        if self.lead is None or memoryview(payload).nbytes != 4 * size:
+            return super().compare(runs, size, payload)
+        # As far ahead as `a` is: what is left is the distance without the lead.
+        values = np.frombuffer(payload, "<f4").copy()
+        for place, first, length in runs:
+            span = slice(first, first + length)
+            values[place : place + length] += self.a[span] - self._shared(span)
+        return super().compare(runs, size, values.data)
+
+    def _shared(self, span: slice) -> Vector:
+        """`a` but for the lead."""
+        leads = self.lead is not None and self.lead[span].any()
+        return to_float(self.fixed[span]) if leads else self.a[span]
 
     # -- what a lone peer does ---------------------------------------------------------------------------------
 

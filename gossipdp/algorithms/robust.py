@@ -194,6 +194,8 @@ def geometric_median(points: Points, f: int) -> Plan:
     It needs no f and holds up to just under half of the mass. kappa = 4 (1 + f / (n - 2 f))^2 at equal weights.
     """
     masses = points.believed()
+    if len(masses) == 2:  # Every point between them is one, and either alone would be deaf to the other for ever.
+        return _average(points, masses)
     apart = np.sqrt(points.squared)
     central = int(np.argmin(_sum(apart * masses)))
     near = _median(apart[central], masses)

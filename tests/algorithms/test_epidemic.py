@@ -481,8 +481,10 @@ def contributions(count, compressor="topk256", seed=0):
     return made
 
 
-def epoch(peer, messages, rule, *, lr=1.0, rows=None, weights=None, own=()):
-    """rows: whose each message is; everybody's one unless said. own: which of them are in the peer's lead."""
+def epoch(peer, messages, rule, *, lr=1.0, rows=None, weights=None, own=(), scales=None):
+    """rows: whose each message is; everybody's one unless said. own: which of them are in the peer's lead. scales: what
+    is left of the movement of each."""
+    scales = [1.0] * len(messages) if scales is None else scales
     rows = list(range(len(messages))) if rows is None else rows
     if weights is None:
         weights = [0.0] * (max(rows) + 1)
@@ -490,8 +492,8 @@ def epoch(peer, messages, rule, *, lr=1.0, rows=None, weights=None, own=()):
             weights[row] += message.weight
     terms = [
         tuple(
-            jobs.Term(row, message.compressor, message.payloads[chunk], lr, message.weight)
-            for row, message in zip(rows, messages, strict=True)
+            jobs.Term(row, message.compressor, message.payloads[chunk], lr, message.weight, scale)
+            for row, message, scale in zip(rows, messages, scales, strict=True)
         )
         for chunk in range(CHUNKS)
     ]
@@ -653,6 +655,54 @@ def test_buffers_of_other_units_have_no_say_in_who_is_near():
     assert (results[0] == results[1]).all()
 
 
+@pytest.mark.parametrize("rule", ["nnm-trimmed", "nnm-median", "median"])
+def test_who_is_near_by_its_parameters_is_not_believed_its_buffers(rule):
+    """Two of ten train as all do, and say that their running averages are far off."""
+    count, bad, honest = 10, 2, contributions(10, "whole", 3)
+    messages = []
+    for number in range(count):
+        peer = Peer((3, number))
+        peer.train()
+        peer.x[TRAINABLE:] += np.float32(1e4 if number < bad else 0.0)
+        messages.append(peer.publish("whole", weight=1 / count)[0])
+    start, judged, wanted = Peer(1).ledger.a[TRAINABLE:], Peer(1), Peer(1)
+    epoch(judged, messages, rule)
+    epoch(wanted, honest, rule)
+    assert (judged.ledger.fixed[:TRAINABLE] == wanted.ledger.fixed[:TRAINABLE]).all()
+    moved = np.abs(judged.ledger.a[TRAINABLE:] - start)
+    assert 0.0 < moved.max() < max(np.abs(Peer((3, one)).decode(honest[one])[TRAINABLE:]).max() for one in range(count))
+
+
+HUGE = [(1e25, 0.25), (1e25, 1e-36)]
+"""values, and the weight at which they are told: past what a message may move by, or so light that it rounds to none"""
+
+
+@pytest.mark.parametrize(("value", "weight"), HUGE)
+@pytest.mark.parametrize("rule", ["mean", "nnm-trimmed", "nnm-median", "median"])
+def test_what_was_cut_moves_no_further_by_being_huge_or_light(rule, value, weight):
+    """Fewer than five are all believed: then the cut is all there is. It goes by lengths as they are measured."""
+    honest, liar = contributions(3, "whole"), Peer(9)
+    values = (value * liar.random.standard_normal(SIZE)).astype(np.float32)
+    payloads = (liar.algorithm._encode(chunk, "whole", values[liar.ledger.span(chunk)], 0) for chunk in range(CHUNKS))
+    messages = [*honest, Message(tuple(payloads), weight, "whole", 1.0)]
+    lengths = [
+        math.hypot(
+            *(
+                liar.algorithm.run(jobs.CheckIncrement(chunk, "whole", one.payloads[chunk], 1.0, one.weight)).movement
+                for chunk in range(CHUNKS)
+            )
+        )
+        for one in messages
+    ]
+    usual = max(length / one.weight for length, one in zip(lengths[:3], honest, strict=True))
+    longest = 4.0 * usual * weight
+    scales = [1.0, 1.0, 1.0, longest / lengths[3] if lengths[3] > longest else 1.0]
+    peer = Peer(1)
+    start = peer.ledger.a.astype(np.float64)
+    epoch(peer, messages, rule, scales=scales)
+    assert np.linalg.norm(peer.ledger.a - start) <= 4.0 * usual
+
+
 def test_alpha_moves_parameters_and_not_buffers():
     messages = contributions(5, "whole")
     once, twice = Peer(1), Peer(1)
@@ -698,6 +748,23 @@ def test_sample_says_how_far_a_round_moves_and_that_replicas_do_not_differ():
     sampled = peer.algorithm.run(jobs.Sample((0,)))
     compared = peer.algorithm.run(jobs.Compare(((0, 0, 256),), 256, sampled.payload))
     assert compared.distance == 0.0
+
+
+def test_sample_is_of_what_is_shared_and_so_is_what_it_is_compared_with():
+    """By how far a peer leads says nothing of anybody's state."""
+    giver, leading, behind = Peer(1, SIZE, SIZE), Peer(2, SIZE, SIZE), Peer(3, SIZE, SIZE)
+    for peer in (leading, behind):
+        peer.train(0.1)
+        peer.publish(lead=True)
+    runs = ((0, 0, 256), (256, 2048, 256))
+    sampled = leading.algorithm.run(jobs.Sample((0, 2048)))
+    for peer in (giver, leading, behind):
+        peer.algorithm.run(jobs.Digest(0))
+        assert peer.algorithm.run(jobs.Compare(runs, 512, sampled.payload)).distance < 1e-9
+    short = sampled.payload[:-4]
+    assert leading.algorithm.run(jobs.Compare(runs, 512, short)) is None
+    nan = np.full(512, np.nan, np.float32).data.cast("B")
+    assert leading.algorithm.run(jobs.Compare(runs, 512, nan)) is None
 
 
 def test_founding_check_attach_and_moments():

@@ -279,6 +279,14 @@ def test_geometric_median_of_a_line_is_its_median():
     assert aggregate(geometric_median, rows[:4], [1.0, 1.0, 1.5, 1.0])[0] == pytest.approx(2.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 1.5]])
+def test_geometric_median_of_two_is_neither_of_them_alone(weights):
+    """Of two members the one of the higher id, or the lighter, would train for nothing."""
+    rows = normal(5, 2)
+    expected = np.average(rows.astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(aggregate(geometric_median, rows, weights), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_row_thousands_of_median_distances_off_has_no_say_in_the_geometric_median():
     rows = normal(17, 8)
     rows[0] = 1e7

@@ -9,7 +9,7 @@ import pytest
 from epidemic_network import SETTINGS, SPAN, Epidemics
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochJudged, ResyncEnded
+from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochJudged, ResyncEnded, StateJudged
 from gossipdp.protocol.rumours import RumoursConfig
 from gossipdp.protocol.spreading import SpreadingConfig
 from simulations.network import Conditions
@@ -76,6 +76,17 @@ def test_who_takes_a_state_over_judges_what_is_not_in_it_yet(seed, lossy):
     net.agree()
     for index in (1, 4, 5):
         assert len(net.of(EpochJudged, index, since=net.network.now - 40.0)) >= 10
+
+
+def test_state_is_plausible_however_far_its_witnesses_lead():
+    """Eight rounds an epoch: everybody is some forty rounds of its own ahead of what is shared."""
+    net = judged(1, 6, every=1)
+    net.form(5)
+    net.run(9.0)
+    net.start(5)
+    net.until_ready()
+    told = net.of(StateJudged, 5)
+    assert told and all(event.plausible and event.distance < 1e-6 for event in told)
 
 
 @pytest.mark.parametrize("rule", ["", "nnm-trimmed", "nnm-median"])
