@@ -97,4 +97,28 @@ MUTATIONS = (
         "",
         _NETWORK + "test_who_takes_a_state_over_judges_what_is_not_in_it_yet",
     ),
+    Mutation(
+        "samples-with-the-lead",
+        "what is sampled of the anchor, and compared with, has this peer's own lead in it",
+        FIXED_POINT,
+        "leads = self.lead is not None and self.lead[span].any()",
+        "leads = False",
+        "tests/algorithms/test_epidemic.py::test_sample_is_of_what_is_shared_and_so_is_what_it_is_compared_with",
+    ),
+    Mutation(
+        "buffers-vouched-for",
+        "who is near by its parameters is believed its buffers as well",
+        EPIDEMIC,
+        """parts.append(self._judged(job, "mean" if job.rule == "mean" else "trimmed", rows[:, trainable:]))""",
+        "parts.append(self._judged(job, job.rule, rows[:, trainable:]))",
+        "tests/algorithms/test_epidemic.py::test_who_is_near_by_its_parameters_is_not_believed_its_buffers",
+    ),
+    Mutation(
+        "deaf-to-the-other",
+        "the geometric median of two contributors is one of them",
+        "gossipdp/algorithms/robust.py",
+        "    if len(masses) == 2:  #",
+        "    if len(masses) == 1:  #",
+        "tests/algorithms/test_robust.py::test_geometric_median_of_two_is_neither_of_them_alone",
+    ),
 )
