@@ -29,6 +29,7 @@ from simulations.suites.base import (
     seconds_graph,
     sized,
     started,
+    told,
 )
 from simulations.suites.rates import RATES
 
@@ -269,7 +270,7 @@ def _at_rates(setting: Setting) -> list[Arm]:
         if method != "demo":  # whose rate is an option, see TUNED
             for factor in (factor for factor in FACTORS if factor <= 2.0 * RATES.get(method, 1.0)):
                 rated = replace(setting, lr=setting.lr * factor)
-                found += arms(RATES_GROUP, rated, {_rated(label, factor): (method, options)}, seeds=1)
+                found += arms(RATES_GROUP, rated, {_rated(label, factor): (method, options)})
     return found
 
 
@@ -279,9 +280,9 @@ def _rates(group: Mapping[str, Outcome]) -> Table:
         found = [group.get(_rated(label, factor)) for factor in FACTORS]
         if any(found):
             own = f"{RATES.get(method, 1.0) * MLP.lr:g}"
-            rows.append((label, *("" if one is None else f"{one.loss:.3f}" for one in found), own))
+            rows.append((label, *("" if one is None else told(one.losses) for one in found), own))
     columns = ("method", *(f"{factor * MLP.lr:g}" for factor in FACTORS), "played at")
-    return Table("Learning rates: loss of seed 0, from scratch", columns, rows)
+    return Table("Learning rates: loss, from scratch", columns, rows)
 
 
 def _read(results: Results) -> Findings:
