@@ -35,7 +35,8 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "alpha and mu": {
         f"alpha {alpha}, mu {mu}": {"lr": alpha, "momentum": mu}
         for alpha, mu in (
-            (1.0, 0.0), (0.7, 0.0), (0.5, 0.5), (0.7, 0.5), (1.0, 0.5), (0.7, 0.6), (0.5, 0.8), (0.9, 0.8), (1.0, 0.8), (0.7, 0.9),
+            (1.0, 0.0), (0.7, 0.0), (0.5, 0.5), (0.7, 0.5), (1.0, 0.5), (0.7, 0.6), (0.5, 0.8), (0.9, 0.8), (1.0, 0.8),
+            (0.7, 0.9),
         )
     },
     "kappa": {f"kappa {kappa}": {"kappa": kappa} for kappa in (0.0, 0.15, 0.5, 1.0)},
