@@ -18,7 +18,7 @@ __all__ = ["draw"]
 MORE: Final = (*COLOURS, "#56B4E9", "#000000", "#8a8a8a")
 STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)))
 """of the first eight lines, the next eight and so on"""
-PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.075
+PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.057
 """inches"""
 DECADE: Final = 10.0
 """what spans less has no logarithmic axis"""
