@@ -169,7 +169,8 @@ def packed(
     tasks = {name_of(each.task): each.task for arm in suite.arms(size) for each in tasks_of(arm, seeds)}
     there, found = Answers(kept, folder / ANSWERS), {}
     for place, task in tasks.items():
-        answer, code = there.find(task.spec(), code_of(task)), code_of(task)
+        code = code_of(task)
+        answer = there.find(task.spec(), code)
         if answer is not None and answer.code == code:
             found[place] = answer
     _pack(name, tasks, found, folder)
