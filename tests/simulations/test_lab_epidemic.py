@@ -35,7 +35,10 @@ def test_who_comes_has_a_peers_state_bit_for_bit_and_what_that_one_waits_for():
     one, other = method.spreaders[3], method.spreaders[5]
     assert (one.ledger.fixed == other.ledger.fixed).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
     assert not one.ledger.v.any() and other.ledger.v.any()
-    assert torch.equal(lab.inner.m[3], lab.inner.m[5]) and lab.inner.m[5].any()
+    # Adam's moments as their codec has them.
+    assert lab.inner.m[5].any() and torch.allclose(
+        lab.inner.m[3], lab.inner.m[5], atol=0.02 * lab.inner.m[5].abs().max()
+    )
     coming = [sorted(at for at, _, receiver, _ in method._coming if receiver == peer) for peer in (3, 5)]
     assert coming[0] == coming[1] and len(coming[0]) > 3
     assert lab.received[3] - before[3] > DIGITS.parameters and (np.delete(lab.received - before, 3) == 0.0).all()
