@@ -47,6 +47,7 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     OURS: ("pairwise", {}, 20),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
+    "pairwise, no clipping": ("pairwise", {"clip": math.inf}, 20),
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
