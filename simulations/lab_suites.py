@@ -160,21 +160,24 @@ def alone(
 def packed(
     name: str, *, seeds: int = 3, size: Scale = "normal", kept: Path = KEPT, out: Path | None = None
 ) -> tuple[int, int]:
-    """Put what this code has answered of a suite beside the pages, and play nothing: (runs answered, runs in all).
+    """Put what is answered of a suite beside the pages, and play nothing: (runs answered by this code, runs in all).
+
+    What other code has answered stays there where this one has no answer: it may have taken hours.
 
     Raises:
         SuiteError: no such suite.
     """
     suite, folder = _suite(name), out or RESULTS
     tasks = {name_of(each.task): each.task for arm in suite.arms(size) for each in tasks_of(arm, seeds)}
-    there, found = Answers(kept, folder / ANSWERS), {}
+    there, found, ours = Answers(kept, folder / ANSWERS), {}, 0
     for place, task in tasks.items():
         code = code_of(task)
         answer = there.find(task.spec(), code)
-        if answer is not None and answer.code == code:
+        if answer is not None:
             found[place] = answer
+            ours += answer.code == code
     _pack(name, tasks, found, folder)
-    return len(found), len(tasks)
+    return ours, len(tasks)
 
 
 def _suite(name: str) -> Suite:
@@ -269,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.pack:
                 there, all_ = packed(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
-                print(f"{name}: {there} of {all_} runs are answered, and packed")
+                print(f"{name}: {there} of {all_} runs are answered by this code, and packed")
                 continue
             if options.only:
                 how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}

@@ -1106,6 +1106,12 @@ def test_what_is_answered_so_far_is_packed_and_not_played_again(tmp_path, tiny, 
     (tmp_path / "answers" / "tiny.jsonl.gz").unlink()
     monkeypatch.setitem(SUITES, "tiny", replace(SUITES["tiny"], arms=lambda scale: grid))
     assert packed("tiny", seeds=2, kept=tmp_path / "kept", out=tmp_path) == (2, 4)
+    # Of other code they count nothing, and are not thrown away.
+    before = (tmp_path / "answers" / "tiny.jsonl.gz").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(lab_suites, "code_of", lambda task: "other code")
+        assert packed("tiny", seeds=2, kept=tmp_path / "nothing", out=tmp_path) == (0, 4)
+    assert (tmp_path / "answers" / "tiny.jsonl.gz").read_bytes() == before
     shutil.rmtree(tmp_path / "kept")
     capsys.readouterr()
     tiny(grid)
