@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from simulations.lab import Curve, Point
+from simulations.lab import Curve, Point, Setting
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp
 from simulations.lab_runs import Run, link
@@ -31,6 +31,7 @@ from simulations.suites.base import (
     started,
     told,
 )
+from simulations.suites.momenta import Clocked, at_momenta, momenta_table
 from simulations.suites.rates import RATES
 
 __all__ = ["ALIKE", "OURS_ALIKE", "START", "SUITE"]
@@ -74,12 +75,22 @@ OURS_ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise, all as many steps": ("pairwise", {"own_pace": False}, 20),
 }
 """what of pairwise's lead is its pace"""
-MOMENTA: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
-    "DiLoCo fp32, own pace, H 80, mu 0.8": ("diloco", {"own_pace": True, "mu": 0.8}, 80),
-    "DiLoCo fp32, own pace, H 80, mu 0": ("diloco", {"own_pace": True, "mu": 0.0}, 80),
-}
-"""beside what `diloco` takes for so few outer steps: one seed, and the large model alone"""
+MOMENTA: Final = (
+    OURS,
+    "pairwise, one exchange a round",
+    "DiLoCo fp32, own pace, H 20",
+    "DiLoCo fp32, own pace, H 80",
+    "DiLoCo 4-bit, own pace, H 20",
+    "DiLoCo 4-bit, overlapped, own pace, H 20",
+    "DiLoCo fp32, H 80",
+    "DiLoCo 4-bit, H 20",
+    "DiLoCo 4-bit, overlapped, H 20",
+)
+"""whose outer momentum is varied"""
+VARIED: Final = ", by outer momentum"
 WAYS: Final = PACED | OURS_ALIKE | ALIKE
+RATED: Final = 1200.0
+"""seconds of the runs whose outer momentum is varied"""
 LENGTHS: Final = {SMALL: (600.0, 1200.0, 1800.0), LARGE: (600.0, 1200.0, 2400.0)}
 """seconds of the runs, the same for all, each with a learning rate that falls over just that run"""
 CALM, TARGET = "calm", "DiLoCo fp32"
@@ -98,26 +109,30 @@ def _replicas(point: Point) -> float:
     return point.replica_loss
 
 
-def _ways(name: str) -> dict[str, tuple[str, dict[str, Any], int]]:
-    return WAYS | MOMENTA if name == LARGE else WAYS
-
-
 def _arms(scale: Scale) -> list[Arm]:
     parameters = ByteMlp().parameters
     calm = sized(replace(MLP, peers=PEERS), scale)
     found = arms(CALM, calm, {TARGET: ("diloco", diloco(calm.rounds))})
+    varied = at_momenta({label: WAYS[label] for label in MOMENTA})
     for name, size in MODELS.items():
-        there = link(MEGABITS, MILLISECONDS, parameters, size)
-        for label, (method, options, every) in _ways(name).items():
-            for length in LENGTHS[name]:
-                seconds = length if scale != "quick" else length / 30.0
-                options = started(options, scale)
-                setting = replace(calm, every=every, speeds=SPEEDS, link=there)
-                setting = lasting(seconds, Run(setting=setting, method=method, options=options), parameters)
-                setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
-                more = diloco(setting.rounds) | options if method.startswith("diloco") else options
-                seeds = 1 if label in MOMENTA else None
-                found += arms(name, setting, {_label(label, length): (method, more)}, seeds=seeds, rates=RATES)
+        base = replace(calm, speeds=SPEEDS, link=link(MEGABITS, MILLISECONDS, parameters, size))
+        for length in LENGTHS[name]:
+            found += _lasting(name, base, WAYS, length, scale)
+        found += _lasting(f"{name}{VARIED}", base, varied, RATED, scale)
+    return found
+
+
+def _lasting(group: str, base: Setting, ways: Clocked, length: float, scale: Scale) -> list[Arm]:
+    """Every way for so many simulated seconds."""
+    found = []
+    parameters = ByteMlp().parameters
+    seconds = length if scale != "quick" else length / 30.0
+    for label, (method, given, every) in ways.items():
+        options = started(given, scale)
+        setting = lasting(seconds, Run(setting=replace(base, every=every), method=method, options=options), parameters)
+        setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
+        more = diloco(setting.rounds) | options if method.startswith("diloco") else options
+        found += arms(group, setting, {_label(label, length): (method, more)}, rates=RATES)
     return found
 
 
@@ -165,7 +180,7 @@ def _read(results: Results) -> Findings:
     checks, tables, figures = [], [], []
     for name in MODELS:
         outcomes, given = results.groups[name], LENGTHS[name][-1]
-        labels = {way: [_label(way, length) for length in LENGTHS[name]] for way in _ways(name)}
+        labels = {way: [_label(way, length) for length in LENGTHS[name]] for way in WAYS}
         times, replicas = (
             {way: _times(outcomes, those, targets, of) for way, those in labels.items()} for of in (_model, _replicas)
         )
@@ -176,6 +191,8 @@ def _read(results: Results) -> Findings:
         columns = ("method", "seconds", "until single replicas are there", "played: rounds of H steps")
         tables += [Table(f"{name}: simulated seconds to {aim}", columns, rows)]
         tables += [curves_table(name, outcomes)]
+        varied = {label.rpartition(", ")[0]: one for label, one in results.groups[f"{name}{VARIED}"].items()}
+        tables.append(momenta_table(f"{name}{VARIED}, {RATED:.0f} s", varied, MOMENTA))
         ours, single = mean(times[OURS]), mean(replicas[OURS])
         for kind, least in MARKS.items():
             for said, ways in (("all as many steps", ALIKE), ("each at its own pace", PACED)):
@@ -224,11 +241,10 @@ SUITE = Suite(
     "methods alike. DiLoCo is told as it is, all making as many steps, and at its own pace, where fast hosts make "
     "more. Every method is played for the same three lengths of time, its learning rate falling over each (from "
     "the end of a warm start on), and DiLoCo with several H; the H of the label is the one asked for, and mu is "
-    "0.8 in 30 outer steps and more, else 0.6 (B1), where the label does not say; those whose label says are "
-    f"played with one seed, and no mark is about them. A warm start is a method's own, of {WARMUP} steps in short "
-    "rounds, or as long as an exchange lasts, with alpha 1 and mu 0, and no mark is about it: those who begin so are "
-    "compared with pairwise that does. Learning rates are each method's own (B1). SwarmSGD and GASLoC stand in suite "
-    "clock.",
+    "0.8 in 30 outer steps and more, else 0.6 (B1); what others give after 1,200 s stands beside. "
+    f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
+    "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
+    "that does. Learning rates are each method's own (B1). SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
     tried="other H, early exchanges and mu of pairwise: [defaults](defaults.md); one exchange a round: here; "

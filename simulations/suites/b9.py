@@ -32,6 +32,7 @@ from simulations.suites.base import (
     started,
     told,
 )
+from simulations.suites.momenta import Clocked, at_momenta, momenta_table
 from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
@@ -40,6 +41,7 @@ PARAMETERS: Final = 1e9
 SECONDS: Final = 1200.0
 TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
+VARIED: Final = ", by outer momentum"
 OWN: Final = f"pairwise, {START}"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
@@ -60,11 +62,19 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
 """which in the transformer's time is the one round that "DiLoCo fp32, H 200" is, too"""
-MOMENTA: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
-    "DiLoCo 4-bit, overlapped, H 80, mu 0.6": ("diloco-4bit-overlapped", {"mu": 0.6}, 80),
-    "DiLoCo fp32, H 500, mu 0": ("diloco", {"mu": 0.0}, 500),
+MOMENTA: Final = {
+    LONG: (
+        "pairwise",
+        "pairwise, one exchange a round",
+        "pairwise, waiting",
+        "DiLoCo fp32, H 200",
+        "DiLoCo 4-bit",
+        "DiLoCo 4-bit, overlapped, H 80",
+        "DiLoCo fp32, overlapped, H 600",
+    ),
+    TRANSFORMING: ("pairwise, one exchange a round", "DiLoCo 4-bit", "DiLoCo 4-bit, overlapped, H 80"),
 }
-"""beside what `diloco` takes for so many outer steps, of the MLP, with one seed"""
+"""whose outer momentum is varied"""
 PUBLISHED: Final = (
     ("Covenant-72B", "94.5 % utilisation, 146x compression", "arXiv 2603.08163"),
     ("INTELLECT-1", "83 to 96 % utilisation, 400x less traffic", "arXiv 2412.01152"),
@@ -79,19 +89,24 @@ def _arms(scale: Scale) -> list[Arm]:
     seconds = SECONDS if scale != "quick" else 200.0
     transformer = replace(TRANSFORMER, rounds=1, evaluate_every=1)
     long = replace(MLP, peers=TRANSFORMER.peers, evaluate_every=1)
-    return [
-        *_lasting(TRANSFORMING, transformer, "byte-transformer", ByteTransformer().parameters, seconds, scale),
-        *_lasting(LONG, long, "byte-mlp", ByteMlp().parameters, 5.0 * seconds, scale),
-    ]
+    found = []
+    for varied in ("", VARIED):
+        name = f"{TRANSFORMING}{varied}"
+        found += _lasting(name, transformer, "byte-transformer", ByteTransformer().parameters, seconds, scale)
+        found += _lasting(f"{LONG}{varied}", long, "byte-mlp", ByteMlp().parameters, 5.0 * seconds, scale)
+    return found
 
 
 def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: float, scale: Scale) -> list[Arm]:
     """Every method for so many simulated seconds."""
     there = link(100.0, 40.0, parameters, PARAMETERS)
     found: list[Arm] = []
-    for label, (method, options, every) in (WAYS | MOMENTA).items():
-        if problem == "byte-transformer" and (label in SAME or "landing" in options or label in MOMENTA):
-            continue  # what landing late costs, and mu, are cheaper to see on the other
+    ways: Clocked = WAYS
+    if group.endswith(VARIED):
+        ways = at_momenta({label: WAYS[label] for label in MOMENTA[group.removesuffix(VARIED)]})
+    for label, (method, options, every) in ways.items():
+        if problem == "byte-transformer" and (label in SAME or "landing" in options):
+            continue  # what landing late costs is cheaper to see on the other
         fewer = 10 if scale == "quick" else 1
         setting = replace(base, every=every // fewer, step_seconds=float(fewer), link=there)
         options = started(options, scale)
@@ -99,9 +114,8 @@ def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: 
         setting = lasting(seconds, run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds) | options if method.startswith("diloco") else options
-        seeds = 1 if label in MOMENTA else None
         rates = RATES if problem == "byte-mlp" else {}
-        found += arms(group, setting, {label: (method, more)}, problem=problem, seeds=seeds, rates=rates)
+        found += arms(group, setting, {label: (method, more)}, problem=problem, rates=rates)
     return found
 
 
@@ -112,7 +126,8 @@ def utilisation(curve: Curve) -> float:
 
 def _read(results: Results) -> Findings:
     checks, figures, tables = [], [], []
-    for group, outcomes in results.groups.items():
+    groups = {group: outcomes for group, outcomes in results.groups.items() if not group.endswith(VARIED)}
+    for group, outcomes in groups.items():
         ours = mean(outcomes["pairwise"].each(utilisation))
         checks.append(check(f"{group}: utilisation of pairwise, %", ">= 97", 100 * ours, digits=1))
         cold = best(outcomes, COLD)
@@ -138,8 +153,9 @@ def _read(results: Results) -> Findings:
         ]
         columns = ("method", "utilisation, %", *LOSSES, "rounds of H steps", "simulated s", "lands at, of a round")
         tables += [Table(group, columns, rows), curves_table(f"{group}: curves", outcomes)]
+        tables.append(momenta_table(f"{group}{VARIED}", results.groups[f"{group}{VARIED}"], MOMENTA[group]))
     published = Table("Published, for comparison", ("run", "what it reached", "paper"), PUBLISHED)
-    graphs = [seconds_graph(results.groups, "Loss against simulated wall clock, 1e9 parameters on 100 Mbit/s")]
+    graphs = [seconds_graph(groups, "Loss against simulated wall clock, 1e9 parameters on 100 Mbit/s")]
     return Findings([*tables, published], checks, graphs, NOTES, figures)
 
 
@@ -163,8 +179,8 @@ SUITE = Suite(
     about="The transformer of B8 for 1,200 simulated seconds and the MLP of B1 for 6,000, N = 8, from scratch, "
     "steps of 1 s; links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each"
     " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
-    "not even that fits (see its seconds). DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the "
-    "label does not say; those whose label says are of one seed. "
+    "not even that fits (see its seconds). DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1); what "
+    "others give stands beside. "
     f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
     "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
     "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "
