@@ -452,13 +452,20 @@ def test_b8_says_what_auto_has_to_take():
     assert most["pairwise, which is what auto takes"] == "0.100"
 
 
-def test_b8_compares_learning_rates_by_the_seeds_that_both_have():
+def test_b8_plays_every_method_and_start_at_every_rate_with_every_seed():
     findings = b8_findings({}, seeds=3)
-    (table,) = (table for table in findings.tables if table.title.startswith("By the learning rate"))
-    assert len(table.rows) == 4 and " to " in table.rows[0][1]
-    assert {cell for row in table.rows[1:] for cell in row[1:]} == {"0.000 (1 seed)", ""}
-    asked = {len([cell for cell in row[1:] if cell]) for row in table.rows[1:]}
-    assert asked == {len(b8.TRIED), len(b8.TRIED) + len(b8.OWN)}
+    (table,) = (table for table in findings.tables if table.title.startswith("Learning rates"))
+    assert table.columns == ("method", "0.001", "0.002", "0.004", "played at")
+    assert {row[0] for row in table.rows} == {*b8.TRIED, *b8.OWN}
+    rated = [arm for arm in b8.SUITE.arms("normal") if arm.group == b8.BY_RATE]
+    assert len(rated) == 3 * len(table.rows) and all(arm.seeds is None for arm in rated)
+
+
+def test_b8_plays_a_method_at_its_own_rate():
+    for arm in b8.SUITE.arms("normal"):
+        if arm.group != b8.BY_RATE:
+            wanted = b8.TRANSFORMER.lr * b8.RATES.get(arm.task.method, 1.0)
+            assert arm.task.setting.lr == pytest.approx(wanted), (arm.group, arm.label)
 
 
 def test_b8_compares_with_one_seed_by_that_seed():
