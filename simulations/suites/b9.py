@@ -43,6 +43,7 @@ TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
 VARIED: Final = ", by outer momentum"
 OWN: Final = f"pairwise, {START}"
+OTHERS: Final = f"DiLoCo 4-bit, overlapped, H 80, {START}"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
@@ -57,7 +58,7 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, H 100": ("diloco-4bit", {}, 100),
     "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
     "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
-    f"DiLoCo 4-bit, overlapped, H 80, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
+    OTHERS: ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
 }
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
@@ -66,13 +67,22 @@ MOMENTA: Final = {
     LONG: (
         "pairwise",
         "pairwise, one exchange a round",
+        OWN,
         "pairwise, waiting",
         "DiLoCo fp32, H 200",
         "DiLoCo 4-bit",
         "DiLoCo 4-bit, overlapped, H 80",
         "DiLoCo fp32, overlapped, H 600",
+        OTHERS,
     ),
-    TRANSFORMING: ("pairwise, one exchange a round", "DiLoCo 4-bit", "DiLoCo 4-bit, overlapped, H 80"),
+    TRANSFORMING: (
+        "pairwise",
+        "pairwise, one exchange a round",
+        OWN,
+        "DiLoCo 4-bit",
+        "DiLoCo 4-bit, overlapped, H 80",
+        OTHERS,
+    ),
 }
 """whose outer momentum is varied"""
 PUBLISHED: Final = (
