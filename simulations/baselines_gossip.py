@@ -230,7 +230,8 @@ class AdPsgd(Averaged):
     Others may average with i while it computes: its gradient is stale then. Every peer is every other's neighbour.
     Bytes: a model for each averaging, on either side, so about two a step. Seconds: transfers run beside the
     gradient; a step lasts as long as the longer of its gradient and two models over the peer's link. Those whose
-    steps end together average in random order, then update.
+    steps end together average in random order, then update. A slow host is met by fast ones more often than two
+    models a step of its own would carry; that is not charged, in AD-PSGD's favour.
     """
 
     name: str = "ad-psgd"

@@ -24,8 +24,8 @@ class OverlappedDiLoCo(DiLoCo):
         s_i = inner^H(x_i), the snapshot at the round's end        Delta = 1/N sum_i (theta - s_i)
         v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)        x_i <- x_i + theta - s_i, on landing
 
-    Steps made since the snapshot stay whole, as in `pairwise`. That makes the stronger rival: the paper mixes x_i with
-    theta, and eager updates (Kale et al. 2025, arXiv 2502.12996) step by the own Delta before the mean has come. The
+    Steps made since the snapshot stay whole, as in `pairwise`. The paper mixes x_i with theta, which was not tried, and
+    eager updates (Kale et al. 2025, arXiv 2502.12996) step by the own Delta before the mean has come. The
     whole model at once, no fragments. Bytes are DiLoCo's. Seconds: who has not heard by the end of the next round waits
     there. The model is theta with the last round's mean, as if it had landed.
     """

@@ -47,7 +47,8 @@ class PushSum:
         msg = Q(share z), wm = share w        z <- z - msg, w <- w - wm        receiver: z <- z + msg, w <- w + wm
 
     What is subtracted is what was SENT, Q rounding to fp32: its residual stays home. z / w tends to the mean. A
-    message stays in the outbox until acknowledged and may be sent any number of times; its receiver takes it once.
+    message stays in the outbox until acknowledged and may be sent any number of times; its receiver takes it once. One
+    w for the whole vector: messages are whole here, so a w for each chunk would be the same number.
     """
 
     def __init__(self, peer: int, z: Mass, w: float, *, incarnation: int = 0) -> None:
@@ -110,7 +111,8 @@ class Sgp:
 
     Nobody waits for an answer. What was lost is sent again in the next step, with the mass that follows it, and so may
     an acknowledgement be lost: w_i leaves 1, and still the sum of all z moves by the steps alone. Bytes: 4 P + 8 for
-    each message that arrives, new or not. Seconds: the transfer follows the step, which waits for the slowest.
+    each message that arrives, new or not; what is lost costs nothing, in SGP's favour. Seconds: the transfer follows
+    the step, which waits for the slowest.
     """
 
     name: str = "sgp"

@@ -228,7 +228,8 @@ class DeMo(Averaged):
 
     It is its own optimizer, whatever the setting's inner one. Coefficients travel in the codec's two levels, and are
     summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: an all-gather of
-    the payloads each step, which is waited for: it starts when the gradient is complete.
+    the payloads each step, which is waited for: it starts when the gradient is complete. Chunks are 64 x 64 of the flat
+    vector, the codec's, where the authors' are tiles of each matrix; k is 64 of 4,096 at the least, theirs mostly 32.
     """
 
     compressor: Compressor
@@ -260,7 +261,7 @@ class Sparta(Averaged):
         theta_i <- inner(theta_i)        theta_i[S] <- 1/N sum_j theta_j[S]        S: each parameter with chance p
 
     All draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step, which
-    is waited for.
+    is waited for; hidden behind the step it would land one late.
     """
 
     p: float = 0.005

@@ -244,7 +244,8 @@ SUITE = Suite(
     "0.8 in 30 outer steps and more, else 0.6 (B1); what others give after 1,200 s stands beside. "
     f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
     "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
-    "that does. Learning rates are each method's own (B1). SwarmSGD and GASLoC stand in suite clock.",
+    "that does. Learning rates are each method's own (B1); of epidemic the dissemination is a model (N - 1 "
+    "payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
     tried="other H, early exchanges and mu of pairwise: [defaults](defaults.md); one exchange a round: here; "

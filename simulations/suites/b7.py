@@ -109,7 +109,9 @@ SUITE = Suite(
     about="Pure consensus, trials of random matchings and the product's own schedules; growth of disagreement under "
     "outer momentum, and without it, of a few lines of numpy and of the product's pairwise; how far replicas of a "
     "quadratic with known noise stay apart, by the product's pairwise. Deviation of a contraction is that of the "
-    "factor or of its logarithm, whichever is larger.",
+    "factor or of its logarithm, whichever is larger. The formula of growth under decoupled momentum is "
+    "max(sqrt(rho), mu): above mu 0.7 replicas agree no faster than momentum fades, so that algorithms section 9's "
+    "growth below 0.7 holds up to there, and below 1 for all.",
     arms=_arms,
     read=_read,
 )

@@ -41,6 +41,9 @@ PARAMETERS: Final = 1e9
 SECONDS: Final = 1200.0
 TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
+ESCALATES: Final = 0.95
+"""share of the time that rounds are to fill of who waits for each exchange: the clock that chooses them knows of no
+escalated block"""
 VARIED: Final = ", by outer momentum"
 OWN: Final = f"pairwise, {START}"
 OTHERS: Final = f"DiLoCo 4-bit, overlapped, H 80, {START}"
@@ -121,7 +124,7 @@ def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: 
         setting = replace(base, every=every // fewer, step_seconds=float(fewer), link=there)
         options = started(options, scale)
         run = Run(setting=setting, problem=problem, method=method, options=options)
-        setting = lasting(seconds, run, parameters)
+        setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds) | options if method.startswith("diloco") else options
         rates = RATES if problem == "byte-mlp" else {}
@@ -194,7 +197,8 @@ SUITE = Suite(
     f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
     "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
     "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "
-    "are each method's own (B1), that of the transformer is one for all (B8).",
+    "are each method's own (B1), that of the transformer is one for all (B8). Of epidemic the dissemination is a "
+    "model: everybody gets the N - 1 payloads, each once.",
     arms=_arms,
     read=_read,
     tried=(("utilisation", "waiting for the exchanges of a round, and one exchange a round: here"),),

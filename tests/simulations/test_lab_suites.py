@@ -57,7 +57,7 @@ def ends():
     """Last points of one seed, by method."""
     ways = {
         "ddp": Run(setting=SMALL, method="ddp"),
-        "diloco": Run(setting=SMALL, method="diloco", options={"mu": 0.6}),
+        "diloco": Run(setting=SMALL, method="diloco", options=b1.diloco(SMALL.rounds)),
         "pairwise": Run(setting=SMALL),
         "lean": Run(setting=SMALL, options={"early": 0.0}),
         "fp32": Run(setting=SMALL, options={"codec": "fp32"}),
@@ -807,6 +807,8 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
         filled = (first + (run.setting.rounds - 1) * others) / limit
         # Of some methods not even one step fits twice.
         least = 0.6 if name == "clock" and arm.label in clock.FIELD else 0.96 if "bf16" in arm.label else 0.98
+        if run.options.get("landing") == "waiting":
+            least *= b9.ESCALATES
         assert least <= filled <= 1.0 + 1e-9, (arm.group, arm.label, filled)
         asked = re.search(r"H (\d+)", arm.label)
         if asked:
