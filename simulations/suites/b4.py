@@ -112,7 +112,7 @@ def _replicas(point: Point) -> float:
 def _arms(scale: Scale) -> list[Arm]:
     parameters = ByteMlp().parameters
     calm = sized(replace(MLP, peers=PEERS), scale)
-    found = arms(CALM, calm, {TARGET: ("diloco", diloco(calm.rounds))})
+    found = arms(CALM, calm, {TARGET: ("diloco", diloco(calm.rounds, PEERS))})
     varied = at_momenta({label: WAYS[label] for label in MOMENTA})
     for name, size in MODELS.items():
         base = replace(calm, speeds=SPEEDS, link=link(MEGABITS, MILLISECONDS, parameters, size))
@@ -131,7 +131,7 @@ def _lasting(group: str, base: Setting, ways: Clocked, length: float, scale: Sca
         options = started(given, scale)
         setting = lasting(seconds, Run(setting=replace(base, every=every), method=method, options=options), parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
-        more = diloco(setting.rounds) | options if method.startswith("diloco") else options
+        more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
         found += arms(group, setting, {_label(label, length): (method, more)}, rates=RATES)
     return found
 
@@ -241,7 +241,7 @@ SUITE = Suite(
     "methods alike. DiLoCo is told as it is, all making as many steps, and at its own pace, where fast hosts make "
     "more. Every method is played for the same three lengths of time, its learning rate falling over each (from "
     "the end of a warm start on), and DiLoCo with several H; the H of the label is the one asked for, and mu is "
-    "0.8 in 30 outer steps and more, else 0.6 (B1); what others give after 1,200 s stands beside. "
+    "0.6; what others give after 1,200 s stands beside. "
     f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
     "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
     "that does. Learning rates are each method's own (B1); of epidemic the dissemination is a model (N - 1 "

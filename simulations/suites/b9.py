@@ -32,7 +32,7 @@ from simulations.suites.base import (
     started,
     told,
 )
-from simulations.suites.momenta import Clocked, at_momenta, momenta_table
+from simulations.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
 from simulations.suites.rates import RATES
 
 __all__ = ["SUITE"]
@@ -126,7 +126,7 @@ def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: 
         run = Run(setting=setting, problem=problem, method=method, options=options)
         setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
-        more = diloco(setting.rounds) | options if method.startswith("diloco") else options
+        more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
         rates = RATES if problem == "byte-mlp" else {}
         found += arms(group, setting, {label: (method, more)}, problem=problem, rates=rates)
     return found
@@ -147,10 +147,11 @@ def _read(results: Results) -> Findings:
         for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
             setting = outcomes[other].setting
             alike = {"both from their own start": OWN} if START in other else {"both cold": cold}
+            mu, rival = best_momentum(other, outcomes[other], results.groups[f"{group}{VARIED}"])
             for how, label in (alike | ({} if START in other else {"own start against cold": OWN})).items():
-                ahead = outcomes[other].loss - outcomes[label].loss
-                replicas = outcomes[other].replica_loss - outcomes[label].replica_loss
-                played = f"{setting.rounds} of {setting.every} steps"
+                ahead = rival.loss - outcomes[label].loss
+                replicas = rival.replica_loss - outcomes[label].replica_loss
+                played = f"{setting.rounds} of {setting.every} steps{mu}"
                 name = f"{group}, {how}: {label} below {other} ({played}) at equal time, nats"
                 figures.append(reported(name, ahead, replicas=replicas))
         rows = [
@@ -192,8 +193,8 @@ SUITE = Suite(
     about="The transformer of B8 for 1,200 simulated seconds and the MLP of B1 for 6,000, N = 8, from scratch, "
     "steps of 1 s; links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each"
     " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
-    "not even that fits (see its seconds). DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1); what "
-    "others give stands beside. "
+    "not even that fits (see its seconds). DiLoCo's mu is 0.6; what others give "
+    "stands beside, and what is told of DiLoCo is of the best of them. "
     f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
     "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
     "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "

@@ -97,11 +97,6 @@ QUICK: Final[Clocked] = {
     "DiLoCo 4-bit, overlapped, H 5": ("diloco-4bit-overlapped", {}, 5),
 }
 """at 1 Gbit/s"""
-MOMENTA: Final[Clocked] = {
-    "DiLoCo fp32, own pace, H 80, mu 0.8": ("diloco", {"own_pace": True, "mu": 0.8}, 80),
-    "DiLoCo fp32, own pace, H 80, mu 0": ("diloco", {"own_pace": True, "mu": 0.0}, 80),
-}
-"""beside what `diloco` takes for so few outer steps: one seed"""
 FIELD: Final[Clocked] = {
     "local SGD, H 80": ("local-sgd", {}, 80),
     "NoLoCo, H 20": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 20),
@@ -120,9 +115,9 @@ FIELD: Final[Clocked] = {
 }
 """the rest, on the links of `AS_PARAMETERS`"""
 AS_PARAMETERS: Final = 1e8
-LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *MOMENTA, *FIELD)
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD)
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
-OTHERS: Final = tuple(label for label in LABELS if label not in (*OURS, *MOMENTA))
+OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
 FREE: Final = {"AD-PSGD", "SwarmSGD, H 20", "GASLoC, H 20", "parameter server, asynchronous", "local only"}
 """who waits for nobody"""
 ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
@@ -147,7 +142,7 @@ def _arms(scale: Scale) -> list[Arm]:
             there = link(megabits, milliseconds, parameters, as_parameters)
             base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
             seconds = SECONDS if scale != "quick" else 40.0
-            ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED | MOMENTA)
+            ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED)
             if megabits >= GIGABIT:
                 ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
             if as_parameters == AS_PARAMETERS and scale != "quick":
@@ -156,9 +151,8 @@ def _arms(scale: Scale) -> list[Arm]:
                 options = started(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 setting = lasting(seconds, run, parameters)
-                more = diloco(setting.rounds) | options if method.startswith("diloco") else options
-                seeds = 1 if label in MOMENTA else None
-                found += arms(group, setting, {label: (method, more)}, seeds=seeds, rates=RATES)
+                more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
+                found += arms(group, setting, {label: (method, more)}, rates=RATES)
     return found
 
 
@@ -175,7 +169,7 @@ def _read(results: Results) -> Findings:
             if OWN in fair:
                 some = [label for label in whom if label in fair]
                 figures.append(_ahead(f"{group}, own start against any", fair, OWN, kind, some))
-        bests[group] = _nearest({label: outcome for label, outcome in fair.items() if label not in MOMENTA})
+        bests[group] = _nearest(fair)
         losses.append([_loss(fair, outcomes, label, replicas=False) for label in labels])
         singles.append([_loss(fair, outcomes, label, replicas=True) for label in labels])
         steps.append([_steps(outcomes, label) for label in labels])
@@ -255,8 +249,7 @@ SUITE = Suite(
     "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), of the H nearest to the one in its "
     "name, 20 where there is none (fewer of methods a few of whose steps fill it), and its learning rate, which is its "
     "own (B1), falls over them, step by step. "
-    "DiLoCo's mu is 0.8 in 30 outer steps and more, else 0.6 (B1), where the label does not say; those whose label "
-    "says are played with one seed and no rivals of ours. "
+    "DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for so many peers; pairwise's is what the daemon has. "
     f"A warm start is a method's own, of {WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and "
     "mu 0, within its time. Links carry as many bytes as a model of 10 or 100 million "
     f"parameters would send, with a latency of {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, of 40 ms at 100 and 50 "

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from simulations.suites.base import Outcome, Table, told
+from simulations.suites.base import Outcome, Table, best, told
 
-__all__ = ["MUS", "Clocked", "at_momenta", "momenta_table"]
+__all__ = ["MUS", "Clocked", "at_momenta", "best_momentum", "momenta_table"]
 
 Clocked: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any], int]]
 """methods with their options and the H asked for, by label"""
@@ -33,6 +33,13 @@ def at_momenta(ways: Clocked) -> dict[str, tuple[str, dict[str, Any], int]]:
 
 def _label(label: str, mu: float) -> str:
     return f"{label}, mu {mu:g}"
+
+
+def best_momentum(label: str, usual: Outcome, varied: Mapping[str, Outcome]) -> tuple[str, Outcome]:
+    """The best of what is as usual and of what of it was varied, with what its name has more."""
+    found = {"": usual} | {f", mu {mu:g}": varied[_label(label, mu)] for mu in MUS if _label(label, mu) in varied}
+    least = best(found)
+    return least, found[least]
 
 
 def momenta_table(title: str, outcomes: Mapping[str, Outcome], labels: Iterable[str]) -> Table:
