@@ -330,7 +330,7 @@ SUITE = Suite(
     "these N. Bytes decide nothing else, and are told.",
     arms=_arms,
     read=_read,
-    tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.6 of "
-    "pairwise, learning rates, and the other strategies: here; other sizes and settings, on another model: "
+    tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.6 "
+    "of pairwise, learning rates, and the other strategies: here; other sizes and settings, on another model: "
     "[b2](b2.md), [defaults](defaults.md)",
 )
