@@ -44,7 +44,7 @@ class PairwiseOptions:
     lr: float = 0.7
     """alpha"""
     momentum: float = 0.8
-    late_momentum: float = 0.75
+    late_momentum: float = 1.0
     """share of it that is left where exchanges land a whole round late"""
     """mu"""
     kappa: float = 0.3

@@ -36,7 +36,7 @@ class PeerConfig:
     """alpha"""
     momentum: float = 0.8
     """mu"""
-    late_momentum: float = 0.75
+    late_momentum: float = 1.0
     """share of mu that is left where exchanges land a whole round late (`lateness`)"""
     kappa: float = 0.3
     """share of the mixing that momentum sees, while it is not 0"""
