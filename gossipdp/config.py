@@ -168,9 +168,6 @@ class Outer(Section, frozen=True, kw_only=True):
     """alpha; with epidemic 2.0 unless it is set, and 1 in its warm start or with a robust rule"""
     momentum: Annotated[float, Number(0, 0.99)] = 0.8
     """mu; from 0.9 on disagreement between peers grows"""
-    late_momentum: Annotated[float, Number(0, 1)] = 1.0
-    """share of mu that is left where exchanges land a whole round late, as on a slow link or with mode "overlap", and
-    so much more where they land earlier; 1: mu is as it is, whenever they land"""
 
 
 class Safety(Section, frozen=True, kw_only=True):

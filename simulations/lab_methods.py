@@ -44,8 +44,6 @@ class PairwiseOptions:
     lr: float = 0.7
     """alpha"""
     momentum: float = 0.8
-    late_momentum: float = 1.0
-    """share of it that is left where exchanges land a whole round late"""
     """mu"""
     kappa: float = 0.3
     """share of the mixing that momentum sees, while mu is not 0"""
@@ -201,11 +199,9 @@ class PairwiseGossip:
         """Train one round, while what is under way lands; then step, and begin this round's exchanges."""
         self._train(lab, every)
         speeds = self._speeds(lab)
-        options = self.options
         for replica, part in zip(self.replicas, np.minimum(1.0, speeds / np.median(speeds)), strict=True):
-            momentum = replica.lateness.momentum(outer.momentum, options.late_momentum)
-            replica.outer(replace(outer, momentum=momentum, part=float(part)))
-            replica.lateness.stepped(lab.seconds)
+            replica.outer(replace(outer, part=float(part)))
+        options = self.options
         self._rounds += 1
         bits = max(options.bits, options.first_bits) if self._rounds in self._fine else options.bits
         self._codec = f"modulo{bits}" if options.codec == "modulo" else options.codec
@@ -320,9 +316,6 @@ class PairwiseGossip:
             replica.busy = False
             if meeting.mixed:
                 replica.alone = 0
-                if self.options.landing == "late":
-                    usual = lab.setting.every * lab.setting.step_seconds
-                    replica.lateness.landed(meeting.began, lab.seconds, usual)
         self._lasted = lab.seconds - meeting.began
         self.tally.exchanges += 1
         self.tally.landing += self._lasted / self._duration

@@ -17,7 +17,6 @@ from torch import Tensor
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.exchange import MAX_TURNS
-from gossipdp.protocol.lateness import Lateness
 from gossipdp.protocol.messages import Accept, Ack, Data, End, Message, Offer, Ranges
 from gossipdp.protocol.phases import ALONE_AFTER
 from gossipdp.protocol.rounds import Outer
@@ -75,7 +74,6 @@ class Replica:
         self.first = 0
         """chunk to begin the next exchange with"""
         self.busy = False
-        self.lateness = Lateness()
 
     def outer(self, wanted: Outer) -> None:
         """The step at the end of a round; as if alone where exchanges have not come about (algorithms section 1)."""

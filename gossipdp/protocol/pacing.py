@@ -16,7 +16,6 @@ from gossipdp.protocol.averaging import Averaging
 from gossipdp.protocol.controller import Controller, Terms
 from gossipdp.protocol.events import LevelChanged, Pace
 from gossipdp.protocol.lag import Own
-from gossipdp.protocol.lateness import Lateness
 from gossipdp.protocol.load import Load
 from gossipdp.protocol.membership import Membership
 from gossipdp.protocol.outputs import Outputs
@@ -79,7 +78,6 @@ class Pacing:
         """training makes rounds"""
         exchanges = config.averaging
         self._load = Load(exchanges.window, config.bits, exchanges.deadlines.ask)
-        self._lateness = Lateness()
         self._controller = Controller()
         """measures always; moves its level only if that is configured"""
 
@@ -116,19 +114,13 @@ class Pacing:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         if self.warming_up or self._alone >= ALONE_AFTER:
             return Outer(1.0, 0.0, min(1.0, self._share))
-        momentum = self._lateness.momentum(self._config.momentum, self._config.late_momentum)
-        return Outer(self._config.lr, min(momentum, self.terms.momentum), min(1.0, self._share))
+        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum), min(1.0, self._share))
 
     def own(self, clock: int) -> Own:
         """How far this peer has come, at `clock` of its own."""
         transfer = max(AGAINST_EXCHANGE * self._exchange_time, self._transfer_time)
         steps = transfer / self._step_time if self._step_time > 0 else 0.0
         return Own(clock, self._rounds.rounds, self._alone, steps)
-
-    @property
-    def _usual_every(self) -> int:
-        """H but for the warm start."""
-        return max(1, round(self.speed * self._config.every * self.terms.every))
 
     @property
     def _usual_round(self) -> float:
@@ -196,7 +188,6 @@ class Pacing:
 
     def round_done(self, now: float) -> None:
         self._alone += 1
-        self._lateness.stepped(now)
         self._steps = self._rounds.open
         self._control()
         self.set()
@@ -217,14 +208,11 @@ class Pacing:
         self._load.in_vain()
         self._choose_terms()
 
-    def mixed(self, chunks: int, duration: float, now: float, distance: float = math.nan) -> None:
+    def mixed(self, chunks: int, duration: float, distance: float = math.nan) -> None:
         """An exchange has mixed so many chunks, in so many seconds (0: that is not known), and found the anchors so far
         apart (RMS per parameter; NaN: that is not known)."""
         assert self._averaging.model is not None
         self._controller.exchanged(distance)
-        if self._step_time > 0.0 and not self._config.sync:
-            usual = 0.0 if self._config.overlap else self._step_time * self._usual_every
-            self._lateness.landed(now - duration, now, usual)
         self._load.mixed(chunks, self._averaging.model.chunks)
         self._alone = 0
         self._fresh = False

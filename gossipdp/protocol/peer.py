@@ -541,7 +541,7 @@ class Peer:
             self.rounds.mixed()
             self._source.mixed()
             self._reunion.mixed(now)
-            self.pacing.mixed(chunks, duration, now, distance)
+            self.pacing.mixed(chunks, duration, distance)
         else:
             self.pacing.in_vain()
 

@@ -36,8 +36,6 @@ class PeerConfig:
     """alpha"""
     momentum: float = 0.8
     """mu"""
-    late_momentum: float = 1.0
-    """share of mu that is left where exchanges land a whole round late (`lateness`)"""
     kappa: float = 0.3
     """share of the mixing that momentum sees, while it is not 0"""
     warmup_steps: int = 200
@@ -51,8 +49,6 @@ class PeerConfig:
     """keep the inner optimizer's moments, for this host's next training process and for joiners; fetch them as one"""
     sync: bool = False
     """training waits for the exchanges of each round"""
-    overlap: bool = False
-    """what exchanges give is handed out when a round ends"""
     resume_after: float = 30.0
     """seconds a restarted peer looks for the network before it goes on from its own checkpoint, unless all it remembers
     are there before"""

@@ -69,7 +69,6 @@ MOMENTS = "gossipdp/protocol/moments.py"
 MOMENTS_CODE = "gossipdp/codecs/moments.py"
 LOAD = "gossipdp/protocol/load.py"
 PACING = "gossipdp/protocol/pacing.py"
-LATENESS = "gossipdp/protocol/lateness.py"
 ATTACHING = "gossipdp/protocol/attaching.py"
 PEER = "gossipdp/protocol/peer.py"
 TEMPO = "gossipdp/protocol/tempo.py"
@@ -134,7 +133,6 @@ TESTS = {
     MOMENTS_CODE: "tests/codecs/test_codec_moments.py",
     LOAD: "tests/protocol/test_load.py",
     PACING: "tests/protocol/test_pacing.py",
-    LATENESS: "tests/protocol/test_pacing.py",
     TEMPO: "tests/protocol/test_tempo.py",
     SPEED: "tests/protocol/test_speed.py",
     PEER: "tests/protocol/test_state_age.py",

@@ -19,13 +19,9 @@ MUS: Final = (0.0, 0.4, 0.6, 0.8)
 
 
 def at_momenta(ways: Clocked) -> dict[str, tuple[str, dict[str, Any], int]]:
-    """Each way at each momentum, of pairwise whenever exchanges land."""
-
-    def at(method: str, mu: float) -> dict[str, Any]:
-        return {"momentum": mu, "late_momentum": 1.0} if method == "pairwise" else {"mu": mu}
-
+    """Each way at each momentum."""
     return {
-        _label(label, mu): (method, {**options, **at(method, mu)}, every)
+        _label(label, mu): (method, {**options, "momentum" if method == "pairwise" else "mu": mu}, every)
         for label, (method, options, every) in ways.items()
         for mu in MUS
     }

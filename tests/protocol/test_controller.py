@@ -246,7 +246,7 @@ class Paced:
         for _ in range(rounds):
             self.pacing.submitted(10, self.now)
             if exchanges:
-                self.pacing.mixed(4, lasting, self.now, SQRT2 * ratio * 0.3)
+                self.pacing.mixed(4, lasting, SQRT2 * ratio * 0.3)
             self.rounds.rounds += 1
             self.pacing.round_done(0.0)
 
@@ -288,7 +288,7 @@ def test_rounds_get_no_shorter_than_their_exchanges_last() -> None:
     peer = Paced()
     for number in range(6 * HOLD):
         peer.pacing.submitted(10, float(number))  # 0.1 s a step
-        peer.pacing.mixed(4, 1.9, peer.now, SQRT2 * 2.0 * 0.3)
+        peer.pacing.mixed(4, 1.9, SQRT2 * 2.0 * 0.3)
         peer.rounds.rounds += 1
         peer.pacing.round_done(0.0)
     assert peer.pacing.level == 5 and peer.pacing.every == 38, "two exchanges of 19 steps each"

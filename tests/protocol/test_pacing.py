@@ -58,7 +58,7 @@ def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_wind
     assert paced.terms == ("modulo4", 1)
     windows = []
     for _ in range(3):
-        paced.pacing.mixed(CHUNKS, 1.0, 100.0)
+        paced.pacing.mixed(CHUNKS, 1.0)
         windows.append(paced.terms)
     assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
 
@@ -67,11 +67,11 @@ def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_
     paced = Paced()
     paced.pacing.submitted(10, 100.0)
     paced.pacing.submitted(10, 105.0)
-    paced.pacing.mixed(CHUNKS, 3.0, 108.0)
+    paced.pacing.mixed(CHUNKS, 3.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 3.0 / 0.5)
     paced.pacing.resynced(40.0)
     assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
-    paced.pacing.mixed(CHUNKS, 30.0, 150.0)
+    paced.pacing.mixed(CHUNKS, 30.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
 
 
@@ -175,71 +175,3 @@ def test_training_is_not_said_to_stand_still_for_that_the_daemon_slept() -> None
     due = paced.pacing.timer() - 105.0
     paced.pacing.slept(1000.0)
     assert paced.pacing.timer() == pytest.approx(1000.0 + due)
-
-
-def _late(share: float, exchanges: int = 60, **changed: object) -> Paced:
-    """A peer with rounds of 5 s, whose exchanges land when `share` of a round has passed."""
-    paced = Paced(**{"late_momentum": 0.5, **changed})
-    now = 100.0
-    for _ in range(exchanges):
-        paced.pacing.submitted(10, now)
-        paced.pacing.round_done(now)
-        paced.pacing.mixed(CHUNKS, 5.0 * share, now + 5.0 * share)
-        now += 5.0
-    return paced
-
-
-@pytest.mark.parametrize(("share", "momentum"), [(0.0, 0.8), (0.5, 0.6), (1.0, 0.4), (1.7, 0.4)])
-def test_momentum_is_less_the_later_exchanges_land(share: float, momentum: float) -> None:
-    assert _late(share).pacing.outer().momentum == pytest.approx(momentum, abs=1e-4)
-
-
-def test_an_exchange_that_outlasts_its_round_is_late_in_the_next() -> None:
-    paced = Paced(late_momentum=0.5)
-    now = 100.0
-    for _ in range(60):
-        paced.pacing.submitted(10, now)
-        paced.pacing.round_done(now)
-        # Begun with the step before this one.
-        paced.pacing.mixed(CHUNKS, 5.5, now + 0.5)
-        now += 5.0
-    assert paced.pacing.outer().momentum == pytest.approx(0.4, abs=1e-3)
-
-
-def test_momentum_follows_the_last_exchanges() -> None:
-    paced = _late(1.0)
-    before = paced.pacing.outer().momentum
-    paced.pacing.round_done(1000.0)
-    paced.pacing.mixed(CHUNKS, 0.0, 1000.0)
-    assert paced.pacing.outer().momentum == pytest.approx(before + 0.2 * 0.4, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changed", "momentum"),
-    [
-        ({"late_momentum": 1.0}, 0.8),
-        ({"late_momentum": 0.0}, 0.0),
-        ({"momentum": 0.5}, 0.25),
-        ({"sync": True}, 0.8),
-        ({"algorithm": "pairwise", "overlap": True}, 0.4),
-    ],
-)
-def test_momentum_of_what_lands_late_is_configured(changed: dict[str, object], momentum: float) -> None:
-    assert _late(1.0, **changed).pacing.outer().momentum == pytest.approx(momentum, abs=1e-4)
-
-
-def test_with_mode_overlap_all_is_late_that_lands_early() -> None:
-    assert _late(0.1, overlap=True).pacing.outer().momentum == pytest.approx(0.4, abs=1e-4)
-
-
-def test_a_round_is_measured_by_usual_ones_in_the_warm_start() -> None:
-    """Short rounds that exchanges fill say nothing of usual ones: what fills half of these is half late."""
-    paced = Paced(every=20, late_momentum=0.5)
-    paced.clock, now = 0, 100.0
-    for _ in range(60):
-        paced.pacing.submitted(5, now)
-        paced.pacing.round_done(now)
-        paced.pacing.mixed(CHUNKS, 2.0, now + 2.0)
-        now += 2.5
-    paced.clock = 10_000
-    assert paced.pacing.outer().momentum == pytest.approx(0.8 * (1 - 0.5 * 2.0 / 10.0), abs=1e-4)

@@ -32,7 +32,7 @@ def test_controller_that_only_measures_leaves_the_method_as_it_is():
 
 def test_second_exchange_stops_the_growth_that_momentum_which_sees_all_of_the_mixing_brings():
     """The coupled form at mu 0.9 (algorithms section 2), on steps of noise alone."""
-    options = PairwiseOptions(momentum=0.9, late_momentum=1.0, kappa=1.0, early=0.0)
+    options = PairwiseOptions(momentum=0.9, kappa=1.0, early=0.0)
     off, on = ControlledGossip(options, acts=False), ControlledGossip(options)
     before, after = (play(Quadratic(size=300), method, setting(peers=8, rounds=40)) for method in (off, on))
     assert min(off.ratios[20:]) > 1.5 > max(on.ratios[-5:])

@@ -164,8 +164,7 @@ def test_frames_of_outliers_that_are_not_as_they_must_be_are_refused(frames):
 def test_means_of_anchors_and_momenta_stay_while_they_are_mixed(name, link):
     """Nothing is learned: momentum alone moves the anchors."""
     method_name, options = TRIALS[name]
-    options = options | {"clip": math.inf, "late_momentum": 1.0}
-    lab, method = started(method_name, options, replace(SETTING, link=link))
+    lab, method = started(method_name, options | {"clip": math.inf}, replace(SETTING, link=link))
     distance = lab.distance()
     method.round(lab)
     method.round(lab)

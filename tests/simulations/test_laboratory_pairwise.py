@@ -38,7 +38,6 @@ def test_defaults_are_those_that_peers_are_configured_with():
     ours, theirs = PairwiseOptions(), Config()
     exchange, outer = theirs.exchange, theirs.outer
     assert (ours.lr, ours.momentum, ours.kappa) == (outer.lr, outer.momentum, exchange.kappa)
-    assert ours.late_momentum == outer.late_momentum
     assert (ours.codec, ours.bits, ours.weight) == (exchange.codec, exchange.bits, exchange.weight)
     assert (ours.schedule, ours.early, ours.clip) == (exchange.partners, EARLY_SHARE, theirs.safety.clip_factor)
 
@@ -74,8 +73,9 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
 
     class Watched(Replica):
         def outer(self, wanted):
-            progress = self.x.astype(np.float64) + self.slots.sum(0) - self.ledger.a
-            seen.append((progress, self.ledger.v.copy(), 0.0 if self.alone >= 2 else wanted.momentum, self.alone))
+            seen.append(
+                (self.x.astype(np.float64) + self.slots.sum(0) - self.ledger.a, self.ledger.v.copy(), self.alone)
+            )
             super().outer(wanted)
 
     monkeypatch.setattr(lab_methods, "Replica", Watched)
@@ -85,8 +85,8 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
         seen.clear()
         method.round(lab)
         expected = before.copy()
-        for peer, (progress, v, mu, alone) in enumerate(seen):
-            alpha = 1.0 if alone >= 2 else 0.7
+        for peer, (progress, v, alone) in enumerate(seen):
+            alpha, mu = (1.0, 0.0) if alone >= 2 else (0.7, 0.8)
             expected[peer] -= alpha * (-progress + mu * (mu * v - progress))
         np.testing.assert_allclose(anchors(method).mean(0), expected.mean(0), atol=1e-6)
         np.testing.assert_allclose(lab.x.double().numpy() + pending(method), anchors(method), atol=2e-6)
@@ -387,36 +387,3 @@ def test_nobody_meets_twice_in_a_round_and_as_many_as_can_meet():
         tried |= {frozenset(pair) for pair in pairs}
     assert match([3], (), random) == [] and match([1, 2], {frozenset((1, 2))}, random) == []
     assert len(match(range(7), (), random)) == 3
-
-
-def test_momentum_is_less_where_exchanges_land_late():
-    """By the daemon's own reckoning (`gossipdp.protocol.lateness`)."""
-    shares = {}
-    for name, changes in {"at once": {}, "slow": {"link": SLOW}, "waiting": {"link": SLOW}}.items():
-        options = {"early": 0.0, "landing": "waiting" if name == "waiting" else "late"}
-        lab, method = started(options=options, **changes)
-        for _ in range(6):
-            method.round(lab)
-        shares[name] = [replica.lateness.share for replica in method.replicas]
-    assert shares["at once"] == shares["waiting"] == [0.0] * 4
-    assert all(0.2 < share < 0.6 for share in shares["slow"])
-
-
-def test_what_lands_at_once_is_as_it_is_without_less_momentum():
-    ends = []
-    for late in (0.5, 1.0):
-        lab, method = started(options={"late_momentum": late})
-        for _ in range(4):
-            method.round(lab)
-        ends.append(anchors(method))
-    assert np.array_equal(*ends)
-
-
-def test_what_lands_late_is_mixed_with_as_much_less_momentum_as_is_asked_for():
-    ends = []
-    for late in (0.5, 1.0):
-        lab, method = started(link=SLOW, options={"late_momentum": late})
-        for _ in range(4):
-            method.round(lab)
-        ends.append(momenta(method))
-    assert not np.array_equal(*ends)
