@@ -10,8 +10,13 @@ import pytest
 
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
+from gossipdp.codecs.compressor import Compressor
+from gossipdp.codecs.lowrank import LowRank
 
-every = pytest.mark.parametrize("name", COMPRESSORS)
+SHAPED = "lowrank4 of a model"
+"""not in the registry: it is told the shapes of the model"""
+
+every = pytest.mark.parametrize("name", [*COMPRESSORS, SHAPED])
 sizes = pytest.mark.parametrize("size", [1, 255, 4096, 4097, 10_000])
 contractive = pytest.mark.parametrize("name", [name for name, c in COMPRESSORS.items() if c.contraction > 0.0])
 LARGEST = 2.0**100
@@ -42,6 +47,21 @@ def _vectors(size: int) -> dict[str, np.ndarray]:
 VECTORS = {size: _vectors(size) for size in (1, 255, 4096, 4097, 10_000)}
 
 
+def _compressor(name: str, size: int) -> Compressor:
+    return LowRank(4, _shapes(size)) if name == SHAPED else COMPRESSORS[name]
+
+
+def _shapes(size: int) -> list[tuple[int, ...]]:
+    """Of a model of so many parameters: a matrix and a kernel that two factors make smaller, one that they do not, a
+    scalar, and a vector of what is left. As many of these as there is room for."""
+    shapes: list[tuple[int, ...]] = []
+    for shape in ((40, 50), (16, 3, 5, 5), (3, 7), ()):
+        if size >= (count := int(np.prod(shape))):
+            shapes.append(shape)
+            size -= count
+    return [*shapes, (size,)]
+
+
 def _squares(values: np.ndarray) -> float:
     return float(np.sum(np.square(values, dtype=np.float64)))
 
@@ -53,7 +73,7 @@ def test_registry_names_its_compressors() -> None:
 @every
 @sizes
 def test_any_finite_vector_comes_back_bounded_and_always_the_same(name: str, size: int) -> None:
-    compressor = COMPRESSORS[name]
+    compressor = _compressor(name, size)
     for values in VECTORS[size].values():
         values = values.copy()
         values.flags.writeable = False
@@ -71,7 +91,7 @@ def test_any_finite_vector_comes_back_bounded_and_always_the_same(name: str, siz
 
 @every
 def test_nothing_is_no_bytes_but_a_seed_or_a_turn(name: str) -> None:
-    compressor, nothing = COMPRESSORS[name], np.zeros(0, np.float32)
+    compressor, nothing = _compressor(name, 0), np.zeros(0, np.float32)
     payload = compressor.encode(nothing, seed=3)
     assert len(payload) == compressor.most_bytes(0) <= 8
     assert compressor.decode(payload, 0).shape == (0,)
@@ -93,13 +113,15 @@ BYTES: dict[str, Callable[[int], float]] = {
     "ternary": lambda n: n / 4 + 2 * n / 256,
     "whole": lambda n: 2 * n,
     **{f"lowrank{rank}": lambda n, rank=rank: 2 * rank * 2 * n**0.5 for rank in (1, 4)},
+    SHAPED: lambda n: 2 * (4 * (40 + 50) + 4 * (16 + 75) + (n - 40 * 50 - 16 * 75)),
 }
 
 
 @every
 def test_payload_has_the_stated_bytes(name: str) -> None:
     """256^2 parameters: whole chunks, whole turns, a square."""
-    compressor, size = COMPRESSORS[name], 1 << 16
+    size = 1 << 16
+    compressor = _compressor(name, size)
     values = np.random.default_rng(5).standard_normal(size).astype(np.float32)
     assert compressor.most_bytes(size) == BYTES[name](size)
     if name == "threshold3":
@@ -127,10 +149,10 @@ def test_error_contracts_as_promised(name: str, size: int) -> None:
         assert error <= (1.0 - compressor.contraction) * _squares(values), kind
 
 
-@pytest.mark.parametrize("name", [name for name in COMPRESSORS if name not in UNBIASED])
+@pytest.mark.parametrize("name", [name for name in (*COMPRESSORS, SHAPED) if name not in UNBIASED])
 @sizes
 def test_what_is_sent_leaves_no_more_than_there_was(name: str, size: int) -> None:
-    compressor = COMPRESSORS[name]
+    compressor = _compressor(name, size)
     for kind, values in VECTORS[size].items():
         error = _squares(values - compressor.decode(compressor.encode(values, seed=1), size).astype(np.float64))
         slack = 1e-5 if name.startswith(("dct", "lowrank")) else 1e-12
@@ -177,7 +199,7 @@ def _largest_sigma(name: str, values: np.ndarray, draws: int = 1000) -> float:
 @every
 @sizes
 def test_wrong_length_is_refused(name: str, size: int) -> None:
-    compressor = COMPRESSORS[name]
+    compressor = _compressor(name, size)
     payload = bytes(compressor.encode(VECTORS[size]["normal"], seed=1))
     for wrong in (b"", payload[:-1], payload[:-2], payload + b"\0", b"\0" + payload, payload * 2, bytes(1 << 16)):
         if wrong != payload:
@@ -188,7 +210,7 @@ def test_wrong_length_is_refused(name: str, size: int) -> None:
 @every
 @sizes
 def test_not_a_number_is_refused(name: str, size: int) -> None:
-    compressor = COMPRESSORS[name]
+    compressor = _compressor(name, size)
     payload = bytes(compressor.encode(VECTORS[size]["normal"], seed=1))
     with pytest.raises(PayloadError):
         compressor.decode(b"\xff" * len(payload), size)
@@ -197,7 +219,7 @@ def test_not_a_number_is_refused(name: str, size: int) -> None:
 @every
 @pytest.mark.parametrize("size", [1, 255, 4097])
 def test_spoilt_payload_is_refused_or_decodes_to_bounded_numbers(name: str, size: int) -> None:
-    compressor, rng = COMPRESSORS[name], np.random.default_rng(6)
+    compressor, rng = _compressor(name, size), np.random.default_rng(6)
     payloads = [bytes(compressor.encode(values, seed=1)) for values in VECTORS[size].values()]
     refused = 0
     for attempt in range(120):
@@ -221,7 +243,8 @@ def test_spoilt_payload_is_refused_or_decodes_to_bounded_numbers(name: str, size
 
 @every
 def test_hostile_payload_takes_no_more_memory_than_a_few_vectors(name: str) -> None:
-    compressor, size, rng = COMPRESSORS[name], 1 << 16, np.random.default_rng(1)
+    size, rng = 1 << 16, np.random.default_rng(1)
+    compressor = _compressor(name, size)
     sound = bytes(compressor.encode(rng.standard_normal(size).astype(np.float32), seed=1))
     compressor.decode(sound, size)
     for payload in (sound, rng.bytes(len(sound)), bytes(len(sound)), rng.bytes(10 * size)):
