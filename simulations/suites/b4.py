@@ -185,10 +185,19 @@ def _read(results: Results) -> Findings:
             {way: _times(outcomes, those, targets, of) for way, those in labels.items()} for of in (_model, _replicas)
         )
         rows = [
-            (way, told(values, 0), told(replicas[way], 0), _rounds(outcomes, labels[way]))
+            (
+                way,
+                told(values, 0),
+                told(replicas[way], 0),
+                _rounds(outcomes, labels[way]),
+                _clipped(outcomes, labels[way]),
+            )
             for way, values in times.items()
         ]
-        columns = ("method", "seconds", "until single replicas are there", "played: rounds of H steps")
+        columns = (
+            *("method", "seconds", "until single replicas are there", "played: rounds of H steps"),
+            "chunks clipped, in the longest",
+        )
         tables += [Table(f"{name}: simulated seconds to {aim}", columns, rows)]
         tables += [curves_table(name, outcomes)]
         varied = {label.rpartition(", ")[0]: one for label, one in results.groups[f"{name}{VARIED}"].items()}
@@ -220,6 +229,13 @@ def _read(results: Results) -> Findings:
 def _rounds(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
     settings = [outcomes[label].setting for label in labels]
     return "; ".join(f"{setting.rounds} of {setting.every}" for setting in settings)
+
+
+def _clipped(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
+    """Of exchanges in pairs; of what has none, nothing."""
+    longest = outcomes[labels[-1]]
+    chunks = longest.fact("chunks")
+    return "" if math.isnan(chunks) else f"{100 * longest.fact('clipped') / chunks:.0f} %"
 
 
 NOTES: Final = (

@@ -235,6 +235,22 @@ def test_clipping_keeps_every_honest_peer_within_eight_points(calm, name, record
     assert lost <= 0.08 and fmean(undisturbed) - min(found) <= 0.12
 
 
+@pytest.mark.long
+@pytest.mark.campaign("T13")
+@pytest.mark.parametrize(("bad", "worst"), [(1, 0.12), (2, 0.12), (3, 0.20)])
+def test_clipping_holds_under_every_attack_at_other_shares_of_bad_peers(bad, worst, record_property):
+    """With 3 of 10, more than is promised, dissensus drives one peer further from the others than with 3 of 16."""
+    for seed in range(5):
+        trial = trial_of(10, bad, seed)
+        undisturbed = fmean(pairwise(replace(trial, bad=0), ATTACKS["none"]))
+        for name, attack in ATTACKS.items():
+            found = pairwise(trial, attack)
+            lost, by_worst = undisturbed - fmean(found), undisturbed - min(found)
+            record_property("points lost by pairwise", 100 * lost)
+            record_property("points lost by its worst peer", 100 * by_worst)
+            assert lost <= 0.08 and by_worst <= worst, (name, seed)
+
+
 @pytest.mark.parametrize("name", ["sign flip x10", "ipm reversing", "dissensus"])
 def test_pairwise_loses_far_more_without_clipping(calm, name):
     trial, _ = calm
