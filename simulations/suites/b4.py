@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from simulations.lab import Curve, Point, Setting
+from simulations.lab import Curve, Point
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp
 from simulations.lab_runs import Run, link
@@ -34,7 +34,7 @@ from simulations.suites.base import (
 from simulations.suites.momenta import Clocked, at_momenta, momenta_table
 from simulations.suites.rates import RATES
 
-__all__ = ["ALIKE", "OURS_ALIKE", "START", "SUITE"]
+__all__ = ["ALIKE", "LARGE", "OURS_ALIKE", "RATED", "SMALL", "START", "SUITE", "unequal"]
 
 PEERS: Final = 8
 SPEEDS: Final = (1.0, 2.0, 4.0)
@@ -110,22 +110,22 @@ def _replicas(point: Point) -> float:
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    parameters = ByteMlp().parameters
     calm = sized(replace(MLP, peers=PEERS), scale)
     found = arms(CALM, calm, {TARGET: ("diloco", diloco(calm.rounds, PEERS))})
     varied = at_momenta({label: WAYS[label] for label in MOMENTA})
-    for name, size in MODELS.items():
-        base = replace(calm, speeds=SPEEDS, link=link(MEGABITS, MILLISECONDS, parameters, size))
+    for name in MODELS:
         for length in LENGTHS[name]:
-            found += _lasting(name, base, WAYS, length, scale)
-        found += _lasting(f"{name}{VARIED}", base, varied, RATED, scale)
+            found += unequal(name, name, WAYS, length, scale)
+        found += unequal(f"{name}{VARIED}", name, varied, RATED, scale)
     return found
 
 
-def _lasting(group: str, base: Setting, ways: Clocked, length: float, scale: Scale) -> list[Arm]:
-    """Every way for so many simulated seconds."""
+def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale) -> list[Arm]:
+    """Every way for so many simulated seconds, with a model of `MODELS`; labels end with the seconds."""
     found = []
     parameters = ByteMlp().parameters
+    there = link(MEGABITS, MILLISECONDS, parameters, MODELS[model])
+    base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=SPEEDS, link=there)
     seconds = length if scale != "quick" else length / 30.0
     for label, (method, given, every) in ways.items():
         options = started(given, scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from simulations.lab import Curve, Setting
+from simulations.lab import Curve
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp, ByteTransformer
 from simulations.lab_runs import Run, link
@@ -35,12 +35,13 @@ from simulations.suites.base import (
 from simulations.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
 from simulations.suites.rates import RATES
 
-__all__ = ["SUITE"]
+__all__ = ["LONG", "SUITE", "TRANSFORMING", "late"]
 
 PARAMETERS: Final = 1e9
 SECONDS: Final = 1200.0
 TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
+LONGER: Final = 5.0
 ESCALATES: Final = 0.95
 """share of the time that rounds are to fill of who waits for each exchange: the clock that chooses them knows of no
 escalated block"""
@@ -99,36 +100,35 @@ PUBLISHED: Final = (
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    seconds = SECONDS if scale != "quick" else 200.0
-    transformer = replace(TRANSFORMER, rounds=1, evaluate_every=1)
-    long = replace(MLP, peers=TRANSFORMER.peers, evaluate_every=1)
     found = []
-    for varied in ("", VARIED):
-        name = f"{TRANSFORMING}{varied}"
-        found += _lasting(name, transformer, "byte-transformer", ByteTransformer().parameters, seconds, scale)
-        found += _lasting(f"{LONG}{varied}", long, "byte-mlp", ByteMlp().parameters, 5.0 * seconds, scale)
+    for model, labels in MOMENTA.items():
+        # what landing late costs is cheaper to see on the other
+        but = SAME if model == TRANSFORMING else ()
+        ways = {label: way for label, way in WAYS.items() if label not in but}
+        if model == TRANSFORMING:
+            ways = {label: way for label, way in ways.items() if "landing" not in way[1]}
+        found += late(model, model, ways, scale)
+        found += late(f"{model}{VARIED}", model, at_momenta({label: WAYS[label] for label in labels}), scale)
     return found
 
 
-def _lasting(group: str, base: Setting, problem: str, parameters: int, seconds: float, scale: Scale) -> list[Arm]:
-    """Every method for so many simulated seconds."""
-    there = link(100.0, 40.0, parameters, PARAMETERS)
+def late(group: str, model: str, ways: Clocked, scale: Scale) -> list[Arm]:
+    """Every way for as many simulated seconds as this model of `MOMENTA` has."""
+    transforms = model == TRANSFORMING
+    parameters = ByteTransformer().parameters if transforms else ByteMlp().parameters
+    base = replace(TRANSFORMER, rounds=1) if transforms else replace(MLP, peers=TRANSFORMER.peers)
+    seconds = (SECONDS if scale != "quick" else 200.0) * (1.0 if transforms else LONGER)
+    fewer = 10 if scale == "quick" else 1
+    base = replace(base, step_seconds=float(fewer), link=link(100.0, 40.0, parameters, PARAMETERS), evaluate_every=1)
+    problem = "byte-transformer" if transforms else "byte-mlp"
     found: list[Arm] = []
-    ways: Clocked = WAYS
-    if group.endswith(VARIED):
-        ways = at_momenta({label: WAYS[label] for label in MOMENTA[group.removesuffix(VARIED)]})
-    for label, (method, options, every) in ways.items():
-        if problem == "byte-transformer" and (label in SAME or "landing" in options):
-            continue  # what landing late costs is cheaper to see on the other
-        fewer = 10 if scale == "quick" else 1
-        setting = replace(base, every=every // fewer, step_seconds=float(fewer), link=there)
-        options = started(options, scale)
-        run = Run(setting=setting, problem=problem, method=method, options=options)
+    for label, (method, given, every) in ways.items():
+        options = started(given, scale)
+        run = Run(setting=replace(base, every=every // fewer), problem=problem, method=method, options=options)
         setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
-        rates = RATES if problem == "byte-mlp" else {}
-        found += arms(group, setting, {label: (method, more)}, problem=problem, rates=rates)
+        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else RATES)
     return found
 
 

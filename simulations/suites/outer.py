@@ -1,0 +1,127 @@
+"""The outer step of `pairwise`: which alpha and mu, where rounds are few or many, links free or slow.
+
+Each place is another suite's, setting and all. No mark of theirs may stand here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulations.suites.b1 import MLP, WARMUP
+from simulations.suites.b4 import LARGE, RATED, SMALL, unequal
+from simulations.suites.b9 import LONG, TRANSFORMING, late
+from simulations.suites.base import (
+    Arm,
+    Findings,
+    Outcome,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    arms,
+    check,
+    mean,
+    most,
+    sized,
+    started,
+    told,
+)
+from simulations.suites.momenta import Clocked
+
+__all__ = ["SUITE"]
+
+STEPS: Final = ((0.7, 0.4), (0.7, 0.6), (0.7, 0.7), (0.7, 0.8), (1.0, 0.6), (1.0, 0.7))
+SHIPPED: Final = (0.7, 0.8)
+COLD, OWN = "cold", "its own warm start"
+STARTS: Final = {COLD: {}, OWN: {"warmup_steps": WARMUP}}
+FREE: Final = "equal speeds, free links (B1)"
+UNEQUAL: Final = {f"speeds 1:2:4, {model} (B4)": model for model in (SMALL, LARGE)}
+LATE: Final = {f"10^9 parameters, {model} (B9)": model for model in (LONG, TRANSFORMING)}
+WITHIN: Final = 0.02
+"""nats that the defaults may be behind the steps that suit a place best"""
+
+
+def _label(step: tuple[float, float]) -> str:
+    return f"alpha {step[0]:g}, mu {step[1]:g}"
+
+
+def _place(name: str, start: str) -> str:
+    return f"{name}, {start}"
+
+
+def _ways(start: str, every: int) -> Clocked:
+    return {
+        _label((alpha, mu)): ("pairwise", {"lr": alpha, "momentum": mu, **STARTS[start]}, every) for alpha, mu in STEPS
+    }
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    found: list[Arm] = []
+    for start in STARTS:
+        free = {label: (method, started(options, scale)) for label, (method, options, _) in _ways(start, 0).items()}
+        found += arms(_place(FREE, start), sized(MLP, scale), free)
+        for name, model in UNEQUAL.items():
+            found += unequal(_place(name, start), model, _ways(start, 20), RATED, scale)
+        for name, model in LATE.items():
+            # Of the transformer, which is dear, what the daemon does.
+            if model != TRANSFORMING or start == OWN:
+                found += late(_place(name, start), model, _ways(start, 50), scale)
+    return found
+
+
+def _read(results: Results) -> Findings:
+    places = {
+        group: {step: next(one for label, one in outcomes.items() if label.startswith(_label(step))) for step in STEPS}
+        for group, outcomes in results.groups.items()
+    }
+    behind = {group: _behind(outcomes) for group, outcomes in places.items()}
+    ours, least = _farthest(SHIPPED, behind), decided(behind)
+    columns = ("", *map(_label, STEPS))
+    rows = [(group, *(told(outcomes[step].losses) for step in STEPS)) for group, outcomes in places.items()]
+    single = [(group, *(told(outcomes[step].replica_losses) for step in STEPS)) for group, outcomes in places.items()]
+    apart = [(group, *(f"{above[step]:.3f}" for step in STEPS)) for group, above in behind.items()]
+    apart.append(("the most", *(f"{_farthest(step, behind):.3f}" for step in STEPS)))
+    apart.append(("in the mean", *(f"{mean([above[step] for above in behind.values()]):.3f}" for step in STEPS)))
+    tables = [
+        Table("Nats behind the best of these", columns, apart),
+        Table("Loss", columns, rows),
+        Table("Loss of single replicas", columns, single),
+    ]
+    marks = [
+        check(f"the defaults ({_label(SHIPPED)}) behind the best, where they are most, nats", f"<= {WITHIN}", ours)
+    ]
+    note = f"**By the rule above the defaults have to be {_label(least)}, {_told(least == SHIPPED)}.**"
+    return Findings(tables, marks, (), [note])
+
+
+def _told(so: bool) -> str:
+    return "which they are" if so else "which they are not"
+
+
+def _behind(outcomes: dict[tuple[float, float], Outcome]) -> dict[tuple[float, float], float]:
+    """Of each step, how much worse than the best one its mean over the seeds is; NaN for all if one failed."""
+    least = most([-outcome.loss for outcome in outcomes.values()])
+    return {step: float(outcome.loss) + least for step, outcome in outcomes.items()}
+
+
+def _farthest(step: tuple[float, float], behind: dict[str, dict[tuple[float, float], float]]) -> float:
+    return most([above[step] for above in behind.values()])
+
+
+def decided(behind: dict[str, dict[tuple[float, float], float]]) -> tuple[float, float]:
+    """The step that is never far behind: of which the most that it is behind, at any place, is least."""
+    return min(STEPS, key=lambda step: _farthest(step, behind))
+
+
+SUITE = Suite(
+    name="outer",
+    question="Which outer step suits pairwise wherever it is?",
+    about=f"alpha and mu of pairwise, cold and from the daemon's own warm start of {WARMUP} steps, at the places of "
+    f"other suites: B1 (N = 16, H = 20, 60 rounds, free links), B4 (N = 8, speeds 1:2:4, {RATED:.0f} s on links of "
+    "100 Mbit/s) and B9 (N = 8, an exchange fills most of a round; of the transformer the warm start alone). Defaults "
+    "are one pair for all places, by a rule that was written before the runs: the one whose mean loss is the least "
+    "behind the best of these where it is most behind.",
+    arms=_arms,
+    read=_read,
+    tried="mu 0 and other alphas: [defaults](defaults.md), [b4](b4.md), [b9](b9.md)",
+)
