@@ -50,8 +50,14 @@ def _place(name: str, start: str) -> str:
 
 
 def _ways(start: str, every: int) -> Clocked:
+    """Options as b4 and b9 write them, which so have played some of these."""
     return {
-        _label((alpha, mu)): ("pairwise", {"lr": alpha, "momentum": mu, **STARTS[start]}, every) for alpha, mu in STEPS
+        _label((alpha, mu)): (
+            "pairwise",
+            {**({} if alpha == SHIPPED[0] else {"lr": alpha}), "momentum": mu, **STARTS[start]},
+            every,
+        )
+        for alpha, mu in STEPS
     }
 
 
