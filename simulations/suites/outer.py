@@ -5,10 +5,12 @@ Each place is another suite's, setting and all. No mark of theirs may stand here
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from simulations.suites.b1 import MLP, WARMUP
 from simulations.suites.b4 import LARGE, RATED, SMALL, unequal
+from simulations.suites.b8 import SIZES, TRANSFORMER
 from simulations.suites.b9 import LONG, TRANSFORMING, late
 from simulations.suites.base import (
     Arm,
@@ -35,6 +37,7 @@ SHIPPED: Final = (0.7, 0.8)
 COLD, OWN = "cold", "its own warm start"
 STARTS: Final = {COLD: {}, OWN: {"warmup_steps": WARMUP}}
 FREE: Final = "equal speeds, free links (B1)"
+FREE_TRANSFORMER: Final = "equal speeds, free links, transformer (B8)"
 UNEQUAL: Final = {f"speeds 1:2:4, {model} (B4)": model for model in (SMALL, LARGE)}
 LATE: Final = {f"10^9 parameters, {model} (B9)": model for model in (LONG, TRANSFORMING)}
 WITHIN: Final = 0.02
@@ -66,6 +69,8 @@ def _arms(scale: Scale) -> list[Arm]:
     for start in STARTS:
         free = {label: (method, started(options, scale)) for label, (method, options, _) in _ways(start, 0).items()}
         found += arms(_place(FREE, start), sized(MLP, scale), free)
+        transformer = sized(replace(TRANSFORMER, peers=SIZES[0]), scale)
+        found += arms(_place(FREE_TRANSFORMER, start), transformer, free, problem="byte-transformer")
         for name, model in UNEQUAL.items():
             found += unequal(_place(name, start), model, _ways(start, 20), RATED, scale)
         for name, model in LATE.items():
@@ -123,7 +128,8 @@ SUITE = Suite(
     name="outer",
     question="Which outer step suits pairwise wherever it is?",
     about=f"alpha and mu of pairwise, cold and from the daemon's own warm start of {WARMUP} steps, at the places of "
-    f"other suites: B1 (N = 16, H = 20, 60 rounds, free links), B4 (N = 8, speeds 1:2:4, {RATED:.0f} s on links of "
+    "other suites: B1 (N = 16, H = 20, 60 rounds, free links), B8 (a transformer, "
+    f"N = {SIZES[0]}, H = 30, 32 rounds, free links), B4 (N = 8, speeds 1:2:4, {RATED:.0f} s on links of "
     "100 Mbit/s) and B9 (N = 8, an exchange fills most of a round; of the transformer the warm start alone). Defaults "
     "are one pair for all places, by a rule that was written before the runs: the one whose mean loss is the least "
     "behind the best of these where it is most behind.",
