@@ -166,7 +166,7 @@ class Exchange(Section, frozen=True, kw_only=True):
 class Outer(Section, frozen=True, kw_only=True):
     lr: Annotated[float, Number(0.01, 2)] = 0.7
     """alpha; with epidemic 2.0 unless it is set, and 1 in its warm start or with a robust rule"""
-    momentum: Annotated[float, Number(0, 0.99)] = 0.8
+    momentum: Annotated[float, Number(0, 0.99)] = 0.7
     """mu; from 0.9 on disagreement between peers grows"""
 
 

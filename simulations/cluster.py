@@ -55,7 +55,7 @@ from simulations.trainer import Trainer, TrainerConfig
 __all__ = ["Cluster", "Outcome", "Plan", "run_seed"]
 
 MOMENTUM_FADES = 10
-"""rounds in which what outer momentum drives replicas apart falls to 1e-2 of its square: 0.8^20"""
+"""rounds in which what outer momentum drives replicas apart falls to less than 1e-2 of its square: 0.7^20"""
 COLD_START = 12.0
 """seconds more until all is at rest if nobody up has the model: whoever has it on a disk looks for a later one first"""
 SELDOM = 8

@@ -43,7 +43,7 @@ class PairwiseOptions:
 
     lr: float = 0.7
     """alpha"""
-    momentum: float = 0.8
+    momentum: float = 0.7
     """mu"""
     kappa: float = 0.3
     """share of the mixing that momentum sees, while mu is not 0"""

@@ -23,7 +23,7 @@ PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\
 
 def test_no_source_at_all_gives_the_defaults() -> None:
     assert load() == Config()
-    assert load().exchange.every == 50 and load().outer.momentum == 0.8
+    assert load().exchange.every == 50 and load().outer.momentum == 0.7
 
 
 def test_flag_beats_environment_beats_file_beats_preset_beats_default() -> None:
@@ -332,7 +332,7 @@ def test_auto_and_the_algorithm_it_means_agree() -> None:
 
 
 def test_the_digest_does_not_change_between_releases() -> None:
-    assert config.settings_digest(Config()).hex() == "5ee279cea7ff76325e2ec2d50fe2edc0"
+    assert config.settings_digest(Config()).hex() == "a5cc6b0aa7ff76325e2ec2d50fe2a07c"
 
 
 def test_early_rounds_end_after_two_fifths_of_a_run_of_known_length() -> None:

@@ -34,7 +34,7 @@ class PeerConfig:
     """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
     lr: float = 0.7
     """alpha"""
-    momentum: float = 0.8
+    momentum: float = 0.7
     """mu"""
     kappa: float = 0.3
     """share of the mixing that momentum sees, while it is not 0"""

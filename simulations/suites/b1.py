@@ -81,6 +81,7 @@ OURS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
     "pairwise, fp32": ("pairwise", {"codec": "fp32"}),
+    "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
     "epidemic k=64": ("epidemic", {**EPIDEMIC, "compressor": "topk64"}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "epidemic k=256": ("epidemic", WIDER),
@@ -228,9 +229,11 @@ RATES_GROUP: Final = "learning rates"
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 """of the setting's rate: from half to twice that at which a method is played, and all between"""
 RATED: Final[Ways] = {
-    label: way for label, way in {**OURS, **FIELD, **EVERY_STEP, **NOLOCO}.items() if not label.startswith("CHOCO, g")
+    label: way
+    for label, way in {**OURS, **FIELD, **EVERY_STEP, **NOLOCO}.items()
+    if not label.startswith(("CHOCO, g", "pairwise, mu"))
 }
-"""but for CHOCO at other gammas"""
+"""but for CHOCO at other gammas, and pairwise at another mu"""
 
 
 def _arms(scale: Scale) -> list[Arm]:

@@ -49,6 +49,8 @@ WHOLE_CYCLES: Final = "pairwise, log2 N early exchanges"
 ALPHA: Final = "pairwise, alpha 1"
 """as DiLoCo has"""
 BOTH: Final = "pairwise, log2 N early exchanges, alpha 1"
+MORE: Final = "pairwise, mu 0.8"
+"""as DiLoCo has"""
 EPIDEMICS: Final = ("epidemic k=128", "epidemic k=256")
 PAIRWISE: Final = ("pairwise", "pairwise, one exchange a round")
 
@@ -64,6 +66,7 @@ def _arms(scale: Scale) -> list[Arm]:
     for peers in (sizes[0], sizes[-1]):
         cycle: dict[str, Any] = {"early_exchanges": peers.bit_length() - 1}
         ways: dict[str, dict[str, Any]] = {WHOLE_CYCLES: cycle, ALPHA: {"lr": 1.0}, BOTH: {**cycle, "lr": 1.0}}
+        ways[MORE] = {"momentum": 0.8}
         setting = replace(base, peers=peers)
         found += arms(f"{_group(peers)}{OTHERWISE}", setting, {label: ("pairwise", way) for label, way in ways.items()})
     return found
@@ -82,7 +85,7 @@ def _read(results: Results) -> Findings:
         check(f"gap to DiLoCo, growth from N = {sizes[0]} to {sizes[-1]}, nats", "< 0.03", growth, replicas=replicas),
     ]
     figures = []
-    for label in (WHOLE_CYCLES, ALPHA, BOTH):
+    for label in (WHOLE_CYCLES, ALPHA, BOTH, MORE):
         otherwise = [results[f"{_group(peers)}{OTHERWISE}", label] for peers in (sizes[-1], sizes[0])]
         grown, single = _growth(many, otherwise[0], few, otherwise[1])
         figures.append(reported(f"{label}: growth of the gap, nats", grown, replicas=single))

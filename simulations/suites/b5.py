@@ -23,6 +23,7 @@ from simulations.suites.base import (
     mean,
     reported,
     told,
+    told_outright,
 )
 
 __all__ = ["SUITE"]
@@ -85,7 +86,7 @@ def _arm(label: str, attack: str, bad: int, setting: Setting) -> Arm:
         problem="flipped" if flips else "digits-mlp",
         data=data,
         method=method,
-        options={**options, "attack": "none" if flips else attack, "bad": bad},
+        options=told_outright(method, {**options, "attack": "none" if flips else attack, "bad": bad}),
     )
     return Arm(_group(attack, bad), label, run)
 

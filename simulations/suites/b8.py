@@ -92,7 +92,7 @@ OTHERWISE: Final[Ways] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
     "pairwise, early exchanges in all rounds": ("pairwise", {"early": 1.0}),
     "pairwise, kappa 0": ("pairwise", {"kappa": 0.0}),
-    "pairwise, mu 0.6": ("pairwise", {"momentum": 0.6}),
+    "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
     "DiLoCo fp32, mu 0.6, alpha 0.7": ("diloco", {"alpha": 0.7, "mu": 0.6, "plain_first": True}),
     "DiLoCo fp32, mu 0.8, alpha 0.7": ("diloco", {"alpha": 0.7, "mu": 0.8, "plain_first": True}),
 }
@@ -330,7 +330,7 @@ SUITE = Suite(
     "these N. Bytes decide nothing else, and are told.",
     arms=_arms,
     read=_read,
-    tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.6 "
+    tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.8 "
     "of pairwise, learning rates, and the other strategies: here; other sizes and settings, on another model: "
     "[b2](b2.md), [defaults](defaults.md)",
 )

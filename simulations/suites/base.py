@@ -14,11 +14,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from gossipdp.config import Outer
 from simulations.lab import Curve, Point, Setting
 from simulations.lab_runs import Answer, Run, Task
 from simulations.suites.figures import Check, Figure, Reported, check, least, mean, most, reported, told
 
 __all__ = [
+    "DAEMON",
     "FORMULA",
     "LOSSES",
     "Arm",
@@ -53,6 +55,7 @@ __all__ = [
     "sized",
     "started",
     "told",
+    "told_outright",
 ]
 
 Scale: TypeAlias = Literal["quick", "normal", "full"]
@@ -249,6 +252,15 @@ Ways: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """methods and their options, by label"""
 
 
+DAEMON: Final[Mapping[str, Any]] = {"momentum": Outer().momentum}
+"""what runs of pairwise say even where it is the default, so that an answer is not taken for that of another default"""
+
+
+def told_outright(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's options, and of `DAEMON` what they leave to the default."""
+    return {**DAEMON, **options} if method.startswith("pairwise") else dict(options)
+
+
 def arms(
     group: str,
     setting: Setting,
@@ -263,7 +275,9 @@ def arms(
     found = []
     for label, (method, options) in ways.items():
         rated = replace(setting, lr=setting.lr * rates.get(method, 1.0))
-        run = Run(setting=rated, problem=problem, data=data or {}, method=method, options=options)
+        run = Run(
+            setting=rated, problem=problem, data=data or {}, method=method, options=told_outright(method, options)
+        )
         found.append(Arm(group, label, run, seeds))
     return found
 

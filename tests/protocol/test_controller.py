@@ -301,7 +301,7 @@ def test_peer_that_hardly_disagrees_makes_longer_rounds_but_not_early_ones() -> 
     late = Paced(every=100)
     late.play(0.2, 3 * HOLD)
     assert (late.pacing.level, late.pacing.every) == (-2, 169)
-    assert late.pacing.outer() == Outer(0.7, 0.8)
+    assert late.pacing.outer() == Outer(0.7, 0.7)
 
 
 def test_controller_that_is_off_measures_and_changes_nothing() -> None:
@@ -310,7 +310,7 @@ def test_controller_that_is_off_measures_and_changes_nothing() -> None:
         peer.play(ratio, 5 * HOLD)
         assert peer.pacing.ratio == pytest.approx(ratio) and peer.pacing.terms == Terms()
         assert not peer.heard(LevelChanged) and [event.every for event in peer.heard(Pace)] == [50]
-        assert peer.pacing.outer() == Outer(0.7, 0.8)
+        assert peer.pacing.outer() == Outer(0.7, 0.7)
 
 
 def test_peer_that_is_alone_or_warms_up_is_not_controlled() -> None:

@@ -175,7 +175,7 @@ def test_two_peers_exchange_and_agree():
     for index in (0, 1):
         done = [event for event in town.of(index, ExchangeEnded) if event.result == "done"]
         assert len(done) > 10 and not town.of(index, MessageDropped)
-        assert (0.7, 0.8) in {(event.lr, event.momentum) for event in town.of(index, RoundDone)}
+        assert (0.7, 0.7) in {(event.lr, event.momentum) for event in town.of(index, RoundDone)}
     first = town.of(1, ExchangeEnded)[0]
     assert first.codec == "modulo16"
     assert town.of(1, ExchangeEnded)[-1].codec == "modulo4"

@@ -174,8 +174,8 @@ def test_means_of_anchors_and_momenta_stay_while_they_are_mixed(name, link):
     v, expected = momenta(method).mean(0), anchors(method).mean(0)
     for _ in range(4):
         method.round(lab)
-        v *= 0.8
-        expected -= 0.7 * 0.8 * v
+        v *= 0.7
+        expected -= 0.7 * 0.7 * v
         assert all(replica.alone < 2 for replica in method.replicas), "as if alone it would be another step"
         np.testing.assert_allclose(momenta(method).mean(0), v, atol=2e-6)
         np.testing.assert_allclose(anchors(method).mean(0), expected, atol=1e-5)

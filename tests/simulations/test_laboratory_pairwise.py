@@ -86,7 +86,7 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
         method.round(lab)
         expected = before.copy()
         for peer, (progress, v, alone) in enumerate(seen):
-            alpha, mu = (1.0, 0.0) if alone >= 2 else (0.7, 0.8)
+            alpha, mu = (1.0, 0.0) if alone >= 2 else (0.7, 0.7)
             expected[peer] -= alpha * (-progress + mu * (mu * v - progress))
         np.testing.assert_allclose(anchors(method).mean(0), expected.mean(0), atol=1e-6)
         np.testing.assert_allclose(lab.x.double().numpy() + pending(method), anchors(method), atol=2e-6)
@@ -107,7 +107,7 @@ def test_mean_of_the_momenta_stays_while_they_are_pulled_together():
         mean = momenta(method).mean(0)
         for _ in range(3):
             method.round(lab)
-        np.testing.assert_allclose(momenta(method).mean(0), 0.8**3 * mean, atol=1e-6)
+        np.testing.assert_allclose(momenta(method).mean(0), 0.7**3 * mean, atol=1e-6)
         left[kappa] = momenta(method).std(0).mean()
     assert left[0.3] != left[0.0]
 
