@@ -165,7 +165,7 @@ def test_sides_that_have_forgotten_each_other_meet_again_through_the_seeds():
     cluster = Divided(8, forget_after=5.0)
     larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
     cluster.cut(larger, smaller)
-    cluster.go_on(40 * ROUND)
+    cluster.go_on(50 * ROUND)
     for side, others in ((larger, smaller), (smaller, larger)):
         strangers = {host.id for host in cluster.side(others)}
         assert all(strangers.isdisjoint(host.running.membership.members) for host in cluster.side(side))

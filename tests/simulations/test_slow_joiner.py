@@ -67,7 +67,7 @@ def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
     assert 10.0 < at - COMES < 16.0 and behind > 8, "once, many rounds late, and without fetching twice"
     assert [judged.plausible for judged in cluster.judged] == [True] and cluster.judged[0].witness
     before, after = cluster.off[0.0], cluster.off[40.0]
-    assert before[-1] > 1.6 * max(before[:-1]), "behind when the model has come"
+    assert before[-1] > 1.5 * max(before[:-1]), "behind when the model has come"
     assert after[-1] < 1.8 * max(after[:-1]), "and among the others soon after"
 
 
