@@ -1205,6 +1205,6 @@ def test_arms_of_one_setting_share_it():
 def test_processes_give_the_same_answers_as_one(tmp_path):
     setting = Setting(peers=4, every=4, rounds=3, lr=3e-3)
     tasks = [Run(setting=setting, problem="digits-mlp").seeded(seed) for seed in range(3)]
-    alone = play_all(tasks, tmp_path / "one", say=quiet)
-    together = play_all(tasks, tmp_path / "two", jobs=2, say=quiet)
+    alone = play_all(tasks, Answers(tmp_path / "one"), say=quiet)
+    together = play_all(tasks, Answers(tmp_path / "two"), jobs=2, say=quiet)
     assert [answer.told for answer in together] == [answer.told for answer in alone]
