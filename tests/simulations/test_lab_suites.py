@@ -22,7 +22,7 @@ from simulations.lab_report import OVERVIEW, About, overview, page
 from simulations.lab_runs import METHODS, Run, code_of, link, name_of, play_all
 from simulations.lab_suites import SUITES, SuiteError, alone, lab, packed
 from simulations.sources import Reading
-from simulations.suites import b1, b4, b8, b9, clock, scale
+from simulations.suites import b1, b4, b8, b9, clock, outer, scale
 from simulations.suites.base import (
     Arm,
     Check,
@@ -1199,6 +1199,14 @@ def test_arms_of_one_setting_share_it():
     assert [arm.task.setting for arm in grid] == [SMALL, SMALL]
     assert [len(lab_suites.tasks_of(arm, 3)) for arm in grid] == [1, 1]
     assert [each.task.setting.seed for each in lab_suites.tasks_of(Arm("g", "l", Run(setting=SMALL)), 3)] == [0, 1, 2]
+
+
+def test_the_outer_step_that_is_never_far_behind_has_to_meet_b1_s_mark():
+    behind = {"one place": dict.fromkeys(outer.STEPS, 0.2), "another": dict.fromkeys(outer.STEPS, 0.0)}
+    behind["one place"] |= {(0.7, 0.6): 0.04, (0.7, 0.7): 0.05}
+    behind["another"] |= {(1.0, 0.7): 0.3}
+    assert outer.decided(behind, {}) == (0.7, 0.6)
+    assert outer.decided(behind, {(0.7, 0.6): 0.051, (0.7, 0.7): 0.05}) == (0.7, 0.7)
 
 
 @pytest.mark.long
