@@ -95,6 +95,12 @@ def test_single_replicas_are_hardly_worse_than_their_mean(ends):
     assert ends["epidemic"].distance < 1e-3
 
 
+def test_in_so_few_rounds_epidemic_is_behind_pairwise_and_cheaper(ends):
+    """Most of what it has to say is in the residual still."""
+    assert ends["epidemic"].loss > ends["pairwise"].loss + 0.15
+    assert ends["epidemic"].bytes < ends["pairwise"].bytes / 2
+
+
 # -- all suites ----------------------------------------------------------------------------------------------------
 
 
