@@ -82,6 +82,7 @@ OURS: Final[Ways] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
     "pairwise, fp32": ("pairwise", {"codec": "fp32"}),
     "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
+    "pairwise, no outer step": ("pairwise", {"lr": 1.0, "momentum": 0.0}),
     "epidemic k=64": ("epidemic", {**EPIDEMIC, "compressor": "topk64"}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "epidemic k=256": ("epidemic", WIDER),
@@ -324,6 +325,11 @@ def _read(results: Results) -> Findings:
         "pairwise's bytes.",
         "Pairwise's first outer step is plain, for its peers have met nobody yet: alpha 1, no momentum. DiLoCo makes "
         "the same here, which is better for it; as in its paper, where momentum begins at once, it stands beside.",
+        "Pairwise without an outer step is what pair averaging (SwarmSGD) is by the same codec: NoLoCo, SwarmSGD, "
+        "GASLoC, D-PSGD and SGP send fp32 here, and at pairwise's bytes do so seldom.",
+        "A rate belongs to a method: a momentum, a gamma or an H that is told beside the method's own may have a "
+        "better one (the last table). What is told at as many bytes has the momentum and the rate of sixty rounds, but "
+        "for DiLoCo's mu.",
     ]
     return Findings(
         [
@@ -407,10 +413,10 @@ SUITE = Suite(
     question="How good a model for how many bytes?",
     about="Byte-level MLP of 51,584 parameters on the standard library's sources, AdamW, N = 16, H = 20, 60 rounds, "
     "as in algorithms section 10. Links take no time here; B4, B9 and the suite clock are about time. Each method "
-    "trains at the learning rate that was best for it of those in the last table (of the rings and the server, which "
-    "are not in it, at that of their kin). Of epidemic's dissemination there is only a model here: everybody gets "
-    "N - 1 payloads, each once. What is told of one seed is a "
-    "setting that was tried beside a better one, or the parameter server, whose steps are DDP's.",
+    "trains at the learning rate that was best for its best setting of those in the last table (the rings and the "
+    "server, which are not in it, at that of their kin). Of epidemic's dissemination there is only a model here: "
+    "everybody gets N - 1 payloads, each once. What is told of one seed is a setting "
+    "that was tried beside a better one, or the parameter server, whose steps are DDP's.",
     arms=_arms,
     read=_read,
     tried=(

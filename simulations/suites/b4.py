@@ -50,6 +50,7 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
     "pairwise, no clipping": ("pairwise", {"clip": math.inf}, 20),
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),
+    "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 20),
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
     "DiLoCo 4-bit, own pace, H 20": ("diloco-4bit", {"own_pace": True}, 20),
@@ -75,6 +76,7 @@ OURS_ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise, all as many steps": ("pairwise", {"own_pace": False}, 20),
 }
 """what of pairwise's lead is its pace"""
+EPIDEMICS: Final = ("epidemic k=128", "epidemic k=128, alpha 1")
 MOMENTA: Final = (
     OURS,
     "pairwise, one exchange a round",
@@ -86,11 +88,14 @@ MOMENTA: Final = (
     "DiLoCo 4-bit, H 20",
     "DiLoCo 4-bit, overlapped, H 20",
 )
-"""whose outer momentum is varied"""
+"""whose outer momentum and learning rate are varied"""
 VARIED: Final = ", by outer momentum"
+BY_RATE: Final = ", by learning rate"
+FACTORS: Final = (0.5, 1.0, 2.0)
+"""of the learning rate at which a method is played"""
 WAYS: Final = PACED | OURS_ALIKE | ALIKE
 RATED: Final = 1200.0
-"""seconds of the runs whose outer momentum is varied"""
+"""seconds of the runs whose outer momentum or learning rate is varied"""
 LENGTHS: Final = {SMALL: (600.0, 1200.0, 1800.0), LARGE: (600.0, 1200.0, 2400.0)}
 """seconds of the runs, the same for all, each with a learning rate that falls over just that run"""
 CALM, TARGET = "calm", "DiLoCo fp32"
@@ -117,15 +122,19 @@ def _arms(scale: Scale) -> list[Arm]:
         for length in LENGTHS[name]:
             found += unequal(name, name, WAYS, length, scale)
         found += unequal(f"{name}{VARIED}", name, varied, RATED, scale)
+    for factor in FACTORS:
+        ways = {_rated(label, factor): WAYS[label] for label in (*MOMENTA, *EPIDEMICS)}
+        found += unequal(f"{SMALL}{BY_RATE}", SMALL, ways, RATED, scale, factor=factor)
     return found
 
 
-def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale) -> list[Arm]:
-    """Every way for so many simulated seconds, with a model of `MODELS`; labels end with the seconds."""
+def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale, *, factor: float = 1.0) -> list[Arm]:
+    """Every way for so many simulated seconds, with a model of `MODELS`, at so many times its learning rate; labels end
+    with the seconds."""
     found = []
     parameters = ByteMlp().parameters
     there = link(MEGABITS, MILLISECONDS, parameters, MODELS[model])
-    base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=SPEEDS, link=there)
+    base = replace(sized(replace(MLP, peers=PEERS, lr=factor * MLP.lr), scale), speeds=SPEEDS, link=there)
     seconds = length if scale != "quick" else length / 30.0
     for label, (method, given, every) in ways.items():
         options = started(given, scale)
@@ -138,6 +147,10 @@ def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale) 
 
 def _label(way: str, length: float) -> str:
     return f"{way}, {length:.0f} s"
+
+
+def _rated(way: str, factor: float) -> str:
+    return f"{way}, {factor:g} times"
 
 
 def _time(curves: Sequence[Curve], target: float, of: Loss) -> float:
@@ -169,7 +182,7 @@ def _times(outcomes: Mapping[str, Outcome], labels: Sequence[str], targets: Sequ
     return found
 
 
-def _least(times: Sequence[float], given: float) -> Figure:
+def _needed(times: Sequence[float], given: float) -> Figure:
     """Of seeds that never came to the target, the time they were given, which is less than they need."""
     return mean([given if time > given else time for time in times])
 
@@ -202,28 +215,40 @@ def _read(results: Results) -> Findings:
         tables += [curves_table(name, outcomes)]
         varied = {label.rpartition(", ")[0]: one for label, one in results.groups[f"{name}{VARIED}"].items()}
         tables.append(momenta_table(f"{name}{VARIED}, {RATED:.0f} s", varied, MOMENTA))
-        ours, single = mean(times[OURS]), mean(replicas[OURS])
+        needed = {way: _needed(those, given) for way, those in times.items()}
+        single = {way: _needed(those, given) for way, those in replicas.items()}
         for kind, least in MARKS.items():
             for said, ways in (("all as many steps", ALIKE), ("each at its own pace", PACED)):
                 waiting = [way for way in ways if way.startswith(kind) and "overlapped" not in way and START not in way]
-                found = {way: _least(times[way], given) for way in waiting}
-                quickest = min(waiting, key=lambda way: (math.isnan(found[way]), found[way]))
-                those = min(
-                    (_least(replicas[way], given) for way in waiting), key=lambda figure: (math.isnan(figure), figure)
-                )
+                quickest, first = (_soonest({way: those[way] for way in waiting}) for those in (needed, single))
                 what = f"{name}: the best {kind}'s seconds, {said} ({quickest}), by pairwise's"
-                measured = found[quickest] / ours
-                checks.append(check(what, f">= {least:.1f}", measured, unit="x", digits=2, replicas=those / single))
+                measured, replicated = needed[quickest] / mean(times[OURS]), single[first] / single[OURS]
+                checks.append(check(what, f">= {least:.1f}", measured, unit="x", digits=2, replicas=replicated))
         figures += [
             reported(
-                f"{name}: {way}, its seconds by {whose}'s", _least(times[way], given) / mean(times[whose]), "x", 2,
-                replicas=_least(replicas[way], given) / mean(replicas[whose]),
+                f"{name}: {way}, its seconds by {whose}'s", needed[way] / mean(times[whose]), "x", 2,
+                replicas=single[way] / single[whose],
             )
             for way in times if "overlapped" in way or "pace" in way or way.startswith(f"{OURS}, ")
             for whose in [OWN if way.startswith("DiLoCo") and START in way else OURS]
         ]  # fmt: skip
+    tables.append(_rates(results.groups[f"{SMALL}{BY_RATE}"]))
     longest = {name: {way: results[name, _label(way, LENGTHS[name][-1])] for way in WAYS} for name in MODELS}
     return Findings(tables, checks, [seconds_graph(longest)], NOTES, figures)
+
+
+def _soonest(needed: Mapping[str, Figure]) -> str:
+    return min(needed, key=lambda way: (math.isnan(needed[way]), needed[way]))
+
+
+def _rates(outcomes: Mapping[str, Outcome]) -> Table:
+    rows = []
+    for way in (*MOMENTA, *EPIDEMICS):
+        found = [outcomes[_label(_rated(way, factor), RATED)] for factor in FACTORS]
+        own = found[FACTORS.index(1.0)].setting.lr
+        rows.append((way, f"{own:g}", *(told(outcome.losses) for outcome in found)))
+    title = f"{SMALL}{BY_RATE}: loss after {RATED:.0f} s"
+    return Table(title, ("method", "its learning rate", *(f"{factor:g} times it" for factor in FACTORS)), rows)
 
 
 def _rounds(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
@@ -242,7 +267,9 @@ NOTES: Final = (
     "Whom pairwise has to beat is DiLoCo overlapped at its own pace: nobody waits for links or for slower hosts there, "
     "as long as all take part in every round. Where hosts are unequal much of what pairwise has ahead of DiLoCo whose "
     "peers all make as many steps is that it makes more of them: pairwise whose peers do so too stands beside it.",
-    "A method that never came to the target counts in the ratios with the time it was given, the same for all.",
+    "A rival that never came to the target counts in the ratios with the time it was given, the same for all, and a "
+    "pairwise that never did with 0. Of single replicas both count with the time they were given: 1.00x may mean that "
+    "neither came there.",
     "The loss that counts is that of the mean of the replicas, which nobody holds and whose averaging is on no clock; "
     "beside it stands what single replicas need.",
 )
@@ -260,8 +287,8 @@ SUITE = Suite(
     "0.6; what others give after 1,200 s stands beside. "
     f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
     "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
-    "that does. Learning rates are each method's own (B1); of epidemic the dissemination is a model (N - 1 "
-    "payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
+    "that does. Learning rates are each method's own (B1), others stand beside; of epidemic the dissemination is a "
+    "model (N - 1 payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
     tried="other H, early exchanges and mu of pairwise: [defaults](defaults.md); one exchange a round: here; "

@@ -47,14 +47,16 @@ ESCALATES: Final = 0.95
 escalated block"""
 VARIED: Final = ", by outer momentum"
 OWN: Final = f"pairwise, {START}"
+AT_ONCE: Final = "pairwise, at once (no link is so fast)"
 OTHERS: Final = f"DiLoCo 4-bit, overlapped, H 80, {START}"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 50),
     "pairwise, waiting": ("pairwise", {"early": 0.0, "landing": "waiting"}, 50),
-    "pairwise, at once (no link is so fast)": ("pairwise", {"early": 0.0, "landing": "at once"}, 50),
+    AT_ONCE: ("pairwise", {"early": 0.0, "landing": "at once"}, 50),
     "epidemic k=128": ("epidemic", EPIDEMIC, 50),
+    "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 50),
     "DiLoCo fp32": ("diloco", {}, 50),
     "DiLoCo fp32, H 200": ("diloco", {}, 200),
     "DiLoCo fp32, H 500": ("diloco", {}, 500),
@@ -73,6 +75,7 @@ MOMENTA: Final = {
         "pairwise, one exchange a round",
         OWN,
         "pairwise, waiting",
+        AT_ONCE,
         "DiLoCo fp32, H 200",
         "DiLoCo 4-bit",
         "DiLoCo 4-bit, overlapped, H 80",
