@@ -19,6 +19,25 @@ __all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 
 OVERVIEW: Final = "# What the laboratory found"
 """first line of the table of all pages"""
+WORDS: Final[Mapping[str, str]] = {
+    "loss": "held-out, nats a byte, of the method's model: mostly the mean of the replicas, which nobody holds",
+    "single replicas": "the mean of the losses of four of them: what a peer holds and can use",
+    "bytes a parameter": "received by one peer, in the mean over peers, since the start of the run, with what a warm "
+    "start costs",
+    "consensus distance": "the root of the mean over peers of the squared distance of their parameters from the mean",
+    "steps": "optimizer steps of one peer, in the mean over peers",
+    "N, H": "peers; optimizer steps of a round, that is between two exchanges",
+    "alpha, mu, kappa, gamma": "outer learning rate, outer momentum, the share of an exchange that momentum sees, the "
+    "share of a difference that an exchange moves both by (half: they meet)",
+    "one exchange a round": "pairwise makes up to three in the first 40 % of a run, and one afterwards, unless this "
+    "stands there",
+    "cold; its own warm start; after synchronous steps": "from the first step on as ever; after short rounds with "
+    "alpha 1 and mu 0, which the daemon has; after steps whose gradients all averaged, which it has not",
+    "k": "numbers sent of 4,096 (epidemic, SparseLoCo)",
+    "own pace; all as many steps": "fast hosts make more steps in a round; all make as many as the slowest",
+    "overlapped": "an all-reduce is averaged into training a round later, and nobody waits for it",
+}
+"""of tables and pictures, and what they mean"""
 CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -71,7 +90,7 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         f"Scale {about.scale}; seeds 0 to {about.seeds - 1}, where not told otherwise; {about.runs} runs, "
         f"{_hours(about.hours)} of one core. Commit {about.commit}, {about.on}. {' and '.join(about.machines)}.",
         "Figures are means over the seeds, with the lowest and the highest of them in brackets, and how many they are "
-        "if fewer than three. Seconds are simulated.",
+        "if fewer than three. Seconds are simulated. What the words mean stands in [the overview](README.md#words).",
         "",
     ]
     if about.older:
@@ -111,6 +130,7 @@ def overview(pages: Mapping[str, str]) -> str:
     tables = [
         Table("Pages", ("page", "question", "marks met", "played", "commit"), played),
         Table("Marks", ("page", "what", "must be", "measured", "met"), marks),
+        Table("Words", ("word", "what it means"), list(WORDS.items())),
     ]
     lines = [OVERVIEW, "", said, ""]
     for table in tables:

@@ -32,7 +32,7 @@ from simulations.suites.base import (
     told,
 )
 from simulations.suites.momenta import Clocked, at_momenta, momenta_table
-from simulations.suites.rates import RATES
+from simulations.suites.rates import UNEQUAL
 
 __all__ = ["ALIKE", "LARGE", "OURS_ALIKE", "RATED", "SMALL", "START", "SUITE", "unequal"]
 
@@ -141,7 +141,7 @@ def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale, 
         setting = lasting(seconds, Run(setting=replace(base, every=every), method=method, options=options), parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
         more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
-        found += arms(group, setting, {_label(label, length): (method, more)}, rates=RATES)
+        found += arms(group, setting, {_label(label, length): (method, more)}, rates=UNEQUAL)
     return found
 
 
@@ -287,8 +287,8 @@ SUITE = Suite(
     "0.6; what others give after 1,200 s stands beside. "
     f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
     "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
-    "that does. Learning rates are each method's own (B1), others stand beside; of epidemic the dissemination is a "
-    "model (N - 1 payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
+    "that does. Learning rates are each method's own (B1, of epidemic half of that); others stand beside. Of epidemic "
+    "the dissemination is a model (N - 1 payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
     tried="other H, early exchanges and mu of pairwise: [defaults](defaults.md); one exchange a round: here; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -66,6 +67,10 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
     OTHERS: ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
 }
+HALVED: Final[Clocked] = {
+    f"{label}, half its rate": WAYS[label] for label in ("epidemic k=128", "epidemic k=128, alpha 1")
+}
+"""of the MLP: B1's rate is of a shorter run"""
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
 """which in the transformer's time is the one round that "DiLoCo fp32, H 200" is, too"""
@@ -111,12 +116,14 @@ def _arms(scale: Scale) -> list[Arm]:
         if model == TRANSFORMING:
             ways = {label: way for label, way in ways.items() if "landing" not in way[1]}
         found += late(model, model, ways, scale)
+        if model == LONG:
+            found += late(model, model, HALVED, scale, rates={})
         found += late(f"{model}{VARIED}", model, at_momenta({label: WAYS[label] for label in labels}), scale)
     return found
 
 
-def late(group: str, model: str, ways: Clocked, scale: Scale) -> list[Arm]:
-    """Every way for as many simulated seconds as this model of `MOMENTA` has."""
+def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[str, float] = RATES) -> list[Arm]:
+    """Every way for as many simulated seconds as this model of `MOMENTA` has; `rates` are of the MLP."""
     transforms = model == TRANSFORMING
     parameters = ByteTransformer().parameters if transforms else ByteMlp().parameters
     base = replace(TRANSFORMER, rounds=1) if transforms else replace(MLP, peers=TRANSFORMER.peers)
@@ -131,7 +138,7 @@ def late(group: str, model: str, ways: Clocked, scale: Scale) -> list[Arm]:
         setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
-        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else RATES)
+        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else rates)
     return found
 
 

@@ -31,7 +31,7 @@ from simulations.suites.base import (
     sized,
     started,
 )
-from simulations.suites.rates import RATES
+from simulations.suites.rates import RATES, UNEQUAL
 
 __all__ = ["SUITE"]
 
@@ -114,11 +114,16 @@ FIELD: Final[Clocked] = {
     "local only": ("local-only", {}, 20),
 }
 """the rest, on the links of `AS_PARAMETERS`"""
+HALVED: Final = {
+    label: f"{label}, half its rate" for label in ("AD-PSGD", "SwarmSGD, H 20", "parameter server, asynchronous")
+}
+"""who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
+that, too"""
 AS_PARAMETERS: Final = 1e8
-LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD)
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *HALVED.values())
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
-FREE: Final = {"AD-PSGD", "SwarmSGD, H 20", "GASLoC, H 20", "parameter server, asynchronous", "local only"}
+FREE: Final = {*HALVED, *HALVED.values(), "GASLoC, H 20", "local only"}
 """who waits for nobody"""
 ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
@@ -152,7 +157,11 @@ def _arms(scale: Scale) -> list[Arm]:
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 setting = lasting(seconds, run, parameters)
                 more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
-                found += arms(group, setting, {label: (method, more)}, rates=RATES)
+                rates = RATES if len(speeds) == 1 else UNEQUAL
+                found += arms(group, setting, {label: (method, more)}, rates=rates)
+                if len(speeds) > 1 and label in HALVED:
+                    halved = {method: rates[method] / 2.0}
+                    found += arms(group, setting, {HALVED[label]: (method, more)}, rates=halved)
     return found
 
 
@@ -195,12 +204,13 @@ def _read(results: Results) -> Findings:
         "The mean of the replicas is what nobody holds, and averaging them is on no clock: who lets replicas be "
         "further apart gains more by it. Of methods that wait for everybody the two are the same. Local only is told "
         "by the first peer's model, the slowest's, and among single replicas by the mean of a few.",
+        "NoLoCo waits for both of what it sends; half of it, the anchors, could travel while its peers compute.",
         "Pairwise's own start waits for nothing. Of the others some of DiLoCo's forms have one like it; all others "
         "begin cold, and are compared with ours that do so too. Beside that stands pairwise from its own start against "
         "all.",
     ]
     drawn = {
-        group: {label: outcome for label, outcome in outcomes.items() if label not in FIELD}
+        group: {label: outcome for label, outcome in outcomes.items() if label not in (*FIELD, *HALVED.values())}
         for group, outcomes in results.groups.items()
     }
     panels = {group: outcomes for group, outcomes in drawn.items() if group.endswith("equal")}
@@ -248,7 +258,7 @@ SUITE = Suite(
     about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds; each "
     "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), of the H nearest to the one in its "
     "name, 20 where there is none (fewer of methods a few of whose steps fill it), and its learning rate, which is its "
-    "own (B1), falls over them, step by step. "
+    "own (B1; where hosts are unequal half of that for epidemic, as in B4), falls over them, step by step. "
     "DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for so many peers; pairwise's is what the daemon has. "
     f"A warm start is a method's own, of {WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and "
     "mu 0, within its time. Links carry as many bytes as a model of 10 or 100 million "
