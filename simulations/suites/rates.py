@@ -34,5 +34,5 @@ RATES: Final[Mapping[str, float]] = {
 }
 """by method; 1 of those not named"""
 UNEQUAL: Final[Mapping[str, float]] = {**RATES, "epidemic": 1.0}
-"""where fast hosts make more steps: of 0.5, 1, 2 and 4 times the best after 1,200 s of B4, which tells what the others
-give; for all others that were tried it is as in B1"""
+"""where fast hosts make more steps: of 1, 2 and 4 times the best after 1,200 s of B4, which plays half of it, too; for
+all others that were tried the rate of B1 is the best of half, once and twice as much"""
