@@ -58,6 +58,11 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "4 each": {"early_exchanges": 4},
         "one exchange always": {"early": 0.0},
     },
+    "bits and early exchanges": {
+        "3 bits, 2 each": {"bits": 3, "early_exchanges": 2},
+        "3 bits, 20% of the rounds, 2 each": {"bits": 3, "early": 0.2, "early_exchanges": 2},
+        "3 bits, one exchange always": {"bits": 3, "early": 0.0},
+    },
     "weight": {f"gamma {gamma}": {"weight": gamma} for gamma in (0.3, 0.4)},
     "clipping": {"no clipping": {"clip": float("inf")}, "clip 1": {"clip": 1.0}, "clip 1/2": {"clip": 0.5}},
 }  # fmt: skip
@@ -71,7 +76,7 @@ EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
 CODECS: Final = ("dct128", "threshold3", "sign", "random32", "lowrank4", "twobit")
 """in the place of top-k, at alpha 1; low rank is of the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
-WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges")
+WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "bits and early exchanges")
 """grids that are played after a warm start as well"""
 STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
 ALPHA, BETA = 2.0, 0.95
