@@ -229,7 +229,7 @@ class DeMo(Averaged):
     It is its own optimizer, whatever the setting's inner one. Coefficients travel in the codec's two levels, and are
     summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: an all-gather of
     the payloads each step, which is waited for: it starts when the gradient is complete. Chunks are 64 x 64 of the flat
-    vector, the codec's, where the authors' are tiles of each matrix; k is 64 of 4,096 at the least, theirs mostly 32.
+    vector, the codec's, where the authors' are tiles of each matrix; theirs have 32 coefficients, mostly.
     """
 
     compressor: Compressor

@@ -12,6 +12,7 @@ from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.compressor import Compressor
 from gossipdp.codecs.lowrank import LowRank
+from gossipdp.protocol import increments
 
 SHAPED = "lowrank4 of a model"
 """not in the registry: it is told the shapes of the model"""
@@ -103,7 +104,8 @@ def _topk(k: int) -> Callable[[int], float]:
 
 
 BYTES: dict[str, Callable[[int], float]] = {
-    **{f"{kind}{k}": _topk(k) for kind in ("topk", "dct") for k in (64, 128, 256)},
+    **{f"topk{k}": _topk(k) for k in (64, 128, 256)},
+    **{f"dct{k}": _topk(k) for k in (8, 16, 32, 64, 128, 256)},
     "threshold3": lambda n: n / 4096 * (2 + 4 + 256 * 14 / 8),
     **{f"random{ratio}": lambda n, ratio=ratio: 8 + 2 * n / ratio for ratio in (8, 32)},
     "unbiased32": lambda n: 8 + 2 * n / 32,
@@ -128,6 +130,12 @@ def test_payload_has_the_stated_bytes(name: str) -> None:
         # every third value stands out, more than may be sent
         values[::12] = 1e3
     assert len(compressor.encode(values, seed=1)) == BYTES[name](size)
+
+
+@every
+@pytest.mark.parametrize("size", [1, 100, 4096, 1 << 18])
+def test_no_payload_is_longer_than_an_increment_may_be(name: str, size: int) -> None:
+    assert _compressor(name, size).most_bytes(size) <= increments.HEAD + increments.EXACT * size
 
 
 def test_bytes_a_parameter_are_those_of_the_design() -> None:
