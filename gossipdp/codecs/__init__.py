@@ -32,7 +32,7 @@ CODECS: dict[str, Codec] = {
 
 COMPRESSORS: dict[str, Compressor] = {
     **{f"topk{k}": TopK(k) for k in (64, 128, 256)},
-    **{f"dct{k}": DCT(k) for k in (8, 16, 32, 64, 128, 256)},
+    **{f"dct{k}": DCT(k) for k in (64, 128, 256)},
     "threshold3": Threshold(3.0),
     **{f"random{ratio}": RandomK(ratio) for ratio in (8, 32)},
     "unbiased32": UnbiasedRandomK(32),

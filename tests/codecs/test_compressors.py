@@ -104,8 +104,7 @@ def _topk(k: int) -> Callable[[int], float]:
 
 
 BYTES: dict[str, Callable[[int], float]] = {
-    **{f"topk{k}": _topk(k) for k in (64, 128, 256)},
-    **{f"dct{k}": _topk(k) for k in (8, 16, 32, 64, 128, 256)},
+    **{f"{kind}{k}": _topk(k) for kind in ("topk", "dct") for k in (64, 128, 256)},
     "threshold3": lambda n: n / 4096 * (2 + 4 + 256 * 14 / 8),
     **{f"random{ratio}": lambda n, ratio=ratio: 8 + 2 * n / ratio for ratio in (8, 32)},
     "unbiased32": lambda n: 8 + 2 * n / 32,
