@@ -52,7 +52,7 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "diloco-overlapped": OverlappedDiLoCo,
     "diloco-4bit-overlapped": OverlappedFourBitDiLoCo,
     "sparseloco": lambda: SparseLoCo(COMPRESSORS["topk64"]),
-    "demo": lambda: DeMo(COMPRESSORS["dct64"]),
+    "demo": DeMo,
     "sparta": Sparta,
     "noloco": NoLoCo,
     "gasloc": Gasloc,

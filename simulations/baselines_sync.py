@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
 from gossipdp.codecs.compressor import Compressor
+from gossipdp.codecs.dct import DCT
 from gossipdp.codecs.error_feedback import ErrorFeedback
 from gossipdp.protocol.phases import WARMUP_EVERY
 from simulations.baselines_network import (
@@ -229,10 +230,11 @@ class DeMo(Averaged):
     It is its own optimizer, whatever the setting's inner one. Coefficients travel in the codec's two levels, and are
     summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: an all-gather of
     the payloads each step, which is waited for: it starts when the gradient is complete. Chunks are 64 x 64 of the flat
-    vector, the codec's, where the authors' are tiles of each matrix; k is 64 of 4,096 at the least, theirs mostly 32.
+    vector, the codec's, where the authors' are tiles of each matrix; theirs have 32 coefficients, mostly.
     """
 
-    compressor: Compressor
+    coefficients: int = 64
+    """k, of each 4,096"""
     beta: float = 0.999
     lr: float | None = None
     """peak, of Adam's size, for the step has the size of a sign's; the setting's unless given"""
@@ -241,7 +243,7 @@ class DeMo(Averaged):
     """m_i: a momentum that gives up what it sends is error feedback"""
 
     def begin(self, lab: Lab) -> None:
-        self.senders = [ErrorFeedback(self.compressor, self.beta) for _ in range(lab.peers)]
+        self.senders = [ErrorFeedback(DCT(self.coefficients), self.beta) for _ in range(lab.peers)]
 
     def round(self, lab: Lab) -> None:
         setting = lab.setting

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from gossipdp.protocol.rumour_messages import MAX_PART, MAX_PARTS
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["fit", "pack", "unpack"]
+__all__ = ["fit", "largest", "pack", "unpack"]
+
+EXACT: Final = 2
+"""bytes a parameter of an increment that travels whole: no compressor takes more, but for its head"""
+HEAD: Final = 512
+"""bytes before a chunk's values, at the most, and what a small chunk takes more than its share"""
 
 
 def _chunks_a_part(chunks: int) -> int:
@@ -23,6 +29,11 @@ def _chunks_a_part(chunks: int) -> int:
 def fit(chunks: int, size: int) -> bool:
     """Can payloads of so many chunks, of up to `size` bytes each, be sent?"""
     return _chunks_a_part(chunks) * (size + 4) <= MAX_PART
+
+
+def largest(chunks: int, parameters: int) -> int:
+    """Bytes of the parts of an increment of so many chunks, of up to so many parameters each, at the most."""
+    return min(chunks * (4 + HEAD + EXACT * parameters), MAX_PARTS * MAX_PART)
 
 
 def pack(payloads: Sequence[Buffer]) -> list[bytes]:

@@ -74,8 +74,6 @@ class RumoursConfig:
     """16 bytes that name the run and its settings: what was signed for another counts nothing"""
     span: int = 50
     """steps of the network's clock in an epoch"""
-    largest: int = MAX_PARTS * MAX_PART
-    """bytes of one payload; follows from the model, and is the same for all"""
     retain: int = 1 << 30
     """bytes of payloads kept for others"""
     gather: bool = False
@@ -141,6 +139,8 @@ class Rumours:
             now=now,
         )
         self.counts: Counter[str] = Counter()
+        self.largest = MAX_PARTS * MAX_PART
+        """bytes of one payload; less once the model is known, and then the same for all who know it"""
         self._trees = Trees(
             self._epochs,
             self._links,
@@ -180,7 +180,7 @@ class Rumours:
         time. False if that is no summary, or one of a time to come."""
         config = self._config
         taken = rumour_summary.unpack(
-            summary, span=config.span, run=config.run, largest=config.largest, verify=self._verify
+            summary, span=config.span, run=config.run, largest=self.largest, verify=self._verify
         )
         if taken is None or taken.first > self._clock // config.span + 1:
             return False
@@ -210,7 +210,7 @@ class Rumours:
             name, rumour = record.name, record.rumour
             if name in inside and (record.complete or gather):
                 record.given = not gather
-            elif name in inside or not self._epochs.admits(rumour.epoch):
+            elif name in inside or not self._epochs.admits(rumour.epoch) or rumour.size > self.largest:
                 self._trees.forget(name)
             else:
                 kept = self._epochs.of(rumour.epoch)
@@ -290,7 +290,7 @@ class Rumours:
         record = Record(name, rumour, table, wanted, b"")
         record.parts, record.have, record.hops = list(parts), record.full, 0
         record.given = not self._config.gather
-        if rumour.size > self._config.largest or not self._store.admit(record, own=True):
+        if rumour.size > self.largest or not self._store.admit(record, own=True):
             return None
         if self._epochs.of(epoch).claim(name, rumour).word != "new":
             self._store.drop(name)
@@ -430,10 +430,14 @@ class Rumours:
             return
         if not self._knows(rumour.origin):
             return self._refuse(name, source, "origin")
-        if rumour.clock // self._config.span != rumour.epoch or rumour.size > self._config.largest:
+        if rumour.clock // self._config.span != rumour.epoch:
             return self._deny(name, source, "terms", now)
         if not self._verify(rumour.origin, name, rumour.signature):
             return self._deny(name, source, "signature", now)
+        if rumour.size > self.largest:
+            # Who has no model yet passes it on in good faith: the fault is the origin's, who has signed it.
+            self._fetches.denied(name, source, now)
+            return self._strike(rumour.origin, "size")
         wanted = unpack_table(buffers[0], rumour) if buffers else None
         if buffers and wanted is None:
             return self._deny(name, source, "table", now)

@@ -207,6 +207,7 @@ class Spreading:
 
     def _model_is(self, model: Model) -> None:
         self.model = self._applying.model = self._judging.model = model
+        self._rumours.largest = increments.largest(model.chunks, model.chunk_parameters)
 
     def _begin_fingerprints(self) -> None:
         """Whoever gave this state has what it has from clocks that were not much ahead of this one."""
@@ -286,7 +287,9 @@ class Spreading:
     def _terms(self, clock: int) -> Terms:
         """How an increment cut at `clock` travels, and how far it moves: it follows from what all know."""
         assert self.model is not None
-        whole = clock < self._config.whole_until and increments.fit(self.model.chunks, 2 * self.model.chunk_parameters)
+        whole = clock < self._config.whole_until and increments.fit(
+            self.model.chunks, increments.EXACT * self.model.chunk_parameters
+        )
         return Terms(WHOLE, 1.0) if whole else Terms(self._config.compressor, self._config.lr)
 
     def published(self, chunk: int, result: jobs.Published) -> None:

@@ -16,6 +16,7 @@ from simulations.mistakes.base import (
     RUMOUR_SUMMARY,
     RUMOUR_TREES,
     RUMOURS,
+    SPREADING,
     Mutation,
 )
 
@@ -56,8 +57,17 @@ MUTATIONS = (
         "epoch-of-choice",
         "an origin may put a rumour into another epoch than that of its clock",
         RUMOURS,
-        "if rumour.clock // self._config.span != rumour.epoch or rumour.size > self._config.largest:",
-        "if rumour.size > self._config.largest:",
+        "        if rumour.clock // self._config.span != rumour.epoch:\n"
+        '            return self._deny(name, source, "terms", now)\n',
+        "",
+    ),
+    Mutation(
+        "too-long-for-the-model",
+        "an increment may be as long as that of the largest model, whatever the model",
+        SPREADING,
+        "        self._rumours.largest = increments.largest(model.chunks, model.chunk_parameters)\n",
+        "",
+        "tests/protocol/test_spreading_units.py",
     ),
     Mutation(
         "joiner-applies-again",

@@ -120,6 +120,11 @@ EVERY_STEP: Final[Ways] = {
     "DeMo": ("demo", {"lr": 0.016}),
     "DeMo, lr 0.032": ("demo", {"lr": 0.032}),
     "DeMo, lr 0.008": ("demo", {"lr": 0.008}),
+    "DeMo k=8": ("demo", {"coefficients": 8, "lr": 0.008}),
+    "DeMo k=8, lr 0.016": ("demo", {"coefficients": 8, "lr": 0.016}),
+    "DeMo k=8, lr 0.004": ("demo", {"coefficients": 8, "lr": 0.004}),
+    "DeMo k=32": ("demo", {"coefficients": 32, "lr": 0.016}),
+    "DeMo k=32, lr 0.008": ("demo", {"coefficients": 32, "lr": 0.008}),
     "parameter server, asynchronous": ("server-async", {}),
 }
 """dear in bytes"""

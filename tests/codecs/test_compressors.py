@@ -12,6 +12,7 @@ from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.compressor import Compressor
 from gossipdp.codecs.lowrank import LowRank
+from gossipdp.protocol import increments
 
 SHAPED = "lowrank4 of a model"
 """not in the registry: it is told the shapes of the model"""
@@ -128,6 +129,12 @@ def test_payload_has_the_stated_bytes(name: str) -> None:
         # every third value stands out, more than may be sent
         values[::12] = 1e3
     assert len(compressor.encode(values, seed=1)) == BYTES[name](size)
+
+
+@every
+@pytest.mark.parametrize("size", [1, 100, 4096, 1 << 18])
+def test_no_payload_is_longer_than_an_increment_may_be(name: str, size: int) -> None:
+    assert _compressor(name, size).most_bytes(size) <= increments.HEAD + increments.EXACT * size
 
 
 def test_bytes_a_parameter_are_those_of_the_design() -> None:

@@ -65,6 +65,19 @@ def test_payload_of_what_is_inside_the_new_state_is_kept_for_others_and_not_hand
     assert [message.part for _, message in rig.take(RumourPart, to=peer(2))] == [0]
 
 
+def test_what_came_before_the_model_was_known_and_is_too_long_for_it_is_dropped():
+    rig, kept = Rig(applies=False), Told(peer(1), parts=[bytes(1000)])
+    summary = rig.machine.summary()
+    rig.machine.hold()
+    for told in (Told(peer(2), parts=[bytes(1001)]), kept):
+        rig.tell(peer(1), told)
+    assert len(list(rig.machine._store.records())) == 2
+    rig.machine.largest = 1000
+    assert rig.machine.adopt(summary, 0.0)
+    assert [event.name for event in rig.events(RumourReceived)] == [kept.name]
+    assert [record.name for record in rig.machine._store.records()] == [kept.name]
+
+
 def test_what_is_handed_out_again_for_another_state_is_kept_until_it_is_applied_again():
     rig, told = Rig(retain=20, applies=False), Told(peer(1), parts=[bytes(12)])
     summary = rig.machine.summary()

@@ -106,14 +106,23 @@ def test_a_second_payload_is_counted_and_answered(rig):
     [
         ("signature", Told(peer(2), by=peer(1))),
         ("terms", Told(peer(1), clock=(EPOCH + 1) * SPAN)),
-        ("terms", Told(peer(1), parts=[bytes(2000)])),
     ],
 )
 def test_rumour_that_nobody_may_send_is_refused_and_blamed_on_the_sender(reason, told):
-    rig = Rig(largest=1000)
+    rig = Rig()
     rig.tell(peer(1), told)
     assert rig.events() == [UpdateRefused(peer(1), reason)]
     assert rig.take() == [] and rig.machine.counts[reason] == 1 and rig.machine.counts["payload"] == 0
+
+
+def test_rumour_too_long_for_the_model_is_refused_and_blamed_on_the_origin(rig):
+    rig.machine.largest = 1000
+    told = Told(peer(2), parts=[bytes(1001)])
+    rig.tell(peer(1), told)
+    assert rig.events() == [UpdateRefused(peer(2), "size")]
+    assert rig.take() == [] and rig.machine.counts["payload"] == 0
+    rig.tell(peer(1), Told(peer(2), sequence=1, parts=[bytes(1000)]))
+    assert [len(event.parts[0]) for event in rig.events(RumourReceived)] == [1000]
 
 
 def test_rumour_with_another_table_is_refused(rig):

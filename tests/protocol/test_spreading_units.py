@@ -18,7 +18,8 @@ from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.rounds import Outer, Rounds
-from gossipdp.protocol.rumour_messages import MAX_PARTS, Rumour
+from gossipdp.protocol.rumour_header import make
+from gossipdp.protocol.rumour_messages import MAX_PARTS, NO_RUN, Rumour
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.shares import Shares
 from gossipdp.protocol.spreading import Spreading, SpreadingConfig
@@ -303,6 +304,22 @@ def test_of_those_who_come_and_go_nothing_is_kept():
         spreading._moved(replace(RUMOUR, origin=peer, clock=number), 0)
         spreading._outputs.messages.clear()
     assert len(spreading._newest) == 1
+
+
+@pytest.mark.parametrize(("size", "told"), [(100, []), (100_000, ["size"])])
+def test_an_increment_longer_than_the_model_can_have_is_refused(size, told):
+    members = Members()
+    members.members = {RUMOUR.origin: Member(RUMOUR.origin, "o", "", 1, 0, State.ALIVE)}
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 50)
+    spreading.follow(0.0)
+    header, table = make(replace(RUMOUR, epoch=2, clock=100), [bytes(size)], NO_RUN, lambda data: bytes(64))
+    spreading.receive(header, [table], RUMOUR.origin, len(table), 0.0)
+    refused = [event for event in spreading._outputs.events if isinstance(event, UpdateRefused)]
+    assert [(event.peer, event.reason) for event in refused] == [(RUMOUR.origin, reason) for reason in told]
 
 
 def weights(*rounds):
