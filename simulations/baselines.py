@@ -3,7 +3,7 @@
     BASELINES["diloco"]()        a new method; one run uses one object
 
 A baseline is one class of one screen, its equation and its paper in the docstring, with what it costs in bytes and in
-simulated seconds: those that wait for everybody stand in `baselines_sync`, DiLoCo that does not in
+simulated seconds: those that wait for everybody stand in `baselines_sync` and `baselines_demo`, DiLoCo that does not in
 `baselines_overlap`, servers in `baselines_server`, gossip in `baselines_gossip`, push-sum in `baselines_push`. Nothing
 of this project's own methods may stand here (`lab_methods`).
 """
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossipdp.codecs import COMPRESSORS
+from simulations.baselines_demo import DeMo
 from simulations.baselines_gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
 from simulations.baselines_network import Averaged, computing, own_pace
 from simulations.baselines_overlap import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.baselines_push import Sgp
 from simulations.baselines_server import AsynchronousServer, SynchronousServer
-from simulations.baselines_sync import Ddp, DeMo, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
+from simulations.baselines_sync import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
 from simulations.lab import Lab, Method
 
 __all__ = ["BASELINES", "LocalOnly"]

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from gossipdp.codecs import COMPRESSORS
 from simulations.baselines import BASELINES, LocalOnly
+from simulations.baselines_demo import DeMo
 from simulations.baselines_gossip import (
     Choco,
     DPsgd,
@@ -24,7 +25,7 @@ from simulations.baselines_gossip import (
 from simulations.baselines_network import matching
 from simulations.baselines_overlap import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.baselines_push import Sgp
-from simulations.baselines_sync import Ddp, DeMo, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta, e3m0
+from simulations.baselines_sync import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta, e3m0
 from simulations.lab import Lab, Link, Score, Setting, play
 
 ROWS, BATCH = 512, 8
