@@ -82,7 +82,7 @@ def kill_and_bring_back(
 ) -> None:
     """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
     others, now = network.others(host), host.home.with_suffix(".now")
-    until("everybody has noted a step", lambda: all(other.notes() for other in others), 10, network.hosts)
+    network.until_noted(*others)
     now.touch()
     reached = min(other.mean() for other in others)
     died = until_dead(host, victim)

@@ -37,6 +37,7 @@ def running_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 def four(running_four: Network) -> Network:
     """The four of the test before, whole again: each test leaves all of them running."""
     running_four.until_it_runs()
+    running_four.until_noted(*running_four.hosts)
     return running_four
 
 
