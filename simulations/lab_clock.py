@@ -20,7 +20,7 @@ __all__ = ["lasting"]
 
 FULL: Final = 0.98
 """share of the time that rounds have to fill"""
-STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd"}
+STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd", "d-psgd-exponential", "sgp", "choco"}
 """methods all of whose steps exchange, and last equally long"""
 
 

@@ -30,6 +30,8 @@ __all__ = ["SUITE"]
 OURS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, mu 0": ("pairwise", {"momentum": 0.0}),
+    "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
+    "pairwise, mu 0.8, kappa 0.6": ("pairwise", {"momentum": 0.8, "kappa": 0.6}),
     "pairwise, kappa 0": ("pairwise", {"kappa": 0.0}),
     "pairwise, kappa 0.6": ("pairwise", {"kappa": 0.6}),
     "pairwise, three exchanges always": ("pairwise", {"early": 1.0, "early_exchanges": 3}),

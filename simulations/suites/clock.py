@@ -106,6 +106,9 @@ FIELD: Final[Clocked] = {
     "D-PSGD exponential, local, H 20": ("d-psgd-exponential-local", {}, 20),
     "SGP, local, H 20": ("sgp-local", {}, 20),
     "CHOCO, local, H 20": ("choco-local", {"gamma": 0.8}, 20),
+    "D-PSGD exponential": ("d-psgd-exponential", {}, 20),
+    "SGP": ("sgp", {}, 20),
+    "CHOCO": ("choco", {"gamma": 0.25}, 20),
     "AD-PSGD": ("ad-psgd", {}, 20),
     "SwarmSGD, H 20": ("swarm", {}, 20),
     "GASLoC, H 20": ("gasloc", {}, 20),
@@ -113,13 +116,12 @@ FIELD: Final[Clocked] = {
     "parameter server, asynchronous": ("server-async", {}, 20),
     "local only": ("local-only", {}, 20),
 }
-"""the rest, on the links of `AS_PARAMETERS`"""
+"""the rest; D-PSGD, SGP and CHOCO in every step, and once a round"""
 HALVED: Final = {
     label: f"{label}, half its rate" for label in ("AD-PSGD", "SwarmSGD, H 20", "parameter server, asynchronous")
 }
 """who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
 that, too"""
-AS_PARAMETERS: Final = 1e8
 LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *HALVED.values())
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
@@ -150,7 +152,7 @@ def _arms(scale: Scale) -> list[Arm]:
             ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED)
             if megabits >= GIGABIT:
                 ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
-            if as_parameters == AS_PARAMETERS and scale != "quick":
+            if scale != "quick":
                 ways = ways | FIELD
             for label, (method, options, every) in ways.items():
                 options = started(options, scale)
