@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol.schedule import Schedule
+from simulations.baselines_gossip import Graph, exponential
 from simulations.lab import Setting, play
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import Consensus, Quadratic
@@ -28,6 +29,7 @@ from simulations.lab_problems import Consensus, Quadratic
 __all__ = [
     "Row",
     "exact_after",
+    "exact_on",
     "fragment",
     "growth",
     "matching",
@@ -220,6 +222,18 @@ def exact_after(peers: int, seed: int = 0) -> int:
     return sys.maxsize
 
 
+def exact_on(graph: Graph, peers: int, seed: int = 0) -> int:
+    """Steps after which all hold the mean, if each averages with whom it hears; 2 N at the most."""
+    x = np.random.default_rng(seed).standard_normal((peers, 64))
+    before = _disagreement(x)
+    for step in range(2 * peers):
+        heard = graph(peers, step)
+        x = (x + x[heard].sum(1)) / (heard.shape[1] + 1.0)
+        if _disagreement(x) < EXACT * before:
+            return step + 1
+    return sys.maxsize
+
+
 def growth(peers: int, mu: float, kappa: float, trials: int, seed: int, rounds: int = 16) -> float:
     """What `momentum` says, of trials that each draw their own matchings; the first half of the rounds is to forget."""
     random = np.random.default_rng(seed)
@@ -299,6 +313,8 @@ def contraction(trials: int, seed: int, sizes: Sequence[int] = SIZES) -> Iterabl
         yield _factor(f"push-sum, N {peers}: 1/2-1/(4N)", push_sum(peers), measured)
     for power in (2, 3, 4, 5):
         yield _row(f"hypercube, N {1 << power}: exact after log2 N", power, exact_after(1 << power, seed), 0.0)
+        formula = f"one-peer exponential graph, N {1 << power}: exact after log2 N"
+        yield _row(formula, power, exact_on(exponential, 1 << power, seed), 0.0)
     for peers in (6, 7, 12):
         # N = 2^s q, q odd: s steps, and 2 floor(log2 q) + 1 more.
         s = (peers & -peers).bit_length() - 1
@@ -323,7 +339,8 @@ def momenta(trials: int, seed: int) -> Iterable[Row]:
 
 def product(runs: int, seed: int) -> Iterable[Row]:
     """What ships, and what would not come to agree, by the daemon's own code."""
-    for kappa, mu in ((0.3, 0.8), (1.0, 0.9)):
+    ships = PairwiseOptions()
+    for kappa, mu in ((ships.kappa, ships.momentum), (1.0, 0.9)):
         measured = measured_growth(16, mu, kappa, seed, runs)
         yield _row(f"growth by pairwise, kappa {kappa}, mu {mu}, N 16", momentum(16, mu, kappa), measured)
 

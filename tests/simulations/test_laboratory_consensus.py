@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
+from simulations.baselines_gossip import complete, exponential, ring
 from simulations.lab_consensus import (
     Row,
     contraction,
+    exact_on,
     growth,
     main,
     matching,
@@ -25,7 +29,7 @@ def failures(rows):
 
 def test_every_line_of_the_table_holds_to_a_hundredth():
     rows = list(contraction(trials=10_000, seed=0, sizes=(4, 16)))
-    assert not failures(rows) and len(rows) == 22
+    assert not failures(rows) and len(rows) == 26
 
 
 def test_growth_under_momentum_holds_to_a_hundredth():
@@ -36,6 +40,11 @@ def test_growth_under_momentum_holds_to_a_hundredth():
 def test_disagreement_under_the_products_own_momentum_goes_as_the_formula_says():
     for row in product(runs=16, seed=0):
         assert row.deviation < 0.04, row
+
+
+def test_a_ring_never_holds_the_mean_and_one_peer_exponential_graphs_of_no_power_of_two_do_not_either():
+    assert exact_on(ring, 8) == exact_on(exponential, 12) == sys.maxsize
+    assert exact_on(complete, 12) == 1
 
 
 def test_decoupled_and_default_momentum_shrink_disagreement_and_coupled_grows_it():
