@@ -150,7 +150,7 @@ SUITE = Suite(
         ("pairwise's bytes", "one exchange a round: here"),
         (
             "gap to DiLoCo",
-            "as many early exchanges as make all agree on the hypercube, and alpha 1: here; other settings: "
+            "as many early exchanges as make all agree on the hypercube, alpha 1, and mu 0.8: here; other settings: "
             "[defaults](defaults.md)",
         ),
     ),

@@ -241,4 +241,6 @@ SUITE = Suite(
     "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",
     arms=_arms,
     read=_read,
+    tried="these pairs of alpha and mu at other places: [outer](outer.md); what the product does not have: "
+    "[trials](trials.md)",
 )
