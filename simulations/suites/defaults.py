@@ -89,7 +89,7 @@ TUNED: Final[Ways] = {
     "epidemic k=128, alpha 2": ("epidemic", {"compressor": "topk128", "alpha": 2.0}),
 }
 """at each of `RATES`"""
-MUON_RATES: Final = (0.004, 0.016)
+MUON_RATES: Final = (0.004, 0.016, 0.032)
 """besides the setting's own: one seed"""
 
 
@@ -114,7 +114,7 @@ def _arms(scale: Scale) -> list[Arm]:
     for inner in ("adamw", "muon"):
         found += arms(f"inner {inner}", replace(base, inner=inner), INNERS)
     for rate in MUON_RATES if not quick else MUON_RATES[:1]:
-        found += arms(f"inner muon, lr {rate}", replace(base, inner="muon", lr=rate), INNERS, seeds=1)
+        found += arms(f"inner muon, lr {rate}", replace(base, inner="muon", lr=rate), INNERS)
     for rate in RATES if not quick else RATES[:2]:
         found += arms(f"lr {rate}", replace(base, lr=rate), TUNED)
     for every in (10, 50) if not quick else ():
