@@ -90,7 +90,7 @@ TUNED: Final[Ways] = {
 }
 """at each of `RATES`"""
 MUON_RATES: Final = (0.004, 0.016, 0.032)
-"""besides the setting's own: one seed"""
+"""besides the setting's own"""
 
 
 def _arms(scale: Scale) -> list[Arm]:
