@@ -123,7 +123,9 @@ class Exchange(Section, frozen=True, kw_only=True):
     """by the network's clock: until then exchanges run back to back with lr 1 and momentum 0; with epidemic rounds are
     short, and increments travel whole if the model is small (some 30 million parameters)"""
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000
-    """by the network's clock: until then a round makes min(3, ceil(log2 N)) exchanges; unused if run_steps is set"""
+    """by the network's clock: until then a round makes several exchanges, then one; unused if run_steps is set"""
+    early_exchanges: Annotated[int, Integer(1, 3)] = 3
+    """several: so many, or ceil(log2 N) if that is less"""
     partners: Annotated[str, Choice("hypercube", "base2", "random")] = "hypercube"
     """whom to meet while the view is full and fresh: in early rounds, if N is a power of two, along the hypercube; in
     all rounds, for any N, along the Base-2 graph; else, and with "random", a random member"""
@@ -245,8 +247,9 @@ RULES: Final[dict[str, Rule]] = {
 
 AGREED: Final = ("exchange.weight", "exchange.kappa", "exchange.warmup_steps", "outer.lr", "outer.momentum")
 """Keys that all peers of a network must have alike, beside the algorithm. `bits` and `every` may differ: of two
-codecs the finer is used, and a fast host takes more steps a round. So may `early_steps`, `run_steps` and `partners`:
-who differs in these names other partners in a schedule than the others do, waits for them in vain, and takes any."""
+codecs the finer is used, and a fast host takes more steps a round. So may `early_steps`, `early_exchanges`, `run_steps`
+and `partners`: who differs in these names other partners in a schedule than the others do, waits for them in vain, and
+takes any."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same with epidemic, beside the outer lr."""
 AGREED_ROBUST: Final = (*AGREED_EPIDEMIC[:-1], "exchange.robust")

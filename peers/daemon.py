@@ -202,6 +202,7 @@ def peer_config(config: Config) -> PeerConfig:
         kappa=exchange.kappa,
         warmup_steps=warmup_steps,
         early_steps=exchange.early_until,
+        early_exchanges=exchange.early_exchanges,
         resume_after=timing["resume_after"],
         apart_rounds=exchange.apart_rounds,
     )

@@ -304,8 +304,8 @@ class Timetable:
             # rounds are of another length, or make more exchanges, does not keep step with a schedule.
             follows = (early or self._policy == "base2") and not self._pacing.level and self._pacing.speed == 1.0
             self._averaging.schedule = self._schedule(clock, seed, now) if follows else None
-            exchanges = exchanges_per_round(members, early) + self._pacing.terms.exchanges
-            self._averaging.want(exchanges, now, clock // self._pacing.every)
+            exchanges = min(exchanges_per_round(members, early), self._config.early_exchanges)
+            self._averaging.want(exchanges + self._pacing.terms.exchanges, now, clock // self._pacing.every)
 
     def _schedule(self, clock: int, seed: bytes, now: float) -> Schedule | None:
         """The schedule to follow in this round, while the view is full and fresh, and all keep step."""

@@ -42,6 +42,8 @@ class PeerConfig:
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
     early_steps: int = 1000
     """steps of the network's clock with several exchanges a round, while the learning rate is high"""
+    early_exchanges: int = 3
+    """at most so many (`phases`)"""
     controller: bool = False
     """more exchanges, shorter rounds and less momentum while peers disagree too much, longer rounds while they hardly
     do (`controller`)"""

@@ -291,7 +291,7 @@ SUITE = Suite(
     "the dissemination is a model (N - 1 payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
     arms=_arms,
     read=_read,
-    tried="of pairwise one exchange a round, no clipping, a warm start, and all as many steps: here; alpha and mu: here "
-    "and in [outer](outer.md); H 5 and 50, and other links: [clock](clock.md); bits, fragments, kappa and early "
+    tried="of pairwise one exchange a round, no clipping, a warm start, and all as many steps: here; alpha and mu: "
+    "here and in [outer](outer.md); H 5 and 50, and other links: [clock](clock.md); bits, fragments, kappa and early "
     "exchanges, where hosts are equal: [defaults](defaults.md)",
 )

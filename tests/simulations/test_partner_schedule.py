@@ -17,8 +17,8 @@ from simulations.network import Conditions
 class Early(Cluster):
     """All rounds are early, none warms up; counts who met whom by schedule."""
 
-    def __init__(self, seed, plan, *, schedule):
-        self.schedule = schedule
+    def __init__(self, seed, plan, *, schedule, exchanges=3):
+        self.schedule, self.most = schedule, exchanges
         self.scheduled = self.exchanges = 0
         super().__init__(seed, plan)
 
@@ -26,7 +26,7 @@ class Early(Cluster):
         config = super()._config()
         matching = replace(config.averaging.matching, schedule=self.schedule)
         averaging = replace(config.averaging, matching=matching)
-        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9)
+        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9, early_exchanges=self.most)
 
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
@@ -35,9 +35,9 @@ class Early(Cluster):
         super()._heard(host, event)
 
 
-def played(schedule, *, peers=8, script=()):
+def played(schedule, *, peers=8, script=(), exchanges=3):
     plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, script=script, chaos=20.0)
-    cluster = Early(11, plan, schedule=schedule)
+    cluster = Early(11, plan, schedule=schedule, exchanges=exchanges)
     cluster.run()
     return cluster
 
@@ -52,6 +52,14 @@ def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
     assert scheduled.scheduled > 0.5 * scheduled.exchanges
     assert per_round(scheduled) == pytest.approx(3, rel=0.02) == per_round(random)
     assert scheduled.disagreement() < 1.5 * random.disagreement()
+
+
+@pytest.mark.parametrize(("most", "peers", "made"), [(1, 8, 1), (2, 8, 2), (2, 2, 1), (3, 3, 2)])
+def test_early_rounds_make_as_many_exchanges_as_configured_and_as_there_are_peers_for(most, peers, made):
+    for schedule in ("hypercube", ""):
+        cluster = played(schedule, peers=peers, exchanges=most)
+        assert per_round(cluster) == pytest.approx(made, rel=0.04)
+        assert bool(cluster.scheduled) == (schedule == "hypercube" and peers != 3)
 
 
 @pytest.mark.parametrize("peers", [2, 3, 8])
