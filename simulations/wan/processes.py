@@ -277,9 +277,15 @@ class Host:
         notes = [json.loads(line) for line in lines]
         return [note for note in notes if since <= note["at"] <= before and event in ("", note["event"])]
 
+    def noted(self, event: str = "", since: float = 0.0, seconds: float = 15.0) -> list[dict[str, Any]]:
+        """These `notes` once there is one: a daemon may have trained and exchanged before its training process has
+        written in its diary."""
+        what = f"{self.name} notes {event or 'anything'}"
+        return until(what, lambda: self.notes(event, since), seconds, [self])
+
     def mean(self) -> float:
         """Of the model, as the training process last noted it."""
-        return float(self.notes()[-1]["mean"])
+        return float(self.noted()[-1]["mean"])
 
     def longest_pause(self, since: float, before: float) -> float:
         """Seconds in which the training process made no step."""

@@ -109,10 +109,6 @@ class Network:
                 f"{host.name} is part of the network", lambda host=host: self.runs(host, exchanges), seconds, self.hosts
             )
 
-    def until_noted(self, *hosts: Host) -> None:
-        """The training process of each has written in its diary: a daemon may have exchanged before that."""
-        until("everybody has noted a step", lambda: all(host.notes() for host in hosts), 10, self.hosts)
-
     def runs(self, host: Host, exchanges: int = 1) -> bool:
         status = host.status()
         return bool(

@@ -82,9 +82,8 @@ def kill_and_bring_back(
 ) -> None:
     """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
     others, now = network.others(host), host.home.with_suffix(".now")
-    network.until_noted(*others)
-    now.touch()
     reached = min(other.mean() for other in others)
+    now.touch()
     died = until_dead(host, victim)
     incarnation = host.member(host.name).get("incarnation", 0) if victim == "training" else 0
     if victim != "training":
@@ -96,10 +95,9 @@ def kill_and_bring_back(
     if victim != "daemon":
         host.start_training()
     until_back(network, host, incarnation, BACK_WITHIN)
-    until(f"{host.name} notes its start", lambda: host.notes("attached", since=died), 5)
+    started_from = host.noted("attached", since=died)[-1]["mean"]
     end = time.monotonic()
 
-    started_from = host.notes("attached", since=died)[-1]["mean"]
     furthest = max(other.mean() for other in others)
     assert 0.98 * reached <= started_from <= 1.02 * furthest, f"the network was at {reached} to {furthest}"
     for other in others:

@@ -37,7 +37,6 @@ def running_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 def four(running_four: Network) -> Network:
     """The four of the test before, whole again: each test leaves all of them running."""
     running_four.until_it_runs()
-    running_four.until_noted(*running_four.hosts)
     return running_four
 
 
@@ -76,7 +75,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     begun, reached = time.monotonic(), min(host.mean() for host in staying)
     leaver.start_supervised(join=f"@{four.invite()}")
     four.until_it_runs(BACK_WITHIN)
-    assert leaver.notes("attached", since=begun)[0]["mean"] > reached - LAST_STEPS
+    assert leaver.noted("attached", since=begun)[0]["mean"] > reached - LAST_STEPS
 
     # All leave; then all come back, and nobody has the model but in checkpoints.
     for host in four.hosts:
@@ -99,7 +98,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     assert [(host.home / "run").read_bytes() for host in four.hosts] == runs and len(set(runs)) == 1
     for host in four.hosts:
         # A checkpoint holds the anchor: the steps since the last snapshots are missing.
-        first = host.notes("attached", since=begun)[0]["mean"]
+        first = host.noted("attached", since=begun)[0]["mean"]
         assert first > reached - LAST_STEPS, f"{host.name} began at {first}, not at {reached}"
         assert not host.status()["warming_up"]
     clock = max(row["clock"] for row in saved)
@@ -118,7 +117,7 @@ def test_training_process_killed__the_supervisor_starts_it_and_it_goes_on_from_t
         before = host.children()
         reached, now = host.mean(), time.monotonic()
         os.kill(before["training"], signal.SIGKILL)
-        note = until(f"{host.name} trains", lambda host=host, now=now: host.notes("attached", now), 15, four.hosts)[0]
+        note = host.noted("attached", since=now)[0]
         assert note["pid"] != before["training"]
         assert 0.98 * reached <= note["mean"] <= 1.02 * max(each.mean() for each in four.hosts)
         assert same_life(before, host.children(), "daemon")
@@ -137,7 +136,7 @@ def test_daemon_killed__the_supervisor_starts_it_and_training_attaches_again(fou
     four.until_it_runs(BACK_WITHIN, exchanges=1)
     for host, children in zip(victims, before, strict=True):
         assert same_life(children, host.children(), "training")
-        assert host.notes("attached", since)[0]["mean"] >= 0.98 * reached
+        assert host.noted("attached", since)[0]["mean"] >= 0.98 * reached
     assert founded(four) == 1
     assert len({(host.home / "run").read_bytes() for host in four.hosts}) == 1
 
