@@ -16,7 +16,7 @@ from simulations.suites.base import FORMULA, Graph, Line
 __all__ = ["draw"]
 
 MORE: Final = (*COLOURS, "#56B4E9", "#000000", "#8a8a8a")
-STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)))
+STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 """of the first eight lines, the next eight and so on"""
 PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.057
 """inches"""
@@ -86,7 +86,7 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
     elif heights and graph.up.startswith("held-out loss"):
         # What all begin with is far above where they differ.
         best = min(heights)
-        axis.set_ylim(best - 0.05, min(max(heights), best + 1.2))
+        axis.set_ylim(best - graph.tall / 24, min(max(heights), best + graph.tall))
     axis.set_title(title, loc="left", fontsize=9, color=INK)
     axis.set_xlabel(graph.across, fontsize=8, color=FAINT)
     axis.set_ylabel(graph.up, fontsize=8, color=FAINT)

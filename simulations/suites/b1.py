@@ -232,7 +232,7 @@ ASKED: Final = ("above DiLoCo fp32, nats", "DiLoCo's bytes over its own", "singl
 BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
 """bytes a parameter"""
 COLD_GROUP: Final = "from scratch"
-WARM_GROUP: Final = "after 200 synchronous steps"
+WARM_GROUP: Final = "after a warm start"
 FEWER_GROUP: Final = "at as many bytes"
 RATES_GROUP: Final = "learning rates"
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)

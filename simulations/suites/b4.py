@@ -54,6 +54,7 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
     "DiLoCo 4-bit, own pace, H 20": ("diloco-4bit", {"own_pace": True}, 20),
+    "DiLoCo 4-bit, own pace, H 80": ("diloco-4bit", {"own_pace": True}, 80),
     "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"own_pace": True}, 20),
     f"DiLoCo 4-bit, own pace, H 20, {START}": ("diloco-4bit", {"own_pace": True, "warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}": (

@@ -119,6 +119,8 @@ class Graph:
     panels: Mapping[str, Mapping[str, Line]]
     log_x: bool = False
     log_y: bool = False
+    tall: float = 1.2
+    """nats above the best that are shown, of a loss"""
 
 
 @dataclass(frozen=True)
@@ -416,7 +418,8 @@ def bytes_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:
 def seconds_graph(
     panels: Mapping[str, Mapping[str, Outcome]], title: str = "Loss against simulated wall clock"
 ) -> Graph:
-    return graph("seconds", title, "simulated s", "held-out loss, nats", panels, lambda p: p.seconds, lambda p: p.loss)
+    drawn = graph("seconds", title, "simulated s", "held-out loss, nats", panels, lambda p: p.seconds, lambda p: p.loss)
+    return replace(drawn, tall=0.5)
 
 
 def distance_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:

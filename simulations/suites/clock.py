@@ -66,6 +66,8 @@ WAYS: Final[Clocked] = {
 PACED: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
+    "DiLoCo 4-bit, own pace, H 20": ("diloco-4bit", {"own_pace": True}, 20),
+    "DiLoCo 4-bit, own pace, H 80": ("diloco-4bit", {"own_pace": True}, 80),
     "DiLoCo fp32, overlapped, own pace, H 80": ("diloco-overlapped", {"own_pace": True}, 80),
     "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"own_pace": True}, 20),
     "DiLoCo 4-bit, overlapped, own pace, H 80": ("diloco-4bit-overlapped", {"own_pace": True}, 80),
@@ -74,10 +76,12 @@ PACED: Final[Clocked] = {
 """where hosts are unequal: nobody idles, as with pairwise; and pairwise where they do"""
 STARTED: Final[Clocked] = {
     f"DiLoCo fp32, H 20, {START}": ("diloco", {"warmup_steps": WARMUP}, 20),
+    f"DiLoCo 4-bit, H 20, {START}": ("diloco-4bit", {"warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, overlapped, H 20, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 20),
 }
 """rivals with the start that pairwise has"""
 STARTED_PACED: Final[Clocked] = {
+    f"DiLoCo 4-bit, own pace, H 20, {START}": ("diloco-4bit", {"own_pace": True, "warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}": (
         "diloco-4bit-overlapped",
         {"own_pace": True, "warmup_steps": WARMUP},
@@ -87,6 +91,7 @@ STARTED_PACED: Final[Clocked] = {
 """the same where hosts are unequal"""
 SHORT: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 5": ("diloco", {"own_pace": True}, 5),
+    "DiLoCo 4-bit, own pace, H 5": ("diloco-4bit", {"own_pace": True}, 5),
     "DiLoCo 4-bit, overlapped, own pace, H 5": ("diloco-4bit-overlapped", {"own_pace": True}, 5),
 }
 """the same, at 1 Gbit/s"""
@@ -94,6 +99,7 @@ QUICK: Final[Clocked] = {
     "pairwise, H 5": ("pairwise", {}, 5),
     "DiLoCo fp32, H 5": ("diloco", {}, 5),
     "DiLoCo fp32, overlapped, H 20": ("diloco-overlapped", {}, 20),
+    "DiLoCo 4-bit, H 5": ("diloco-4bit", {}, 5),
     "DiLoCo 4-bit, overlapped, H 5": ("diloco-4bit-overlapped", {}, 5),
 }
 """at 1 Gbit/s"""
@@ -102,13 +108,15 @@ FIELD: Final[Clocked] = {
     "NoLoCo, H 20": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 20),
     "SparseLoCo, H 20": ("sparseloco", EPIDEMIC, 20),
     "DeMo": ("demo", {"lr": 0.016}, 20),
+    "DeMo k=32": ("demo", {"coefficients": 32, "lr": 0.016}, 20),
+    "DeMo k=8": ("demo", {"coefficients": 8, "lr": 0.008}, 20),
     "SPARTA": ("sparta", {}, 20),
     "D-PSGD exponential, local, H 20": ("d-psgd-exponential-local", {}, 20),
     "SGP, local, H 20": ("sgp-local", {}, 20),
     "CHOCO, local, H 20": ("choco-local", {"gamma": 0.8}, 20),
     "D-PSGD exponential": ("d-psgd-exponential", {}, 20),
     "SGP": ("sgp", {}, 20),
-    "CHOCO": ("choco", {"gamma": 0.25}, 20),
+    "CHOCO": ("choco", {"gamma": 0.8}, 20),
     "AD-PSGD": ("ad-psgd", {}, 20),
     "SwarmSGD, H 20": ("swarm", {}, 20),
     "GASLoC, H 20": ("gasloc", {}, 20),
@@ -117,15 +125,22 @@ FIELD: Final[Clocked] = {
     "local only": ("local-only", {}, 20),
 }
 """the rest; D-PSGD, SGP and CHOCO in every step, and once a round"""
+LONG: Final[Clocked] = {
+    f"{label.removesuffix(', H 20')}, H 80": (method, options, 80)
+    for label, (method, options, _) in FIELD.items()
+    if label.endswith(", H 20")
+}
+"""what of them exchanges once a round, where links are slow"""
 HALVED: Final = {
-    label: f"{label}, half its rate" for label in ("AD-PSGD", "SwarmSGD, H 20", "parameter server, asynchronous")
+    label: f"{label}, half its rate"
+    for label in ("AD-PSGD", "SwarmSGD, H 20", "SwarmSGD, H 80", "parameter server, asynchronous")
 }
 """who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
 that, too"""
-LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *HALVED.values())
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *LONG, *HALVED.values())
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
-FREE: Final = {*HALVED, *HALVED.values(), "GASLoC, H 20", "local only"}
+FREE: Final = {*HALVED, *HALVED.values(), "GASLoC, H 20", "GASLoC, H 80", "local only"}
 """who waits for nobody"""
 ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
@@ -153,7 +168,7 @@ def _arms(scale: Scale) -> list[Arm]:
             if megabits >= GIGABIT:
                 ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
             if scale != "quick":
-                ways = ways | FIELD
+                ways = ways | FIELD if megabits >= GIGABIT else ways | FIELD | LONG
             for label, (method, options, every) in ways.items():
                 options = started(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
@@ -212,7 +227,7 @@ def _read(results: Results) -> Findings:
         "all.",
     ]
     drawn = {
-        group: {label: outcome for label, outcome in outcomes.items() if label not in (*FIELD, *HALVED.values())}
+        group: {label: outcome for label, outcome in outcomes.items() if label not in (*FIELD, *LONG, *HALVED.values())}
         for group, outcomes in results.groups.items()
     }
     panels = {group: outcomes for group, outcomes in drawn.items() if group.endswith("equal")}

@@ -158,7 +158,9 @@ SUITE = Suite(
     question="How long a warm start, and who makes it?",
     about=f"The model of B1, N = 16, {STEPS:,} steps with those of the start, in whole rounds. The start: synchronous "
     "steps of all; or, as the daemon has it, short rounds with exchanges back to back (alpha 1, mu 0); or steps that "
-    "few made before the others joined. Epidemic's is of increments that travel whole, at H = 20, with one seed. The "
+    "few made before the others joined: from these all begin without the moments of Adam, which after synchronous "
+    "steps of their own they have, and which a joiner of the daemon inherits. Epidemic's is of increments that travel "
+    "whole, at H = 20, with one seed. The "
     "learning rate begins to fall when the start is over.",
     arms=_arms,
     read=_read,
