@@ -30,7 +30,8 @@ __all__ = ["BASELINES", "LocalOnly"]
 
 @dataclass
 class LocalOnly(Averaged):
-    """Nobody talks: theta_i <- inner^H_i(theta_i), what a peer reaches by itself. The model is peer 0's."""
+    """Nobody talks: theta_i <- inner^H_i(theta_i), what a peer reaches by itself, for no bytes. The model is
+    peer 0's."""
 
     name: str = "local-only"
 

@@ -60,6 +60,9 @@ class OverlappedDiLoCo(DiLoCo):
 
 @dataclass
 class OverlappedFourBitDiLoCo(OverlappedDiLoCo, FourBitDiLoCo):
-    """The same with the all-reduce of 4 bits: Streaming DiLoCo but for its fragments."""
+    """Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) but for its fragments: overlapped, and in 4 bits.
+
+    The equations are those of `OverlappedDiLoCo`, with Delta = Q(1/N sum_i Q(theta - s_i)), Q as in `FourBitDiLoCo`.
+    """
 
     name: str = "diloco-4bit-overlapped"
