@@ -138,6 +138,22 @@ HALVED: Final = {
 """who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
 that, too"""
 LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *LONG, *HALVED.values())
+DRAWN: Final = (
+    "pairwise",
+    OWN,
+    "epidemic k=256",
+    "DDP",
+    "DDP, bf16",
+    "DiLoCo fp32, H 80",
+    "DiLoCo 4-bit, H 20",
+    "DiLoCo 4-bit, overlapped, H 20",
+    f"DiLoCo 4-bit, overlapped, H 20, {START}",
+    "DiLoCo fp32, own pace, H 80",
+    "DiLoCo 4-bit, own pace, H 20",
+    f"DiLoCo 4-bit, own pace, H 20, {START}",
+    f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}",
+)
+"""not all, or nothing would be seen"""
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
 FREE: Final = {*HALVED, *HALVED.values(), "GASLoC, H 20", "GASLoC, H 80", "local only"}
@@ -227,7 +243,7 @@ def _read(results: Results) -> Findings:
         "all.",
     ]
     drawn = {
-        group: {label: outcome for label, outcome in outcomes.items() if label not in (*FIELD, *LONG, *HALVED.values())}
+        group: {label: outcomes[label] for label in DRAWN if label in outcomes}
         for group, outcomes in results.groups.items()
     }
     panels = {group: outcomes for group, outcomes in drawn.items() if group.endswith("equal")}
