@@ -20,6 +20,8 @@ STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 """of the first eight lines, the next eight and so on"""
 PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.057
 """inches"""
+MARGIN: Final = 1 / 24
+"""of the height, below the best"""
 DECADE: Final = 10.0
 """what spans less has no logarithmic axis"""
 
@@ -86,7 +88,7 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
     elif heights and graph.up.startswith("held-out loss"):
         # What all begin with is far above where they differ.
         best = min(heights)
-        axis.set_ylim(best - graph.tall / 24, min(max(heights), best + graph.tall))
+        axis.set_ylim(best - MARGIN * graph.tall, min(max(heights), best + graph.tall))
     axis.set_title(title, loc="left", fontsize=9, color=INK)
     axis.set_xlabel(graph.across, fontsize=8, color=FAINT)
     axis.set_ylabel(graph.up, fontsize=8, color=FAINT)

@@ -34,7 +34,21 @@ from simulations.suites.base import (
 from simulations.suites.momenta import Clocked, at_momenta, momenta_table
 from simulations.suites.rates import UNEQUAL
 
-__all__ = ["ALIKE", "LARGE", "OURS_ALIKE", "RATED", "SMALL", "START", "SUITE", "unequal"]
+__all__ = [
+    "ALIKE",
+    "LARGE",
+    "MEGABITS",
+    "MILLISECONDS",
+    "MODELS",
+    "OURS_ALIKE",
+    "PEERS",
+    "RATED",
+    "SMALL",
+    "SPEEDS",
+    "START",
+    "SUITE",
+    "unequal",
+]
 
 PEERS: Final = 8
 SPEEDS: Final = (1.0, 2.0, 4.0)

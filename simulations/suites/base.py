@@ -402,12 +402,13 @@ def graph(
     *,
     log_x: bool = False,
     log_y: bool = False,
+    tall: float = Graph.tall,
 ) -> Graph:
     lines = {
         panel: {label: _line(outcome.curves, x, y) for label, outcome in outcomes.items() if outcome.curves}
         for panel, outcomes in panels.items()
     }
-    return Graph(name, title, across, up, lines, log_x, log_y)
+    return Graph(name, title, across, up, lines, log_x, log_y, tall)
 
 
 def bytes_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:
@@ -418,8 +419,8 @@ def bytes_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:
 def seconds_graph(
     panels: Mapping[str, Mapping[str, Outcome]], title: str = "Loss against simulated wall clock"
 ) -> Graph:
-    drawn = graph("seconds", title, "simulated s", "held-out loss, nats", panels, lambda p: p.seconds, lambda p: p.loss)
-    return replace(drawn, tall=0.5)
+    across, up = "simulated s", "held-out loss, nats"
+    return graph("seconds", title, across, up, panels, lambda p: p.seconds, lambda p: p.loss, tall=0.5)
 
 
 def distance_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from simulations.lab_clock import lasting
 from simulations.lab_problems import ByteMlp
-from simulations.lab_runs import Run, link
+from simulations.lab_runs import OWN_PACE, Run, link
 from simulations.suites.b1 import EPIDEMIC, MLP, WARMUP, WIDER, diloco
 from simulations.suites.b4 import ALIKE, OURS_ALIKE, START
 from simulations.suites.base import (
@@ -146,6 +146,7 @@ DRAWN: Final = (
     "DDP, bf16",
     "DiLoCo fp32, H 80",
     "DiLoCo 4-bit, H 20",
+    "DiLoCo 4-bit, H 80",
     "DiLoCo 4-bit, overlapped, H 20",
     f"DiLoCo 4-bit, overlapped, H 20, {START}",
     "DiLoCo fp32, own pace, H 80",
@@ -156,7 +157,7 @@ DRAWN: Final = (
 """not all, or nothing would be seen"""
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
-FREE: Final = {*HALVED, *HALVED.values(), "GASLoC, H 20", "GASLoC, H 80", "local only"}
+FREE: Final = {label for label, (method, *_) in {**FIELD, **LONG}.items() if method in OWN_PACE} | {*HALVED.values()}
 """who waits for nobody"""
 ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
@@ -184,7 +185,7 @@ def _arms(scale: Scale) -> list[Arm]:
             if megabits >= GIGABIT:
                 ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
             if scale != "quick":
-                ways = ways | FIELD if megabits >= GIGABIT else ways | FIELD | LONG
+                ways |= FIELD if megabits >= GIGABIT else FIELD | LONG
             for label, (method, options, every) in ways.items():
                 options = started(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
@@ -237,6 +238,7 @@ def _read(results: Results) -> Findings:
         "The mean of the replicas is what nobody holds, and averaging them is on no clock: who lets replicas be "
         "further apart gains more by it. Of methods that wait for everybody the two are the same. Local only is told "
         "by the first peer's model, the slowest's, and among single replicas by the mean of a few.",
+        "Of the methods of the tables the pictures have some.",
         "NoLoCo waits for both of what it sends; half of it, the anchors, could travel while its peers compute.",
         "Pairwise's own start waits for nothing. Of the others some of DiLoCo's forms have one like it; all others "
         "begin cold, and are compared with ours that do so too. Beside that stands pairwise from its own start against "

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simulations.lab_problems import ByteMlp
 from simulations.lab_runs import link
-from simulations.suites import rates
+from simulations.suites import b4, rates
 from simulations.suites.b1 import MLP
 from simulations.suites.base import (
     DAEMON,
@@ -91,9 +91,8 @@ TUNED: Final[Ways] = {
     "epidemic k=128, alpha 2": ("epidemic", {"compressor": "topk128", "alpha": 2.0}),
 }
 """at each of `RATES`"""
-UNEQUAL: Final = "hosts 1:2:4, as 100 M parameters on 100 Mbit/s"
+UNEQUAL_GROUP: Final = f"N = {b4.PEERS}, hosts 1:2:4, as 100 M parameters on 100 Mbit/s"
 """B4's, where a third of all chunks is clipped"""
-CLIPS: Final = ("no clipping", "clip 1", "clip 1/2")
 MUON_RATES: Final = (0.004, 0.016, 0.032)
 """besides the setting's own"""
 
@@ -125,10 +124,11 @@ def _arms(scale: Scale) -> list[Arm]:
     for every in (10, 50) if not quick else ():
         setting = replace(base, every=every, rounds=800 // every)
         found += arms(f"H {every}", setting, INNERS)
-    there = link(100.0, 40.0, ByteMlp().parameters, 1e8)
-    unequal = replace(base, peers=8, speeds=(1.0, 2.0, 4.0), link=there)
-    clips = {label: ("pairwise", PAIRWISE["clipping"][label]) for label in (CLIPS if not quick else CLIPS[:1])}
-    return found + arms(UNEQUAL, unequal, {BASE: ("pairwise", {}), **clips})
+    there = link(b4.MEGABITS, b4.MILLISECONDS, ByteMlp().parameters, b4.MODELS[b4.LARGE])
+    unequal = replace(base, peers=b4.PEERS, speeds=b4.SPEEDS, link=there)
+    clips = {label: ("pairwise", options) for label, options in PAIRWISE["clipping"].items()}
+    some = clips if not quick else dict(list(clips.items())[:1])
+    return found + arms(UNEQUAL_GROUP, unequal, {BASE: ("pairwise", {}), **some})
 
 
 def _read(results: Results) -> Findings:
@@ -243,7 +243,7 @@ SUITE = Suite(
     f"mu {DAEMON['momentum']:g}, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first "
     "40 % of the rounds three exchanges each along the hypercube, then one at random). Differences below the spread "
     "of the seeds mean nothing. Marks are about pairwise; what is told of epidemic, compressors, learning rates, H and "
-    "Muon has none. Clipping is played by eight hosts of B4's, too. "
+    "Muon has none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "
     "Epidemic and its compressors train at the learning rate that B1 found for it, all else at pairwise's. "
     f"The start that some have is of {WARMUP} synchronous steps, not the daemon's, which has a suite of its own "
     "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",

@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 TRAINING = Path(__file__).with_name("training.py")
 LOOK = 0.02
 """seconds between looks at a condition"""
+NOTED_WITHIN = 15.0
+"""seconds"""
 NETWORK = "proving-ground"
 FIRST_MODEL = 3.0
 """every parameter of the founder's own first model; that of all others is 0"""
@@ -277,14 +279,13 @@ class Host:
         notes = [json.loads(line) for line in lines]
         return [note for note in notes if since <= note["at"] <= before and event in ("", note["event"])]
 
-    def noted(self, event: str = "", since: float = 0.0, seconds: float = 15.0) -> list[dict[str, Any]]:
-        """These `notes` once there is one: a daemon may have trained and exchanged before its training process has
-        written in its diary."""
-        what = f"{self.name} notes {event or 'anything'}"
-        return until(what, lambda: self.notes(event, since), seconds, [self])
+    def noted(self, event: str = "", since: float = 0.0) -> list[dict[str, Any]]:
+        """These `notes` once there is one: a daemon may have exchanged before its training process has written in its
+        diary."""
+        return until(f"{self.name} notes {event or 'anything'}", lambda: self.notes(event, since), NOTED_WITHIN, [self])
 
     def mean(self) -> float:
-        """Of the model, as the training process last noted it."""
+        """Of the model, as the training process last noted it; waits for a first note."""
         return float(self.noted()[-1]["mean"])
 
     def longest_pause(self, since: float, before: float) -> float:
