@@ -45,7 +45,7 @@ WAYS: Final[Ways] = {
 }
 OWN: Final = "pairwise, its own"
 EPIDEMIC_OWN: Final = "epidemic k=128, its own"
-"""at B1's H, with one seed"""
+"""at B1's H"""
 DEFAULT: Final = 200
 """steps, of the daemon"""
 
@@ -75,7 +75,7 @@ def _arms(scale: Scale) -> list[Arm]:
                 found += arms(_group(length, every), setting, {OWN: ("pairwise", {"warmup_steps": length})})
             if quick or every == MLP.every:
                 ways: Ways = {EPIDEMIC_OWN: ("epidemic", {**EPIDEMIC, "warmup_steps": length})}
-                found += arms(_group(length, every), setting, ways, seeds=1, rates=RATES)
+                found += arms(_group(length, every), setting, ways, rates=RATES)
     setting = sized(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
     for founders in FOUNDERS:
         data = {"of": "byte-mlp", "founders": founders, "steps": FOUNDED if not quick else 5, "lr": MLP.lr}
@@ -160,8 +160,7 @@ SUITE = Suite(
     "steps of all; or, as the daemon has it, short rounds with exchanges back to back (alpha 1, mu 0); or steps that "
     "few made before the others joined: from these all begin without the moments of Adam, which after synchronous "
     "steps of their own they have, and which a joiner of the daemon inherits. Epidemic's is of increments that travel "
-    "whole, at H = 20, with one seed. The "
-    "learning rate begins to fall when the start is over.",
+    "whole, at H = 20. The learning rate begins to fall when the start is over.",
     arms=_arms,
     read=_read,
 )
