@@ -34,11 +34,10 @@ from pathlib import Path
 
 import psutil
 
-import gossipdp
 from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError, RefusedError
 from gossipdp.runtime.copies import CopyError
 from gossipdp.runtime.link_socket import socket_path
-from peers import logs
+from peers import environment, logs
 from peers.control import ask
 from peers.processes import LOOK, MARK, Ending, Guard, adopt, bury, family, orphans
 
@@ -62,8 +61,6 @@ may take minutes"""
 TRIES = 3
 """ends in a row with one of these, each soon after its start, after which it is not started again"""
 FAULT = 70
-COMPILED = "compiled"
-"""folder of the home in which kernels are kept if there is no other place"""
 ANSWER = 2.0
 """seconds that a daemon that is to leave may take to say that it is saving"""
 
@@ -143,13 +140,13 @@ class Child:
         return now - self._started
 
     def start(self, now: float) -> None:
-        environment = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
+        variables = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
         self._started = now
         self.attempts += 1
         try:
             self.process = subprocess.Popen(
                 self.argv,
-                env=environment,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 process_group=0,
                 preexec_fn=self.guard.watch,  # noqa: PLW1509  (there are no threads here)
@@ -337,24 +334,15 @@ def run(
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
         # -P: the folder in which somebody trains may hold a `peers`, or a `queue.py`, of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
-    # An invite holds the network's secret: who is already in has no use for it.
-    environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
-    environment["GOSSIPDP_HOME"] = str(home.absolute())
-    # torchrun's agent keeps one store over its restarts, old keys and all: the ranks that start again would dial the
-    # addresses (with NCCL, the unique id) of dead ones, and may wait for them until the group's own timeout.
-    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-
-    of_daemon = dict(environment)
-    if not _keeps_compiled():
-        of_daemon.setdefault("NUMBA_CACHE_DIR", str(home.absolute() / COMPILED))
-
     alone, mark = adopt(), secrets.token_hex(8)
     saving = partial(_saving, home)
     guard = Guard(mark, policy.grace, saving)
     try:
         with _wakeups() as wake:
-            peer = Child("peer daemon", list(daemon), of_daemon, guard, Backoff(policy), f"{mark}-peer", busy=saving)
-            trainer = Child("training command", list(command), environment, guard, Backoff(policy), f"{mark}-training")
+            inherited = environment.of_daemon(os.environ, home)
+            peer = Child("peer daemon", list(daemon), inherited, guard, Backoff(policy), f"{mark}-peer", busy=saving)
+            inherited = environment.of_training(os.environ, home)
+            trainer = Child("training command", list(command), inherited, guard, Backoff(policy), f"{mark}-training")
             if alone:
                 trainer.adopted = lambda: orphans({guard.pid} | peer.leader | trainer.leader)
             return Supervisor(peer, trainer if command else None, socket_path(home), policy).loop(wake)
@@ -390,19 +378,6 @@ def _saving(home: Path) -> bool:
         return bool(ask(home, "status", timeout=ANSWER).get("saving"))
     except GossipdpError:
         return False
-
-
-def _keeps_compiled() -> bool:
-    """Has numba a place for what it compiles: beside the source, or in this user's cache?"""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return _writable(Path(gossipdp.__file__).parent / "codecs") or _writable(Path(cache).absolute())
-
-
-def _writable(folder: Path) -> bool:
-    """It, or where it would be made."""
-    while not folder.exists():
-        folder = folder.parent
-    return os.access(folder, os.W_OK)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ import pytest
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.link_socket import socket_path
-from peers import control
+from peers import control, environment
 from peers.supervisor import FINAL, LET_IN, Backoff, Child, Policy, Supervisor, run
 from simulations.wan.processes import until
 
@@ -565,7 +565,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], d
 
 @pytest.mark.parametrize(
     ("before", "kept", "after"),
-    [("", True, None), ("", False, "HOME/compiled"), ("/fast", True, "/fast"), ("/fast", False, "/fast")],
+    [("", True, None), ("", False, "HOME/compiled"), ("/fast", True, "/fast"), ("/fast", False, "HOME/compiled")],
 )
 def test_daemon_keeps_what_it_compiles_in_its_home_if_there_is_no_other_place(
     started: Callable[..., tuple[list[str], dict[str, str]]],
@@ -579,8 +579,22 @@ def test_daemon_keeps_what_it_compiles_in_its_home_if_there_is_no_other_place(
     if before:
         monkeypatch.setenv("NUMBA_CACHE_DIR", before)
     monkeypatch.setattr(os, "access", lambda path, mode: kept)
-    _, environment = started(tmp_path)
-    assert environment.get("NUMBA_CACHE_DIR") == (after and after.replace("HOME", str(tmp_path)))
+    _, inherited = started(tmp_path)
+    assert inherited.get("NUMBA_CACHE_DIR") == (after and after.replace("HOME", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir", "NUMBA_DISABLE_JIT", "PYTHONINSPECT", "PYTHONOPTIMIZE"],
+)
+def test_variable_that_changes_a_library__reaches_training_and_not_the_daemon(
+    started: Callable[..., tuple[list[str], dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    _, daemon = started(tmp_path)
+    assert name not in daemon and daemon["NUMBA_CPU_NAME"] == "generic"
+    assert environment.of_training(os.environ, tmp_path)[name] == "1"
 
 
 def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_module_in_the_users_folder(

@@ -1,0 +1,69 @@
+"""The environments of a host's two processes. The training command keeps what the user set; the daemon does not.
+
+Variables meant for a training script also reach the libraries of the daemon. There they do harm: prometheus_client
+writes files, numba stops compiling, Python changes exit codes. Nothing here may start a process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import gossipdp
+
+__all__ = ["of_daemon", "of_training"]
+
+COMPILED: Final = "compiled"
+"""Folder of the home in which the daemon keeps compiled kernels if no other place can be written."""
+DROPPED: Final = frozenset(
+    {
+        "PYTHONASYNCIODEBUG", "PYTHONBREAKPOINT", "PYTHONDEBUG", "PYTHONDEVMODE", "PYTHONDUMPREFS", "PYTHONINSPECT",
+        "PYTHONMALLOC", "PYTHONMALLOCSTATS", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME",
+        "PYTHONSTARTUP", "PYTHONTRACEMALLOC", "PYTHONVERBOSE", "PYTHONWARNDEFAULTENCODING", "PYTHONWARNINGS",
+        "prometheus_multiproc_dir",
+    }
+)  # fmt: skip
+"""Variables that the daemon does not inherit."""
+DROPPED_PREFIXES: Final = ("PROMETHEUS_", "NUMBA_", "LLVMLITE_", "PYZMQ_", "PSUTIL_")
+KEPT: Final = frozenset({"NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_NUM_THREADS"})
+"""Exceptions: they describe the host, not how a library behaves."""
+
+
+def of_training(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The training command's environment: `inherited`, and what it needs to find the daemon of `home`."""
+    # The invite holds the network's secret, which no process here needs any more.
+    environment = {key: value for key, value in inherited.items() if key != "GOSSIPDP_INVITE"}
+    environment["GOSSIPDP_HOME"] = str(home.absolute())
+    # torchrun's agent keeps one store over its restarts, old keys and all: the ranks that start again would dial the
+    # addresses (with NCCL, the unique id) of dead ones, and may wait for them until the group's own timeout.
+    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    return environment
+
+
+def of_daemon(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The daemon's environment: that of the training command, without what changes the daemon's libraries."""
+    environment = {key: value for key, value in of_training(inherited, home).items() if not _dropped(key)}
+    chosen = environment.get("NUMBA_CACHE_DIR")
+    if not (_writable(Path(chosen)) if chosen else _keeps_compiled(environment)):
+        environment["NUMBA_CACHE_DIR"] = str(home.absolute() / COMPILED)
+    return environment
+
+
+def _dropped(name: str) -> bool:
+    return name in DROPPED or (name.startswith(DROPPED_PREFIXES) and name not in KEPT)
+
+
+def _keeps_compiled(environment: Mapping[str, str]) -> bool:
+    """Whether numba can write beside the source or in this user's cache."""
+    cache = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return _writable(Path(gossipdp.__file__).parent / "codecs") or (os.path.isabs(cache) and _writable(Path(cache)))
+
+
+def _writable(folder: Path) -> bool:
+    """Whether this process can write to `folder`, or can make it."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
