@@ -26,8 +26,9 @@ from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.link import Link, default_home, expected
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
-from gossipdp.training.optimizers import followed, refuse_strangers, within_step
+from gossipdp.training.optimizers import followed, refuse_strangers, unheld, within_step
 from gossipdp.training.orders import MOMENTS, moment_of
+from gossipdp.training.parts import Modules, as_one
 from gossipdp.training.replica_group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
@@ -325,7 +326,7 @@ class Attachment:
 
 
 def attach(
-    model: nn.Module,
+    model: Modules,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     home: str | os.PathLike[str] | None = None,
@@ -342,6 +343,8 @@ def attach(
 
     Args:
         model: as it is, or wrapped in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2).
+            Several modules that are trained together, such as a network and a loss with weights of its own, as a list
+            or as a mapping by name: the same on every host.
         optimizer: any torch optimizer, or Accelerate's; it is not changed. Its state is not touched, but that a
             new Adam, AdamW or RAdam begins with the moments that are there for it (`[exchange] moments`). Several that
             share one model (Muon for matrices, AdamW for the rest) in the order in which they step: a step is over,
@@ -367,7 +370,7 @@ def attach(
     Example:
         peer = gossipdp.attach(model, optimizer)
     """
-    optimizers, samples = followed(optimizer), samples_per_step or 1
+    optimizers, samples, model = followed(optimizer), samples_per_step or 1, as_one(model)
     if _off(os.environ):
         attachment = Attachment(model, optimizers, None, None, None, samples)
         attachment._begin(timeout)
@@ -375,6 +378,13 @@ def attach(
     tell_uncaught()
     layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
+    if strangers := unheld(model, optimizers):
+        log.warning(
+            "GD-319 the optimizer trains %d parameters that the attached model does not hold: they are not exchanged, "
+            "the first is %s; attach every module that is trained: attach([model, loss], optimizer)",
+            len(strangers),
+            strangers[0],
+        )
     place = default_home() if home is None else Path(home).expanduser()
     several = together()
     if compare_frozen:

@@ -1,4 +1,4 @@
-"""Which optimizers a peer follows: unwrapped, and refused before anything is begun if it would not see them step.
+"""The optimizers that a peer follows: unwrapped, and refused before anything begins if their steps cannot be seen.
 
 Nothing here may touch a tensor, or know the daemon.
 """
@@ -16,7 +16,7 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "within_step"]
+__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "unheld", "within_step"]
 
 
 class Held(NamedTuple):
@@ -36,17 +36,36 @@ def bare(optimizer: object) -> torch.optim.Optimizer:
     """
     # By name and not by `.optimizer`: DeepSpeed's has one too, which steps on a flat copy of the parameters.
     inner = getattr(optimizer, "optimizer", None) if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
-    # One that never called Optimizer.__init__ has no hooks, and its class's `step` would call none.
-    whole = isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "_optimizer_step_post_hooks")
-    if not whole or "DeepSpeed" in type(inner).__name__:
+    if not _whole(inner) or "DeepSpeed" in type(inner).__name__:
+        do = "train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported"
+        if "DeepSpeed" not in type(inner).__name__ and (path := _inside(inner)):
+            do = f"pass the optimizer inside: `attach(model, optimizer{path})`; keep calling step() on the wrapper"
         raise ConfigError(
             "GD-317",
             "this optimizer does not step on the model's own parameters, and cannot be followed",
             seen=f"{type(inner).__module__}.{type(inner).__name__}",
-            do="train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported",
+            do=do,
         )
     assert isinstance(inner, torch.optim.Optimizer)
     return inner
+
+
+def _whole(optimizer: object) -> bool:
+    """Whether torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has none."""
+    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks")
+
+
+def _inside(wrapper: object, depth: int = 3) -> str:
+    """Where `wrapper` keeps a torch optimizer, or a list of them: ".optimizer", ".inner.optim"; "" if nowhere."""
+    kept = {} if isinstance(wrapper, nn.Module | type) else getattr(wrapper, "__dict__", {})
+    for name, value in kept.items():
+        several = isinstance(value, list | tuple) and len(value) > 0 and all(map(_whole, value))
+        if _whole(value) or several:
+            return f".{name}"
+    for name, value in kept.items():
+        if depth > 1 and not isinstance(value, torch.Tensor) and (path := _inside(value, depth - 1)):
+            return f".{name}{path}"
+    return ""
 
 
 def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
@@ -101,6 +120,19 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
                 do="make it from the parameters of the model that is attached, once that is sharded and copied;"
                 " leave out an optimizer of something else",
             )
+
+
+def unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    """What `optimizers` train and `model` does not hold: "loss.weight" or "parameter 0 of group 1 (10, 16)"."""
+    known = set(unwrap(model).parameters())
+    return [
+        group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number} {shape}"
+        for optimizer in optimizers
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+        if parameter.requires_grad and parameter not in known
+        for shape in [tuple(parameter.shape)]
+    ]
 
 
 def within_step(optimizer: torch.optim.Optimizer) -> bool:

@@ -42,16 +42,25 @@ class Head(nn.Module):
         return F.cross_entropy(8 * F.normalize(features) @ F.normalize(self.centers).T, labels)
 
 
-class Model(nn.Module):
-    """Backbone and loss, a queue of earlier features, and a frozen teacher that follows the backbone's last layer."""
+class Memory(nn.Module):
+    """A queue of earlier features: columns of unit length."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone, self.head = Backbone(), Head()
-        self.teacher = nn.Linear(64, FEATURES).requires_grad_(False)
-        self.teacher.load_state_dict(self.backbone.leave.state_dict())
         self.register_buffer("queue", F.normalize(torch.randn(FEATURES, QUEUE), dim=0))
-        self.register_buffer("queue_at", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.int64))
+
+
+class Model(nn.Module):
+    """Backbone and loss, a queue, and a frozen teacher that follows the backbone's last layer.
+
+    Everything is in one of the four children, in alphabetical order: attached as four modules, the schema is the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.head, self.memory = Backbone(), Head(), Memory()
+        self.teacher = nn.Linear(64, FEATURES).requires_grad_(False)
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = self.head(self.backbone(x), labels)

@@ -1,17 +1,39 @@
-"""Loops that step in the usual way: what the other tests of this folder stand on."""
+"""Loops that step in the usual way, with models and optimizers that are made in another way than usual."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from pair import Pair
+from pair import Pair, Script
 
 pytestmark = pytest.mark.processes
+
+
+def apart(first: Script, second: Script) -> float:
+    """Distance between the replicas, as a share of their length."""
+    return math.dist(first.last["weights"], second.last["weights"]) / math.hypot(*first.last["weights"])
 
 
 def test_a_plain_loop_on_two_hosts_exchanges_and_the_replicas_stay_near(scripts: Pair) -> None:
     first, second = scripts.run("plain_loop.py")
     assert not first.last["alone"] and not second.last["alone"]
-    apart = math.dist(first.last["weights"], second.last["weights"])
-    assert apart < 0.1 * math.hypot(*first.last["weights"])
+    assert apart(first, second) < 0.1
+
+
+def test_a_network_and_its_loss_attached_as_several_modules__both_are_exchanged(scripts: Pair) -> None:
+    first, second = scripts.run("several_modules.py")
+    assert apart(first, second) < 0.1
+    assert not first.stderr
+
+
+def test_an_optimizer_that_trains_a_parameter_outside_the_model__it_is_named(scripts: Pair) -> None:
+    (only,) = scripts.run("loss_outside_the_model.py", hosts=[0])
+    assert "GD-319" in only.stderr and "parameter 0 of group 1 (1,)" in only.stderr
+
+
+def test_a_schedule_around_the_optimizer__it_is_refused_with_the_attribute_to_pass(scripts: Pair) -> None:
+    for each in scripts.run("wrapped_optimizer.py"):
+        refused, trained = each.said
+        assert refused["refused"] == "GD-317" and "attach(model, optimizer.optimizer)" in refused["do"]
+        assert trained == {"alone": False}

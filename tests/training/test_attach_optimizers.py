@@ -51,6 +51,27 @@ class Shell(Optimizer):
         self.inner, self.param_groups = optimizer, optimizer.param_groups
 
 
+class Noam:
+    """A schedule around an optimizer, as in the annotated transformer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._step, self.optimizer = 0, optimizer
+
+
+class Several:
+    """Steps with several."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.all = list(optimizers)
+
+
+class Outer:
+    """A wrapper of a wrapper."""
+
+    def __init__(self, wrapped: object) -> None:
+        self.wrapped = wrapped
+
+
 WRONG: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "none": (lambda model: None, "NoneType"),
     "deepspeed's": (lambda model: DeepSpeedZeroOptimizer(sgd(model)), "DeepSpeedZeroOptimizer"),
@@ -79,6 +100,30 @@ def test_a_wrong_optimizer_is_gd_317_and_a_right_attach_follows(daemon: LedgerDa
     train(model, optimizer, 2, daemon.pump)
     assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2
     peer.detach()
+
+
+def post_local(model: nn.Module) -> Any:
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    return PostLocalSGDOptimizer(sgd(model), None)  # type: ignore[arg-type]
+
+
+HINTS: dict[str, Callable[[nn.Module], Any]] = {
+    "optimizer.inner": lambda model: Shell(sgd(model)),
+    "optimizer.optimizer": lambda model: Noam(sgd(model)),
+    "optimizer.all": lambda model: Several(sgd(model[0]), sgd(model[2])),  # type: ignore[index]
+    "optimizer.wrapped.optimizer": lambda model: Outer(Noam(sgd(model))),
+    "optimizer.optim": post_local,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # what torch itself uses
+@pytest.mark.parametrize("inner", HINTS)
+def test_a_wrapper_of_an_optimizer_is_told_the_name_of_the_inner_one(inner: str) -> None:
+    model = small()
+    with pytest.raises(ConfigError, match="GD-317") as caught:
+        gossipdp.attach(model, HINTS[inner](model))
+    assert f"attach(model, {inner})" in caught.value.do
 
 
 def test_an_optimizer_of_what_is_frozen_is_told(daemon: LedgerDaemon) -> None:

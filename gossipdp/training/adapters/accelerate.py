@@ -19,6 +19,7 @@ from gossipdp.training import attach as training
 from gossipdp.training.adapters import last_rows, missing
 from gossipdp.training.attach import Attachment
 from gossipdp.training.optimizers import followed
+from gossipdp.training.parts import Modules
 
 try:
     from accelerate.tracking import GeneralTracker
@@ -57,7 +58,7 @@ class _Tracker(GeneralTracker):  # type: ignore[misc]
 
 def attach(
     accelerator: Any,
-    model: torch.nn.Module,
+    model: Modules,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     loader: Any = None,
     *,

@@ -20,6 +20,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import missing
 from gossipdp.training.attach import Attachment
+from gossipdp.training.parts import Modules
 
 try:
     import ray.train
@@ -30,7 +31,7 @@ __all__ = ["attach"]
 
 
 def attach(
-    model: torch.nn.Module,
+    model: Modules,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     home: str | os.PathLike[str] | None = None,
