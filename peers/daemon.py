@@ -125,7 +125,7 @@ class Control:
 
 
 class Signals:
-    """SIGTERM and SIGINT, seen by the I/O loop through a descriptor."""
+    """SIGTERM and SIGINT, seen by the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -136,6 +136,7 @@ class Signals:
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def filenos(self) -> Sequence[int]:
         return [self._read.fileno()]

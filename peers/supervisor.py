@@ -3,14 +3,15 @@
     supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure:
                 │                       before it has listened, or for the network turns it away; or any ends for
                 │                       its home is a copy of one that is live
-                ├─ training command     started when the daemon listens; exit code 0 ends the run, and so does one
-                │                       that says three times in a row, early, that no restart can cure it
+                ├─ training command     started when the daemon listens; exit code 0 ends the run, and so do failures
+                │                       in a row that no restart can cure (`verdict`)
                 └─ guard                ends both if the supervisor itself is killed
 
 Nothing of the network or of training may be here. `run` is the whole process from the moment it is called: it takes
 over signals and logging, and must be on the main thread. Every child leads a process group, so that Ctrl-C in a
-terminal reaches the supervisor alone. What a launcher such as torchrun or a shell started may lead groups and sessions
-of its own: it goes with the training command all the same (`processes`), and nothing is started again before it has.
+terminal, or its hang-up, reaches the supervisor alone. What a launcher such as torchrun or a shell started may lead
+groups and sessions of its own: it goes with the training command all the same (`processes`), and nothing is started
+again before it has.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from gossipdp.runtime.link_socket import socket_path
 from peers import environment, logs
 from peers.control import ask
 from peers.processes import LOOK, MARK, Ending, Guard, adopt, bury, family, orphans
+from peers.relay import Relay
+from peers.verdict import Verdict, gives_up, stays_alone
 
 __all__ = ["Backoff", "Policy", "run"]
 
@@ -53,14 +56,9 @@ SECOND = CopyError.exit_code
 """the daemon's, when it has met one that has its identity and was started before"""
 TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 """the daemon's, when everybody it was to dial has refused it: it has listened by then"""
-FRUITLESS = frozenset({ConfigError.exit_code, MismatchError.exit_code})
-"""codes of a training command that `attach` has refused for its model, optimizer or ranks"""
-LET_IN = 600.0
-"""seconds: who has trained for so long was let in, and one of these codes is its own; to load and read a large model
-may take minutes"""
-TRIES = 3
-"""ends in a row with one of these, each soon after its start, after which it is not started again"""
 FAULT = 70
+ALONE = 60.0
+"""Seconds after the start of a training command at which it is told that it has not attached."""
 ANSWER = 2.0
 """seconds that a daemon that is to leave may take to say that it is saving"""
 
@@ -112,8 +110,14 @@ class Child:
     attempts: int = 0
     due: float = 0.0
     """not to be started before"""
+    captured: bool = False
+    """Whether the next start's standard error passes through here, for its last lines."""
+    relay: Relay | None = None
     _started: float = 0.0
     _ending: Ending | None = None
+    _refused: int | None = None
+    """The shell's exit code for a command that the system did not start."""
+    _said: str = ""
 
     @property
     def leader(self) -> set[int]:
@@ -127,45 +131,60 @@ class Child:
     @property
     def quiet(self) -> bool:
         """Neither the command nor anything it started is there."""
-        return self.process is None and self._ending is None
+        return self.process is None and self._ending is None and self._refused is None
 
     @property
     def look_at(self) -> float:
         """When there may be something to do that no signal announces."""
+        if self._refused is not None:
+            return -math.inf
         if self._ending is None:
             return math.inf
         return self._ending.due if self.running else -math.inf
+
+    @property
+    def last_lines(self) -> list[str]:
+        """On standard error, if that was captured; or why the system did not start the command."""
+        return [self._said] if self._said else [] if self.relay is None else self.relay.lines()
 
     def lived(self, now: float) -> float:
         return now - self._started
 
     def start(self, now: float) -> None:
         variables = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
-        self._started = now
+        self._started, self._said = now, ""
         self.attempts += 1
+        self.relay = Relay() if self.captured else None
         try:
             self.process = subprocess.Popen(
                 self.argv,
                 env=variables,
                 stdin=subprocess.DEVNULL,
+                stderr=None if self.relay is None else self.relay.write_end,
                 process_group=0,
                 preexec_fn=self.guard.watch,  # noqa: PLW1509  (there are no threads here)
             )
         except OSError as error:
-            self.due = now + self.backoff.after(0.0)
-            log.error("%s cannot be started: %s; again in %.1f s", self.name, error, self.due - now)
+            self._refused, self._said = 127 if isinstance(error, FileNotFoundError) else 126, str(error)
+            log.error("%s cannot be started: %s", self.name, error)
         else:
             log.info("%s started, process %d", self.name, self.process.pid)
+        if self.relay is not None:
+            self.relay.take_over()
 
     def reap(self, now: float, grace: float) -> int | None:
         """The exit code, once, when the command has ended; negative for a signal. What it has left behind is ended."""
-        code = None if self.process is None else self.process.poll()
-        if self.process is not None and code is not None:
+        code, self._refused = self._refused, None
+        if self.relay is not None and self.relay.open:
+            self.relay.pass_on()
+        if self.process is not None and (code := self.process.poll()) is not None:
             self.guard.forget(self.process.pid)
             self.process = None
             self._end(now, grace)
         if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:
             self._ending = None
+        if self.relay is not None and self.relay.open and self.quiet:
+            self.relay.close()
         return code
 
     def postpone(self, now: float, code: int) -> None:
@@ -192,16 +211,51 @@ class Child:
         return family(self.mark, self.leader | self.adopted())
 
 
-class Supervisor:
-    """The loop of `run`. `listening` is the socket that tells that the daemon takes training processes."""
+class Attachment:
+    """Whether the training command has attached to the daemon of `home` since it was started."""
 
-    def __init__(self, daemon: Child, training: Child | None, listening: Path, policy: Policy) -> None:
+    def __init__(self, home: Path) -> None:
+        self._home, self._before = home, ("", 0)
+
+    def begin(self) -> None:
+        """It is started now."""
+        self._before = self._counted()
+
+    def seen(self) -> bool | None:
+        """None: the daemon does not answer, or was started again since."""
+        (run, before), (now, count) = self._before, self._counted()
+        return count > before if now and now == run else None
+
+    def _counted(self) -> tuple[str, int]:
+        """Which daemon it is, and how many processes have attached to it."""
+        try:
+            answer = ask(self._home, "status", timeout=ANSWER)
+        except GossipdpError:
+            return "", 0
+        return str(answer.get("incarnation", "")), int(answer.get("attaches") or 0)
+
+
+class Supervisor:
+    """The loop of `run`.
+
+    Args:
+        listening: the socket that tells that the daemon takes training processes.
+        attached: tells whether the training command has attached since its last start; None if unknown.
+    """
+
+    def __init__(
+        self, daemon: Child, training: Child | None, listening: Path, policy: Policy, attached: Attachment
+    ) -> None:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
         self._has_listened = False
-        self._fruitless = 0
-        """ends of the training command in a row with a code of FRUITLESS, after lives shorter than LET_IN"""
+        self._verdict, self._attached = Verdict(), attached
+        self._ask_at = math.inf
+        """when to ask whether the training command has attached"""
         self._code: int | None = None
+        self._on_terminal = any(os.isatty(descriptor) for descriptor in (1, 2))  # once it has hung up it is none
+        self._why: GossipdpError | None = None
+        """said last, when all that ran here is gone"""
 
     @property
     def _children(self) -> list[Child]:
@@ -215,9 +269,14 @@ class Supervisor:
             if self._code is None:
                 self._start(now)
             elif all(child.quiet for child in self._children):
+                if self._why is not None:
+                    level = logging.ERROR if self._code else logging.WARNING
+                    log.log(level, "%s", self._why, extra={"code": self._why.code})
                 return self._code
-            readable, _, _ = select.select([wake], [], [], self._patience(now))
-            if readable:
+            sources: list[socket.socket | Relay] = [wake]
+            sources += [child.relay for child in self._children if child.relay is not None and child.relay.open]
+            readable, _, _ = select.select(sources, [], [], self._patience(now))
+            if wake in readable:
                 self._signals(wake.recv(64))
 
     def _reap(self, now: float) -> None:
@@ -234,17 +293,31 @@ class Supervisor:
         else:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
+            if self._code is None and now >= self._ask_at:
+                self._look_for_attach(now)
             return
-        fruitless = code in FRUITLESS and training.lived(now) < LET_IN
-        self._fruitless = self._fruitless + 1 if fruitless else 0
+        self._trained(training, code, now)
+
+    def _trained(self, training: Child, code: int, now: float) -> None:
+        """The training command has ended."""
+        attached, self._ask_at = self._attached.seen(), math.inf
         if code == 0:
+            if attached is False:
+                self._why = stays_alone(f"it has ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} has finished")
-        elif self._fruitless == TRIES:
-            log.error("%s %s, %d times in a row: what it says above is not cured by another start",
-                      training.name, _ended(code), TRIES)  # fmt: skip
-            self._stop(code, f"{training.name} {_ended(code)}")
+        elif ends := self._verdict.judge(code, training.lived(now), attached):
+            self._why = gives_up(_ended(code), ends, training.last_lines)
+            self._stop(code if code > 0 else 128 - code, f"{training.name} {_ended(code)}, {ends} times in a row")
         else:
+            training.captured = self._verdict.doubtful
             training.postpone(now, code)
+
+    def _look_for_attach(self, now: float) -> None:
+        attached = self._attached.seen()
+        self._ask_at = now + ALONE if attached is None else math.inf
+        if attached is False:
+            told = stays_alone(f"it has run for {ALONE:.0f} s")
+            log.warning("%s", told, extra={"code": told.code})
 
     def _turned_away(self, code: int) -> bool:
         return code in TURNED_AWAY and self._daemon.attempts == 1
@@ -261,6 +334,8 @@ class Supervisor:
             self._daemon.start(now)
         training = self._training
         if training is not None and training.quiet and now >= training.due and self._daemon_listens():
+            self._attached.begin()
+            self._ask_at = now + ALONE
             training.start(now)
 
     def _daemon_listens(self) -> bool:
@@ -271,6 +346,7 @@ class Supervisor:
         """Seconds until something is due that no signal announces; None: nothing is."""
         due = [max(now + LOOK, child.look_at) for child in self._children]
         if self._code is None:
+            due.append(self._ask_at)
             due += [child.due for child in self._children if child.quiet and child.due > now]
             waiting = self._training is not None and self._training.quiet and self._training.due <= now
             if self._daemon.running and (waiting or not self._has_listened):
@@ -282,7 +358,9 @@ class Supervisor:
         for number in numbers:
             if number == signal.SIGCHLD:
                 continue
-            if self._code is None:
+            if number == signal.SIGHUP and not self._on_terminal:
+                log.info("the terminal has hung up: this peer goes on, for its output goes elsewhere")
+            elif self._code is None:
                 self._stop(0, signal.Signals(number).name)
             elif number == signal.SIGINT:
                 for child in self._children:
@@ -318,11 +396,14 @@ def run(
         ConfigError: GD-316, there is no such training command.
     """
     if command and shutil.which(command[0]) is None:
+        there = Path(command[0]).is_file()
         raise ConfigError(
             "GD-316",
-            "the training command cannot be found",
+            f"the training command cannot be {'executed' if there else 'found'}",
             seen=command[0],
-            do="write it after --, as it would be typed in a shell",
+            do=f"write its interpreter before it, or chmod +x {command[0]}"
+            if there
+            else "write it after --, as it would be typed in a shell",
         )
     policy = policy or Policy()
     style = "json" if log_format == "json" else "text"
@@ -345,7 +426,8 @@ def run(
             trainer = Child("training command", list(command), inherited, guard, Backoff(policy), f"{mark}-training")
             if alone:
                 trainer.adopted = lambda: orphans({guard.pid} | peer.leader | trainer.leader)
-            return Supervisor(peer, trainer if command else None, socket_path(home), policy).loop(wake)
+            attached = Attachment(home)
+            return Supervisor(peer, trainer if command else None, socket_path(home), policy, attached).loop(wake)
     finally:
         # With the pipe closed the guard ends whatever an exception may have left running.
         guard.close()

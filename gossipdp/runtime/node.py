@@ -386,6 +386,7 @@ class Node:
             case links.Attached():
                 # Kept here, for the process may die, and a job that was asked for meets its vectors all the same.
                 self._attached_schema, self._region, self._attached = event.schema, self._link.region, True
+                self.status.attaches += 1
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():

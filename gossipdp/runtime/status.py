@@ -68,6 +68,8 @@ class Status:
     loss: float = math.nan
     stall_seconds: float = 0.0
     training: bool = False
+    attaches: int = 0
+    """Training processes that have attached since the daemon started."""
     in_doubt: int = 0
     last_partner: bytes = b""
     last_exchange: dict[str, Any] = field(default_factory=dict)
@@ -210,6 +212,7 @@ class Status:
             "apart": len(peer.apart),
             "set_aside": [other.hex() for other in peer.conduct.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
+            "attaches": self.attaches,
             "round": peer.rounds.rounds,
             "clock": peer.clock,
             "steps": peer.steps,

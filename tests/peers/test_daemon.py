@@ -6,13 +6,14 @@ import errno
 import json
 import resource
 import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import psutil
@@ -91,6 +92,20 @@ def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Pa
     )  # fmt: skip
     arrays = {"anchor": np.ones(8, np.float32), "momentum": np.zeros(8, np.float32)}
     return Store(where / "checkpoints").save(arrays, meta, b"schema")
+
+
+def test_terminal_hangs_up__the_daemon_ignores_it() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before, descriptor = {number: signal.getsignal(number) for number in numbers}, signal.set_wakeup_fd(-1)
+    try:
+        signals = daemon.Signals(cast(Node, None))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signals._read.close()
+        signals._write.close()
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
 def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(

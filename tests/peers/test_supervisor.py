@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -23,7 +23,8 @@ import pytest
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.link_socket import socket_path
 from peers import control, environment
-from peers.supervisor import FINAL, LET_IN, Backoff, Child, Policy, Supervisor, run
+from peers.processes import Guard
+from peers.supervisor import ALONE, FINAL, Attachment, Backoff, Child, Policy, Supervisor, run
 from simulations.wan.processes import until
 
 pytestmark = pytest.mark.processes
@@ -89,6 +90,7 @@ class Running:
         *,
         grace: float = 5.0,
         within: Sequence[str] = (),
+        stderr: int | None = None,
     ) -> None:
         command = [*PYTHON, PRELUDE + training] if isinstance(training, str) else list(training or ())
         variables = {"LISTEN": str(socket_path(home)), "CONTROL": str(control.socket_path(home))}
@@ -97,7 +99,7 @@ class Running:
         self.process = subprocess.Popen(
             [*within, sys.executable, "-c", DRIVER, str(home), str(grace), PRELUDE + daemon, *command],
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=self._log if stderr is None else stderr,
             env={**os.environ, **variables},
         )
         self.seen: list[psutil.Process] = []
@@ -222,37 +224,111 @@ def test_training_died_is_restarted_and_told_its_attempt(supervise: type[Running
     assert running.code() == 0
 
 
-@pytest.mark.parametrize("code", [3, 6])
-def test_training_that_no_restart_cures_ends_the_run_at_its_third_end(supervise: type[Running], code: int) -> None:
-    training = f"say('refused'); sys.exit(1 if os.environ['GOSSIPDP_ATTEMPT'] == '2' else {code})"
+def test_training_script_that_is_not_there__gives_up_with_its_last_lines_and_its_code(
+    supervise: type[Running], tmp_path: Path
+) -> None:
+    running = supervise(DAEMON + WAIT, [sys.executable, str(tmp_path / "no-such-script.py")])
+    running.number("daemon")
+    assert running.rest() == ["daemon leaves"]
+    assert running.code() == 2
+    *_, error, seen, line, do = running.log().splitlines()
+    assert error.endswith("GD-316 the training command fails at each start, and is not started again")
+    assert seen.startswith("  seen: it exited with 2, 3 times in a row") and "can't open file" in line
+    assert do.startswith("  do: ")
+
+
+def test_training_killed_at_each_start__gives_up_at_the_fifth_with_the_shells_code(supervise: type[Running]) -> None:
+    training = "say('starts'); print('no device', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     running = supervise(DAEMON + WAIT, training)
     running.number("daemon")
-    assert running.rest() == ["refused"] * 6 + ["daemon leaves"]  # the third end was another's
-    assert running.code() == code
-    assert f"training command exited with {code}, 3 times in a row: " in running.log()
+    assert running.rest() == ["starts"] * 5 + ["daemon leaves"]
+    assert running.code() == 128 + 9
+    assert running.log().count("\nno device") == 5, "what it writes is passed on"
+    assert (
+        "was ended by SIGKILL, 5 times in a row; on standard error it wrote last:\n        no device" in running.log()
+    )
 
 
-class Ended(Child):
-    """A child that has ended already, with `code`."""
+def test_training_that_the_system_does_not_start__gives_up_and_says_why(
+    supervise: type[Running], tmp_path: Path
+) -> None:
+    command = tmp_path / "command"
+    command.write_bytes(b"no program")
+    command.chmod(0o700)
+    running = supervise(DAEMON + WAIT, [str(command)])
+    running.number("daemon")
+    assert running.rest() == ["daemon leaves"]
+    assert running.code() == 126
+    assert "GD-316" in running.log() and "Exec format error" in running.log().splitlines()[-2]
 
-    code = 0
+
+COUNTS = """
+import socket
+def answer(attaches):
+    control = socket.socket(socket.AF_UNIX)
+    control.bind(os.environ['CONTROL'])
+    control.listen()
+    listen()
+    for count in attaches:
+        asker, _ = control.accept()
+        asker.recv(4096)
+        asker.sendall(b'{"reply": {"incarnation": 1, "attaches": %d}}\\n' % count)
+        asker.close()
+"""
+
+
+@pytest.mark.parametrize(("attaches", "told"), [((3, 3), True), ((3, 4), False)])
+def test_training_ends_well__told_whether_it_never_attached(
+    supervise: type[Running], attaches: tuple[int, int], told: bool
+) -> None:
+    running = supervise(COUNTS + DAEMON.replace("listen()", f"answer({attaches})") + WAIT, "say('trained')")
+    running.number("daemon")
+    assert running.rest() == ["trained", "daemon leaves"]
+    assert running.code() == 0
+    assert ("warning: GD-503 the training command has not attached" in running.log()) == told
+
+
+class Attached(Attachment):
+    """What the daemon would say, in turn."""
+
+    def __init__(self, *answers: bool | None) -> None:
+        self.answers = list(answers)
+
+    def begin(self) -> None:
+        pass
+
+    def seen(self) -> bool | None:
+        return self.answers.pop(0)
+
+
+class Runs(Child):
+    """A child that has started and runs."""
+
+    def start(self, now: float) -> None:
+        self.running_now = True
 
     def reap(self, now: float, grace: float) -> int | None:
-        return self.code
+        return None
+
+    @property
+    def quiet(self) -> bool:
+        return not getattr(self, "running_now", False)
 
 
-def test_training_that_has_trained_well_before_it_is_refused_is_started_again(tmp_path: Path) -> None:
-    now, policy = 1000.0, Policy()
-    guard: Any = None
-    daemon, training = (Ended(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
-    daemon.code, training.code = 1, 6
-    supervisor = Supervisor(daemon, training, tmp_path / "none", policy)
-    ends = []
-    for life in (1.0, 1.0, LET_IN, 1.0, policy.good, 1.0):
-        training._started = now - life
+def test_training_runs_for_a_minute_without_attaching__told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, guard = Policy(), cast(Guard, None)
+    daemon, training = (Runs(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
+    attached = Attached(None, False)
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, attached)
+    monkeypatch.setattr(supervisor, "_daemon_listens", lambda: True)
+    told = []
+    for now in (0.0, ALONE - 1, ALONE, 2 * ALONE - 1, 2 * ALONE, 100 * ALONE):
         supervisor._reap(now)
-        ends.append(supervisor._code)
-    assert ends == [None] * 5 + [6]
+        supervisor._start(now)
+        told.append(caplog.text.count("GD-503"))
+    assert told == [0, 0, 0, 0, 1, 1] and attached.answers == []
 
 
 @pytest.mark.parametrize("code", [5, 6])
@@ -369,7 +445,30 @@ def test_signal_while_the_daemon_starts_is_a_clean_end(supervise: type[Running],
     assert running.code() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_terminal_hangs_up__the_peer_goes_on_if_its_output_goes_elsewhere(supervise: type[Running]) -> None:
+    running = supervise(DAEMON + WAIT, TRAINING + WAIT)
+    running.number("daemon")
+    running.number("training")
+    running.process.send_signal(signal.SIGHUP)
+    until("the hang-up is told", lambda: "terminal has hung up" in running.log(), DEADLINE)
+    running.process.send_signal(signal.SIGTERM)
+    assert sorted(running.rest()) == ["daemon leaves", "training ends"]
+    assert running.code() == 0
+
+
+def test_terminal_that_gets_the_output_hangs_up__a_clean_end(supervise: type[Running]) -> None:
+    terminal, output = os.openpty()
+    running = supervise(DAEMON + WAIT, TRAINING + WAIT, stderr=output)
+    os.close(output)
+    running.number("daemon")
+    running.number("training")
+    os.close(terminal)  # from now on each write to it fails
+    running.process.send_signal(signal.SIGHUP)
+    assert sorted(running.rest()) == ["daemon leaves", "training ends"]
+    assert running.code() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_training_and_daemon_cleanly(supervise: type[Running], number: int) -> None:
     running = supervise(DAEMON + WAIT, TRAINING + WAIT)
     running.number("daemon")

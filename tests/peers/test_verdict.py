@@ -1,0 +1,48 @@
+"""After which ends of a training command another start is in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from peers.verdict import NEVER_ATTACHED, Verdict
+
+
+@pytest.mark.parametrize(
+    ("ends", "given_up"),
+    [
+        ([(3, 599.0)] * 3, 3),
+        ([(6, 599.0)] * 3, 3),
+        ([(3, 599.0)] * 2 + [(3, 600.0)], 0),
+        ([(6, 1.0), (6, 599.0), (1, 30.0), (6, 599.0), (6, 599.0)], 0),
+        ([(2, 59.0)] * 3, 3),
+        ([(126, 0.0)] * 3, 3),
+        ([(127, 0.0)] * 3, 3),
+        ([(2, 61.0)] * 9, 0),
+        ([(1, 4.9)] * 5, 5),
+        ([(1, 4.9)] * 4, 0),
+        ([(-11, 0.1), (1, 0.1), (-9, 0.1), (1, 0.1), (1, 0.1)], 5),
+        ([(1, 0.1)] * 4 + [(1, 5.0)] + [(1, 0.1)] * 4, 0),
+    ],
+)
+def test_ends_in_a_row_that_no_start_can_cure__given_up_at_the_last(
+    ends: list[tuple[int, float]], given_up: int
+) -> None:
+    verdict = Verdict()
+    *before, last = [verdict.judge(code, lived, True) for code, lived in ends]
+    assert before == [0] * len(before) and last == given_up
+
+
+def test_command_that_never_attaches__given_up_at_the_tenth_end_however_long_it_lives() -> None:
+    verdict = Verdict()
+    said = [verdict.judge(1, 100.0, False) for _ in range(9)]
+    said += [verdict.judge(1, 100.0, None)]  # the daemon could not tell: benefit of the doubt
+    said += [verdict.judge(1, 100.0, False) for _ in range(10)]
+    assert said == [0] * 19 + [NEVER_ATTACHED]
+
+
+def test_ordinary_crash_after_training__the_next_start_is_not_captured() -> None:
+    verdict = Verdict()
+    verdict.judge(1, 1.0, False)
+    assert verdict.doubtful
+    verdict.judge(1, 100.0, True)
+    assert not verdict.doubtful
