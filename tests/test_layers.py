@@ -70,7 +70,7 @@ PROTOCOL_NEVER = {
     "secrets",
 }
 ONLY_IN = {
-    "zmq": {"gossipdp/runtime/transport.py"},
+    "zmq": {"gossipdp/runtime/transport.py", "gossipdp/runtime/sockets.py"},
     "prometheus_client": {"gossipdp/runtime/metrics.py"},
 }
 NEVER_ANYWHERE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}

@@ -32,6 +32,8 @@ class Connection:
         self.descriptor = -1
         self.deadline = math.inf
         self.proof_sent = False
+        self.heard = self.said = 0.0
+        """times of the last message that came, and of the last that was sent"""
         self.queue: deque[tuple[Sequence[Buffer], int]] = deque()
         self.queued_bytes = 0
 
@@ -127,6 +129,9 @@ class Links(Protocol):
 
     def live(self, peer: bytes) -> tuple[int, bytes] | None:
         """Incarnation and start of the daemon at the other end of the link with `peer`, if there is one."""
+
+    def shunned(self, peer: bytes) -> bool:
+        """Whether `peer` gets no link for now because it sent more than this peer could read."""
 
     def bring_up(self, link: Link) -> Link:
         """`link` is verified; returns the one on which its peer is sent to from now on."""

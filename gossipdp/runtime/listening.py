@@ -54,6 +54,10 @@ class Listening:
         else:
             self._links.take(connection, connection.link, frames, size)
 
+    def connection(self, route: bytes) -> Connection | None:
+        """The inbound connection that libzmq calls `route`, if its hello has come."""
+        return self._routes.get(route)
+
     def refused(self, origin: str, code: str, reason: str) -> None:
         self._counters.handshakes[code] += 1
         if self._refusals < REFUSALS_A_TURN:
@@ -80,6 +84,8 @@ class Listening:
             if self._links.linked(message.id) is None and not self._links.room():
                 raise UnreachableError("GD-101", f"all {self._limits.links} links are taken")
             reply = hello.hello(message)
+            if self._links.shunned(message.id):
+                raise UnreachableError("GD-101", "it sent more than this peer could read, and has to wait")
         except GossipdpError as error:
             self._refuse(route, origin, error)
             return

@@ -365,6 +365,9 @@ class Node:
                 if error is not None and self._stopping_at == math.inf:
                     raise error
                 self._journal.trouble("GD-205", f"a copy of this home was started at {address}", now)
+            case wires.Flooded(peer, unread):
+                text = f"the link of {short(peer)} is closed: {unread} of its messages were waiting to be read"
+                self._journal.trouble("GD-402", text, now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):

@@ -22,6 +22,7 @@ from gossipdp.runtime.listening import Listening
 from gossipdp.runtime.reachability import Reachability
 from gossipdp.runtime.transport_events import (
     Dialable,
+    Flooded,
     LinkDown,
     LinkStatus,
     LinkUp,
@@ -53,7 +54,9 @@ class Peering:
         self._reachability = Reachability("", limits.dial_back)
         self._dialled_back: dict[bytes, float] = {}
         """when each peer last asked for it"""
-        self._swept = now
+        self._shunned: dict[bytes, float] = {}
+        """until when a peer gets no link"""
+        self._swept = self._beaten = now
 
     @property
     def run(self) -> bytes:
@@ -120,7 +123,7 @@ class Peering:
         if link is None or connection.handle is None:
             return
         if link.dial is None:
-            self._close_link(link, "closed by the other side, or no heartbeat")
+            self._close_link(link, "closed by the other side")
         else:
             self._dialling.failed(link.dial, "GD-101", "closed the connection during the hello", "broken")
 
@@ -140,6 +143,20 @@ class Peering:
     def descriptor_closed(self, descriptor: int) -> None:
         """The inbound connection of this number is gone."""
         self._listening.descriptor_closed(descriptor)
+
+    def flooded(self, over: bytes | Connection, unread: int) -> None:
+        """A connection, or the inbound one of this route, sent more than this peer could read: `unread` messages."""
+        self.drop("flood", unread)
+        connection = over if isinstance(over, Connection) else self._listening.connection(over)
+        link = None if connection is None else connection.link
+        if link is None:
+            return
+        if link.dial is not None:
+            self._dialling.failed(link.dial, "GD-101", "sent more than a hello", "broken")
+        elif self._is_open(link):
+            self._shunned[link.peer] = self.now + self.limits.shun
+            self.events.append(Flooded(link.peer, unread))
+            self._close_link(link, f"{unread} of its messages were unread")
 
     def refused(self, origin: str, code: str, reason: str) -> None:
         """Somebody who dialled in was refused."""
@@ -176,6 +193,7 @@ class Peering:
     def _push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
         if not self.wire.push(connection, frames, size):
             return False
+        connection.said = self.now
         if size and connection.link is not None:
             self.counters.count_sent(connection.link.peer, connection.lane, size)
         return True
@@ -215,6 +233,9 @@ class Peering:
         link = self._links.get(peer)
         return None if link is None else (link.incarnation, link.start)
 
+    def shunned(self, peer: bytes) -> bool:
+        return self.now < self._shunned.get(peer, -math.inf)
+
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._retired]
 
@@ -232,6 +253,8 @@ class Peering:
 
     def bring_up(self, link: Link) -> Link:
         self.counters.handshakes["ok"] += 1
+        for connection in link.connections.values():
+            connection.heard = self.now
         me, peer = self.me.identity.id, link.peer
         old = self._links.get(peer)
         if old is None or link.rank(me) >= old.rank(me):
@@ -264,6 +287,7 @@ class Peering:
             self.unqueue(connection)
 
     def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
+        connection.heard = self.now
         if handshake.is_service(frames[0]):
             self._on_service(link, frames)
             return
@@ -359,6 +383,7 @@ class Peering:
             return self.now
         due = min(
             self._swept + min(1.0, self.limits.idle / 4),
+            self._beaten + self.limits.heartbeat,
             self._dialling.next_timer(),
             self._listening.next_timer(),
             self._reachability.timer(),
@@ -386,21 +411,39 @@ class Peering:
                 self._close_link(link, "a better link is up")
         if self.now >= self._reachability.timer():
             self._ask_for_dial_backs()
+        if self.now >= self._beaten + self.limits.heartbeat:
+            self._beat()
         if self.now >= self._swept + min(1.0, self.limits.idle / 4):
             self._sweep()
 
     def _is_open(self, link: Link) -> bool:
         return self._links.get(link.peer) is link or link in self._retired
 
+    def _beat(self) -> None:
+        """Say a word on quiet connections, and close links of which a connection has been silent for too long.
+
+        A word queues behind the payload of its own connection, so the data lane gets more patience on a slow line.
+        """
+        pause, self._beaten = self.now - self._beaten, self.now
+        for link in self._all_links():
+            for lane, connection in link.connections.items():
+                if pause > 3 * self.limits.heartbeat:
+                    connection.heard = self.now  # this process was held up, and has not read what came meanwhile
+                beats = 4 if lane is Lane.CONTROL and not link.inbound else 11
+                if self.now - connection.heard > beats * self.limits.heartbeat:
+                    self._close_link(link, f"silent for {self.now - connection.heard:.0f} s")
+                    break
+                if self.now - connection.said >= self.limits.heartbeat / 2 and not connection.queue:
+                    self.probe(connection)
+
     def _sweep(self) -> None:
-        """Close links that nobody uses, and ask quiet inbound ones whether they are still there."""
+        """Close links that nobody uses."""
         self._swept = self.now
         for link in list(self._links.values()):
             idle = self.now - link.used
             if idle >= self.limits.idle * (2 if link.inbound else 1):
                 self._close_link(link, f"unused for {idle:.0f} s")
-            elif link.inbound and idle > 5:
-                self._listening.suspect(link.connections.values())
         self._dialling.sweep()
+        self._shunned = {peer: until for peer, until in self._shunned.items() if until > self.now}
         recent = self.now - self.limits.dial_back
         self._dialled_back = {peer: when for peer, when in self._dialled_back.items() if when > recent}

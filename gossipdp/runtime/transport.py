@@ -1,4 +1,4 @@
-"""ZeroMQ sockets between peers: dial, admit, verify, send, receive, notice. The only file that imports zmq.
+"""ZeroMQ sockets between peers: dial, admit, verify, send, receive, notice. Only `sockets` imports zmq beside it.
 
 One ROUTER is bound. A neighbour is dialled with two DEALERs, so that a payload on the data lane never stands in front
 of a ping on the control lane; both connections together are a link, and a link serves both directions. CURVE is always
@@ -15,28 +15,30 @@ from __future__ import annotations
 import errno
 import math
 import resource
-import socket
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from gossipdp.errors import ConfigError, UnreachableError
-from gossipdp.protocol.messages import MAX_BUFFER, Lane
+from gossipdp.protocol.messages import Lane
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.connections import Connection
 from gossipdp.runtime.handshake import Self
 from gossipdp.runtime.identity import Identity, NetworkSecret, draw_start, known_curve_keys
+from gossipdp.runtime.inbox import Inbox
 from gossipdp.runtime.peering import Peering
+from gossipdp.runtime.sockets import Socket, Sockets, buffers, dial_failure, monitor_events, peer_ip, plain_ip, receive
+from gossipdp.runtime.sockets import source as source_of
+from gossipdp.runtime.sockets import user as user_of
 from gossipdp.runtime.transport_events import (
     CopyMet,
     Dialable,
     DialFailed,
+    Flooded,
     HandshakeRefused,
     LinkDown,
     LinkStatus,
@@ -52,6 +54,7 @@ __all__ = [
     "CopyMet",
     "DialFailed",
     "Dialable",
+    "Flooded",
     "HandshakeRefused",
     "LinkDown",
     "LinkStatus",
@@ -64,12 +67,12 @@ __all__ = [
     "TransportLimits",
 ]
 
-HIGH_WATER: Final = 64
-"""messages in each libzmq pipe; the protocol's credit stays below"""
-VIEW_BYTES: Final = 4096
-"""received frames up to this size become bytes, larger ones stay where libzmq put them"""
 TURN_BYTES: Final = 1 << 19
-"""a turn stops reading one socket after so much: payloads that pile up before they are used leave the caches"""
+"""a turn takes messages up to so many bytes: payloads that pile up before they are used leave the caches"""
+READ: Final = 4096
+"""messages read from one socket in one turn, at the most"""
+MAX_CUT: Final = 1024
+"""routes remembered of connections that were closed for sending too much"""
 COPY_BYTES: Final = 64 << 10
 """libzmq takes sent messages past this size without a copy"""
 _LISTENER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
@@ -77,8 +80,6 @@ _DIALLER_EVENTS: Final = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_H
 _HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_READABLE: Final = int(zmq.POLLIN)
-_Socket = zmq.Socket[bytes]
 
 
 class Transport:
@@ -117,7 +118,6 @@ class Transport:
         self.address_bound = ""
         self._limits = limits or TransportLimits()
         self.identity = identity
-        self._server = secret.curve_server_keys()
         allowed = allowed and allowed | {identity.id}
         self._allowed, self._banned = known_curve_keys(tuple(allowed)), known_curve_keys(tuple(banned))
         # A dialled link holds 8 descriptors: a connection and three mailboxes (socket, both monitor ends) a lane.
@@ -135,17 +135,20 @@ class Transport:
         self._origins: dict[int, str] = {}
         self._broken: tuple[int, int] | None = None
         self._watched: Collection[int] = ()
-        self._callbacks: dict[_Socket, Callable[[], None]] = {}
-        self._monitors = 0
-        self._router: _Socket | None = None
-        self._context = zmq.Context(io_threads=1)
-        self._context.set(zmq.MAX_SOCKETS, 8192)
+        self._callbacks: dict[Socket, Callable[[], None]] = {}
+        self._router: Socket | None = None
+        self._inbox: Inbox[bytes | Connection, list[zmq.Frame]] = Inbox(
+            limits.queue_messages, limits.queue_bytes, limits.total_bytes
+        )
+        self._cut: dict[bytes, None] = {}
+        """routes of connections that sent too much: what libzmq still has of them is not kept"""
+        self._sockets = Sockets(limits, secret.curve_server_keys(), identity.curve)
         self._poller = zmq.Poller()
         if listen is not None:
             try:
                 self._listen(listen)
             except BaseException:
-                self._context.destroy(linger=0)
+                self._sockets.context.destroy(linger=0)
                 raise
 
     # -- the public face -----------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ class Transport:
         self._watch(readable)
         peering = self._peering
         peering.now = time.monotonic()
-        wait = 0.0 if peering.events else max(0.0, min(timeout, peering.next_timer() - peering.now))
+        wait = 0.0 if peering.events or self._inbox else max(0.0, min(timeout, peering.next_timer() - peering.now))
         ready: set[int] = set()
         polled: list[tuple[Any, int]] = self._poller.poll(math.ceil(wait * 1000))
         peering.now = time.monotonic()
@@ -198,6 +201,7 @@ class Transport:
                 ready.add(source)
             elif callback := self._callbacks.get(source):  # an earlier callback may have closed this socket
                 callback()
+        self._deliver()
         peering.run_timers()
         events, peering.events = peering.events, []
         return events, ready
@@ -215,18 +219,18 @@ class Transport:
         for watched in self._callbacks:
             watched.disable_monitor()  # see `shut`
         self._callbacks.clear()
-        self._context.destroy(linger=int(linger * 1000))
+        self._sockets.context.destroy(linger=int(linger * 1000))
 
     # -- the wire of `Peering` -----------------------------------------------------------------------------------
 
     def open(self, connection: Connection, endpoint: str) -> None:
         try:
-            dealer = self._dealer(connection.lane)
+            dealer = self._sockets.dealer()
             connection.handle = (dealer, None)
-            monitor = self._monitor(dealer, _DIALLER_EVENTS | _HANDSHAKE_FAILURES)
+            monitor = self._sockets.monitor(dealer, _DIALLER_EVENTS | _HANDSHAKE_FAILURES)
             connection.handle = (dealer, monitor)
             self._attach(monitor, lambda: self._on_dialler_monitor(connection, monitor))
-            self._attach(dealer, lambda: self._on_dealer(connection, self._limits.turn))
+            self._attach(dealer, lambda: self._on_dealer(connection))
             dealer.connect(endpoint)
         except zmq.ZMQError as error:
             raise OSError(error.errno, error.strerror) from None
@@ -258,20 +262,15 @@ class Transport:
         if monitor is not None:
             self._detach(monitor)
         self._detach(dealer, linger)
+        self._inbox.drop(connection)
 
     # -- sockets -------------------------------------------------------------------------------------------------
 
     def _listen(self, listen: str) -> None:
-        admission = self._context.socket(zmq.REP)
-        admission.bind("inproc://zeromq.zap.01")
+        admission = self._sockets.admission()
         self._attach(admission, lambda: self._admit(admission))
-        self._router = router = self._new_socket(zmq.ROUTER)
-        router.setsockopt(zmq.CURVE_SERVER, 1)
-        router.setsockopt(zmq.CURVE_SECRETKEY, self._server.secret)
-        router.setsockopt(zmq.ZAP_DOMAIN, b"gossipdp")
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.BACKLOG, 1024)
-        monitor = self._monitor(router, _LISTENER_EVENTS | _HANDSHAKE_FAILURES)
+        self._router = router = self._sockets.router()
+        monitor = self._sockets.monitor(router, _LISTENER_EVENTS | _HANDSHAKE_FAILURES)
         self._attach(monitor, lambda: self._on_listener_monitor(monitor))
         try:
             router.bind(listen)
@@ -288,57 +287,11 @@ class Transport:
         self.port = int(self.address_bound.rpartition(":")[2])
         self._attach(router, self._on_router)
 
-    def _new_socket(self, kind: int) -> _Socket:
-        made: _Socket = self._context.socket(kind)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.IPV6, 1),
-            (zmq.SNDHWM, HIGH_WATER),
-            (zmq.RCVHWM, HIGH_WATER),
-            (zmq.MAXMSGSIZE, MAX_BUFFER + 1024),
-            (zmq.HANDSHAKE_IVL, int(self._limits.handshake * 1000)),
-            # A heartbeat queues behind the payload of its own connection, so be patient on a slow line. Both ends send
-            # them: what one sends into the quieter direction keeps the other from giving up.
-            (zmq.HEARTBEAT_IVL, int(1000 * self._limits.heartbeat)),
-            (zmq.HEARTBEAT_TIMEOUT, int(10_000 * self._limits.heartbeat)),
-            (zmq.TCP_KEEPALIVE, 1),
-            (zmq.TCP_KEEPALIVE_IDLE, 30),
-            (zmq.TCP_KEEPALIVE_INTVL, 10),
-            (zmq.TCP_KEEPALIVE_CNT, 3),
-        ):
-            made.setsockopt(option, value)
-        return made
-
-    def _dealer(self, lane: Lane) -> _Socket:
-        dealer = self._new_socket(zmq.DEALER)
-        if lane is Lane.CONTROL:
-            dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(3000 * self._limits.heartbeat))
-        for option, value in (
-            (zmq.CURVE_SERVERKEY, self._server.public),
-            (zmq.CURVE_PUBLICKEY, self.identity.curve.public),
-            (zmq.CURVE_SECRETKEY, self.identity.curve.secret),
-            (zmq.RECONNECT_IVL, -1),
-            (zmq.IMMEDIATE, 1),
-            (zmq.CONNECT_TIMEOUT, int(self._limits.connect * 1000)),
-        ):
-            dealer.setsockopt(option, value)
-        return dealer
-
-    def _monitor(self, watched: _Socket, events: int) -> _Socket:
-        self._monitors += 1
-        endpoint = f"inproc://monitor-{self._monitors}"
-        watched.monitor(endpoint, events)
-        monitor: _Socket = self._context.socket(zmq.PAIR)
-        monitor.setsockopt(zmq.LINGER, 0)
-        monitor.setsockopt(zmq.RCVHWM, 0)  # a full monitor would stop libzmq's I/O thread
-        monitor.connect(endpoint)
-        return monitor
-
-    def _attach(self, source: _Socket, callback: Callable[[], None]) -> None:
+    def _attach(self, source: Socket, callback: Callable[[], None]) -> None:
         self._callbacks[source] = callback
         self._poller.register(source, zmq.POLLIN)
 
-    def _detach(self, source: _Socket, linger: float = 0) -> None:
+    def _detach(self, source: Socket, linger: float = 0) -> None:
         if self._callbacks.pop(source, None) is not None:
             self._poller.unregister(source)
         source.close(int(linger * 1000))
@@ -353,42 +306,56 @@ class Transport:
 
     # -- what happens on them ------------------------------------------------------------------------------------
 
-    def _on_dialler_monitor(self, connection: Connection, monitor: _Socket) -> None:
-        for event, value in _monitor_events(monitor):
+    def _on_dialler_monitor(self, connection: Connection, monitor: Socket) -> None:
+        for event, value in monitor_events(monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._peering.opened(connection)
             elif event == zmq.EVENT_DISCONNECTED:
-                self._on_dealer(connection, sys.maxsize)  # what arrived before the end still counts
+                self._on_dealer(connection)  # what arrived before the end still counts
+                for frames, size in self._inbox.drop(connection):
+                    if connection.handle is not None:
+                        self._peering.answered(connection, buffers(frames), size)
                 self._peering.ended(connection)
             else:
-                self._peering.failed(connection, *_dial_failure(event, value, self._limits.handshake))
+                self._peering.failed(connection, *dial_failure(event, value, self._limits.handshake))
 
-    def _on_dealer(self, connection: Connection, most: int) -> None:
-        taken = 0
-        for _ in range(most):
-            if connection.handle is None or not (frames := _receive(connection.handle[0])):
+    def _on_dealer(self, connection: Connection) -> None:
+        """Read what arrived on a dialled connection."""
+        for _ in range(READ):
+            if connection.handle is None or not (frames := receive(connection.handle[0])):
                 return
-            size = sum(map(len, frames))
-            self._peering.answered(connection, _buffers(frames), size)
-            taken += size
-            if taken >= TURN_BYTES and most <= self._limits.turn:
-                return
+            self._keep(connection, frames, sum(map(len, frames)))
 
     def _on_router(self) -> None:
+        """Read what arrived on inbound connections."""
         assert self._router is not None
-        taken = 0
-        for _ in range(self._limits.turn):
-            if not (message := _receive(self._router)):
+        for _ in range(READ):
+            if not (message := receive(self._router)):
                 return
-            route, *frames = message
-            size = sum(map(len, frames))
-            user = _property(route, "User-Id")
-            self._peering.arrived(route.bytes, user, _buffers(frames), size, partial(_source, route))
-            taken += size
-            if taken >= TURN_BYTES:
-                return
+            if (route := message[0].bytes) not in self._cut:
+                self._keep(route, message, sum(map(len, message)) - len(route))
 
-    def _admit(self, admission: _Socket) -> None:
+    def _keep(self, key: bytes | Connection, message: list[zmq.Frame], size: int) -> None:
+        """Queue a message for `_deliver`. A connection that is past the bounds is closed with all that it sent."""
+        if (over := self._inbox.add(key, message, size)) is None:
+            return
+        unread = len(self._inbox.drop(over))
+        if isinstance(over, bytes):
+            self._cut[over] = None
+            if len(self._cut) > MAX_CUT:
+                del self._cut[next(iter(self._cut))]
+        self._peering.flooded(over, unread)
+
+    def _deliver(self) -> None:
+        """Take from the inbox what one turn has time for."""
+        for key, message, size in self._inbox.take(self._limits.turn, TURN_BYTES):
+            if isinstance(key, Connection):
+                self._peering.answered(key, buffers(message), size)
+            else:
+                route, *frames = message
+                self._peering.arrived(key, user_of(route), buffers(frames), size, partial(source_of, route))
+
+    def _admit(self, admission: Socket) -> None:
         """ZAP (ZeroMQ RFC 27): admit the CURVE keys of those allowed and not banned, and name the connection by it."""
         while True:
             try:
@@ -401,14 +368,14 @@ class Transport:
             status = (b"200", b"OK", key.hex().encode()) if admitted else (b"400", b"refused", b"")
             admission.send_multipart([b"1.0", sequence, *status, b""], zmq.NOBLOCK)
             if not admitted:
-                origin = _plain_ip(address.decode("ascii", "replace"))
+                origin = plain_ip(address.decode("ascii", "replace"))
                 reason = "a key dialled in that is banned here, or not among those allowed"
                 self._peering.refused(origin, "GD-204", reason)
 
-    def _on_listener_monitor(self, monitor: _Socket) -> None:
-        for event, value in _monitor_events(monitor):
+    def _on_listener_monitor(self, monitor: Socket) -> None:
+        for event, value in monitor_events(monitor):
             if event == zmq.EVENT_ACCEPTED:
-                self._origins[value] = _peer_ip(value)
+                self._origins[value] = peer_ip(value)
             elif event != zmq.EVENT_DISCONNECTED:
                 self._broken = (event, value)  # its descriptor follows: the one I/O thread says both in a row
             else:
@@ -425,82 +392,3 @@ class Transport:
             self.counters.handshakes["mechanism"] += 1
         elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             self.counters.handshakes["timeout" if value == errno.EAGAIN else "broken"] += 1
-
-
-# -- reading what libzmq says ------------------------------------------------------------------------------------
-
-
-def _receive(source: _Socket) -> list[zmq.Frame]:
-    """The next message; [] if there is none. To ask first, and each frame whether it is the last, costs a third of
-    what pyzmq's own `recv_multipart` and the error at the end of a burst do."""
-    try:
-        if not int(source.getsockopt(zmq.EVENTS)) & _READABLE:
-            return []
-        frame = source.recv(zmq.NOBLOCK, copy=False)
-        frames = [frame]
-        while frame.more:
-            frame = source.recv(zmq.NOBLOCK, copy=False)
-            frames.append(frame)
-    except zmq.ZMQError:
-        return []
-    return frames
-
-
-def _monitor_events(monitor: _Socket) -> Iterator[tuple[int, int]]:
-    while not monitor.closed:
-        try:
-            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
-        except zmq.ZMQError:
-            return
-        yield int(event["event"]), int(event["value"])
-
-
-def _dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
-    """Code, reason and the word to count it under, for a dialled connection that was not made."""
-    if event == zmq.EVENT_CLOSED:
-        return "GD-101", "refused", "unreachable"
-    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "GD-204", "refused this peer's key: it is banned there, or not among those allowed", "GD-204"
-    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return "GD-101", "answered, but is no gossipdp peer", "mechanism"
-    if value == errno.EAGAIN:
-        return "GD-101", f"connected, then silent for {patience:g} s", "timeout"
-    reason = "broke off the encrypted handshake: the network secret differs, or it is no gossipdp peer, or none yet"
-    return "GD-201", reason, "GD-201"
-
-
-def _buffers(frames: list[zmq.Frame]) -> list[Buffer]:
-    return [frame.bytes if len(frame) <= VIEW_BYTES else frame.buffer for frame in frames]
-
-
-def _property(frame: zmq.Frame, name: str) -> str:
-    try:
-        return str(frame.get(name))
-    except (zmq.ZMQError, UnicodeDecodeError):
-        return ""
-
-
-def _source(frame: zmq.Frame) -> tuple[str, int]:
-    """The IP address a message came from, and the descriptor it came in by."""
-    descriptor = frame.get(zmq.SRCFD)
-    return _plain_ip(_property(frame, "Peer-Address")), descriptor if isinstance(descriptor, int) else -1
-
-
-def _plain_ip(address: str) -> str:
-    return address.removeprefix("::ffff:")
-
-
-def _peer_ip(descriptor: int) -> str:
-    """Who is at the other end of a connection of libzmq's, "" if it is gone already. Not its port, which is another
-    each time."""
-    try:
-        borrowed = socket.socket(fileno=descriptor)
-    except OSError:
-        return ""
-    try:
-        host, *_ = borrowed.getpeername()
-    except (OSError, ValueError):
-        return ""
-    finally:
-        borrowed.detach()
-    return _plain_ip(host)

@@ -81,6 +81,14 @@ class CopyMet(TransportEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Flooded(TransportEvent):
+    """The link of `peer` was closed because `unread` of its messages were waiting here."""
+
+    peer: bytes
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunLearned(TransportEvent):
     """A peer that knew no run has heard it from a verified one, and is of that run from now on."""
 
@@ -109,7 +117,7 @@ class TransportLimits:
     hello: float = 2.0
     """for the signed hello, once CURVE is done"""
     heartbeat: float = 1.5
-    """between ZMTP heartbeats; the dialler finds a dead link after 4 of them, the listener after 11"""
+    """between words on a quiet connection; after 4 without one the dialler closes the link, after 11 the listener"""
     redial: float = 0.5
     """after a failed dial nothing is dialled at that address before this"""
     dial_back: float = 10.0
@@ -127,7 +135,9 @@ class TransportLimits:
     """waiting for one lane of one link, or for one dial"""
     queue_bytes: int = 64 << 20
     total_bytes: int = 1 << 30
-    """waiting for all of them together ([safety] memory)"""
+    """waiting for all of them together ([safety] memory); the same three bounds hold for what arrived and is unread"""
+    shun: float = 10.0
+    """a peer that sent more than these bounds gets no link for so long"""
     turn: int = 64
     """messages taken from one socket in one turn"""
 
@@ -143,7 +153,8 @@ class TransportCounters:
     handshakes: Counter[str] = field(default_factory=Counter)
     """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), GD-nnn"""
     drops: Counter[str] = field(default_factory=Counter)
-    """by reason: own (unroutable, redial, links, queue, unreachable, link down), others' (unverified, malformed)"""
+    """by reason: own (unroutable, redial, links, queue, unreachable, link down), others' (unverified, malformed,
+    flood)"""
     full: int = 0
     """sends that met a full connection and waited in the queue"""
 

@@ -28,6 +28,7 @@ from gossipdp.runtime.transport import (
     CopyMet,
     Dialable,
     DialFailed,
+    Flooded,
     HandshakeRefused,
     LinkDown,
     LinkUp,
@@ -202,19 +203,47 @@ def test_unknown_peer_without_address_is_dropped_and_counted(net: Net) -> None:
 def test_full_queue_drops_newest_and_keeps_order(net: Net) -> None:
     a = net.peer(limits=TransportLimits(queue_messages=50))
     b = net.peer()
-    net.link(a, b)
-    accepted, number, queued = [], 0, 0
-    while len(accepted) == number:  # b does not read: its pipe fills, the kernel's buffers, a's pipe, a's queue
-        if a.send(name(b), "", Lane.DATA, [b"\x90%d" % number, bytes(100_000)]):
-            accepted.append(b"\x90%d" % number)
-        else:
-            queued = a.links()[0].queued
-        a.poll(0)
-        number += 1
-    assert a.counters.drops == {"queue": 1}
-    assert a.counters.full >= 50 and queued == 50
-    net.until(lambda: len(net.events(b, Received)) == len(accepted), 20)
-    assert [event.frames[0] for event in net.events(b, Received)] == accepted
+    with Relay(b.port) as relay:
+        assert a.send(name(b), f"127.0.0.1:{relay.port}", Lane.CONTROL, PING)
+        net.until(lambda: net.events(b, Received))
+        net.forget()
+        relay.stalled.set()
+        accepted, number, queued = [], 0, 0
+        while len(accepted) == number:  # the kernel's buffers fill, then a's pipe, then a's queue
+            if a.send(name(b), "", Lane.DATA, [b"\x90%d" % number, bytes(100_000)]):
+                accepted.append(b"\x90%d" % number)
+            else:
+                queued = a.links()[0].queued
+            a.poll(0)
+            number += 1
+        assert a.counters.drops == {"queue": 1}
+        assert a.counters.full >= 50 and queued == 50
+        relay.stalled.clear()
+        net.until(lambda: len(net.events(b, Received)) == len(accepted), 20)
+        assert [event.frames[0] for event in net.events(b, Received)] == accepted
+
+
+@pytest.mark.parametrize("flooder", ["dialler", "listener"])
+def test_more_messages_than_the_reader_takes__link_closed_and_flooder_kept_out(net: Net, flooder: str) -> None:
+    reads = replace(FAST, queue_messages=60, shun=0.5)
+    a, b, other = net.peer(), net.peer(limits=reads), net.peer()
+    net.link(*((a, b) if flooder == "dialler" else (b, a)))
+    net.link(other, b)
+    for _ in range(40):
+        for _ in range(10):
+            a.send(name(b), "", Lane.CONTROL, PING)
+        a.poll(0.002)
+    assert other.send(name(b), "", Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, Flooded) and net.events(b, LinkDown) and net.events(a, LinkDown))
+    assert net.events(b, Flooded) == [Flooded(name(a), 61)]
+    assert len(net.events(b, Received)) < 100
+    net.until(lambda: name(other) in {event.peer for event in net.events(b, Received)})
+    assert b.links()[0].peer == name(other)
+    assert a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert "sent more than this peer could read" in net.events(a, DialFailed)[0].reason
+    net.forget()
+    net.until(lambda: a.send(name(b), at(b), Lane.CONTROL, PING) and net.events(b, LinkUp))
 
 
 def test_ping_is_not_held_up_by_the_data_lane(net: Net) -> None:

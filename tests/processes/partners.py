@@ -1,0 +1,61 @@
+"""Members that flood a daemon with pings and vanish: `python partners.py PORT SECRET NETWORK ROUNDS PARTNERS`.
+
+Each round forks PARTNERS processes. Each of them links with the daemon, sends 300 pings, says so on a pipe, and sends
+on until it is killed. A line of standard output ends each round.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from gossipdp.protocol.messages import Lane, Ping
+from gossipdp.protocol.wire import encode
+from gossipdp.runtime.identity import Identity, NetworkSecret
+from gossipdp.runtime.transport import Transport, TransportLimits
+
+PING = encode(Ping(1))
+
+
+def flood(port: int, secret: NetworkSecret, network: str, full: int, parent: int) -> None:
+    limits = TransportLimits(queue_messages=64)
+    partner = Transport(
+        Identity.generate(), secret, network=network, run=b"", incarnation=1, listen=None, limits=limits
+    )
+    told, gone = False, time.monotonic() + 8.0
+    while os.getppid() == parent and (partner.links() or time.monotonic() < gone):
+        for _ in range(200):
+            partner.send(b"", f"127.0.0.1:{port}", Lane.CONTROL, PING)
+        partner.poll(0 if partner.links() else 0.01)
+        if not told and partner.counters.sent_messages.total() > 300:
+            told = bool(os.write(full, b"!"))
+    os._exit(1)
+
+
+def main() -> None:
+    port, secret, network, rounds, partners = sys.argv[1:]
+    parent = os.getpid()
+    for _ in range(int(rounds)):
+        reading, writing = os.pipe()
+        children = []
+        for _ in range(int(partners)):
+            if not (child := os.fork()):
+                flood(int(port), NetworkSecret(bytes.fromhex(secret)), network, writing, parent)
+            children.append(child)
+        os.close(writing)
+        heard = b""
+        while len(heard) < len(children):
+            if not (more := os.read(reading, 64)):
+                sys.exit("the daemon is gone")
+            heard += more
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        os.close(reading)
+        print("killed", flush=True)
+
+
+main()
