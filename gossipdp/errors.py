@@ -29,6 +29,7 @@ __all__ = [
     "RefusedError",
     "RemoteProtocolError",
     "UnreachableError",
+    "refused_here",
 ]
 
 
@@ -79,6 +80,14 @@ class HardwareError(GossipdpError):
 
 class DataError(GossipdpError):
     exit_code = 8
+
+
+def refused_here(error: OSError) -> HardwareError:
+    """GD-505: the operating system refused something."""
+    do = "see to the disk or device that it names"
+    if isinstance(error, PermissionError):
+        do = "let this user read and write there, or name another directory"
+    return HardwareError("GD-505", "this host refused", seen=str(error), do=do)
 
 
 class LocalProtocolError(Exception):

@@ -55,7 +55,7 @@ def cli(ctx: click.Context, home: str | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
-    from gossipdp.errors import GossipdpError
+    from gossipdp.errors import GossipdpError, refused_here
 
     try:
         code = cli.main(args=arguments, prog_name="gossipdp", standalone_mode=False)
@@ -69,8 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"this host refused: {error}", file=sys.stderr)
-        return 7
+        refused = refused_here(error)
+        print(refused, file=sys.stderr)
+        return refused.exit_code
     except Exception:
         import traceback
 
@@ -103,7 +104,9 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     if file is not None or network:
         home = homes.find_home(ctx.obj, homes.read_config(None, flags, file=file).network.name)
     else:
-        home = homes.find_home(ctx.obj, default="gossipdp")
+        from peers.control import runs
+
+        home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
     config = homes.read_config(home, flags, file=file)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if (address := homes.advertised(config)) is not None:
@@ -172,6 +175,7 @@ def _go_on_without_invite(home: Path, flags: Mapping[str, str], logged: Sequence
 
 def _invite_text(argument: str | None) -> str:
     from gossipdp.errors import ConfigError
+    from gossipdp.runtime.places import expanded
 
     limit = 16 << 10
     if argument is None:
@@ -186,7 +190,7 @@ def _invite_text(argument: str | None) -> str:
             "write it to a file and say @FILE, pipe it in and say -, or set GOSSIPDP_INVITE"
         )
     try:
-        with open(Path(argument[1:]).expanduser(), encoding="utf-8") as file:
+        with open(expanded(argument[1:]), encoding="utf-8") as file:
             return file.read(limit)
     except (OSError, UnicodeDecodeError) as error:
         do = "name the file that `gossipdp invite` wrote, as @FILE; this user must be able to read it"

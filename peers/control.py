@@ -32,7 +32,7 @@ from gossipdp.errors import (
 )
 from gossipdp.runtime.link_socket import MAX_PATH, check_private, user_of
 
-__all__ = ["VERBS", "ControlServer", "Request", "ask", "socket_path"]
+__all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
 
 VERBS: Final = ("status", "members", "leave", "invite", "checkpoint", "stop")
 MAX_REQUEST: Final = 64 << 10
@@ -256,6 +256,18 @@ def _plain(value: Any) -> Any:
 # -- the command line's side -------------------------------------------------------------------------------------
 
 
+def runs(home: Path) -> bool:
+    """Whether a daemon of `home` listens. Asks it nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as peer:
+        try:
+            peer.connect(os.fspath(socket_path(home)))
+        except BlockingIOError:  # its backlog is full
+            return True
+        except OSError:
+            return False
+    return True
+
+
 def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[str, Any]:
     """The daemon's reply to `verb`.
 
@@ -280,6 +292,13 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
                 "the daemon of this home does not answer",
                 seen=f"{socket_path(home)}: nothing in {timeout:g} s",
                 do="see its log; `kill` it and start it again if it hangs",
+            ) from None
+        except PermissionError as error:
+            raise UnreachableError(
+                "GD-105",
+                "this user may not talk to the daemon of this home",
+                seen=f"{home}: {error.strerror}",
+                do="run the command as the user that owns the home, or name another home by --home",
             ) from None
         except OSError as error:
             raise UnreachableError(

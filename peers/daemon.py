@@ -27,7 +27,7 @@ from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS, kernels, kernels_sparse
 from gossipdp.config import Config
-from gossipdp.errors import ConfigError, GossipdpError, HardwareError
+from gossipdp.errors import ConfigError, GossipdpError, refused_here
 from gossipdp.protocol import membership
 from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.exchange import Deadlines
@@ -46,6 +46,7 @@ from gossipdp.runtime.identity import Identity, NetworkSecret, count_from, next_
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.node import Node, NodeConfig
+from gossipdp.runtime.places import expanded
 from gossipdp.runtime.store import Store
 from gossipdp.runtime.transport import Transport, TransportLimits
 from peers import home as homes
@@ -374,7 +375,7 @@ def told(error: GossipdpError | OSError) -> GossipdpError:
     """`error` with a code."""
     if isinstance(error, GossipdpError):
         return error
-    return HardwareError("GD-505", "this host refused", seen=str(error), do="see to the disk or device that it names")
+    return refused_here(error)
 
 
 def failed(error: GossipdpError) -> int:
@@ -408,14 +409,14 @@ def keep_memory() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
-    home = arguments.home.expanduser().absolute()
-    logs.configure(home.name, arguments.log_format, verbose=arguments.verbose)
+    logs.configure(arguments.home.name, arguments.log_format, verbose=arguments.verbose)
     keep_memory()
     # Descriptors are what a peer with many links runs out of first.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 8192:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     try:
+        home = expanded(arguments.home).absolute()
         config = homes.read_config(home, overrides(arguments.set))
         kernels.warm_up()  # before anybody can wait for this peer
         if config.exchange.strategy == "epidemic":

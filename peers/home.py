@@ -8,7 +8,8 @@
       run, members.json, checkpoints/, control.sock, and compiled/ where numba has no other place
 
 Which home is meant: ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``, where NETWORK is the network's
-name if the command knows it (from RUN.toml, an invite or ``GOSSIPDP_NETWORK_NAME``), else the only home there is.
+name if the command knows it (from RUN.toml, an invite or ``GOSSIPDP_NETWORK_NAME``), else the only home there is, or
+the only one whose daemon runs.
 Nothing here may start a process or open a socket.
 """
 
@@ -18,7 +19,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +28,10 @@ import msgspec
 
 from gossipdp import config as configuration
 from gossipdp.config import Config
-from gossipdp.errors import ConfigError
+from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.identity import MAX_SEEDS, SECRET_FILE, Identity, Invite, NetworkSecret, replace_file
+from gossipdp.runtime.places import expanded, homes_of_user
 
 __all__ = [
     "Belonging",
@@ -49,6 +51,8 @@ __all__ = [
 
 SHARED = ("exchange", "outer")
 """sections whose values an invite carries"""
+MAX_SHOWN = 8
+"""homes that an error names"""
 MAX_RUN_FILE = 1 << 20
 MAX_SETTINGS = 2048
 """characters of the settings in an invite"""
@@ -147,21 +151,23 @@ def find_home(
     *,
     default: str = "",
     environment: Mapping[str, str] | None = None,
+    runs: Callable[[Path], bool] = lambda _: False,
 ) -> Path:
     """The home that is meant, whether it exists or not; see the top of this file.
 
     Args:
         option: what --home says.
         network: the network's name, if it is known.
-        default: name of the home to be made where there is none.
+        default: name of the home to make where there is none. Only the command that starts a daemon has one.
+        runs: tells whether the daemon of a home runs. Of several homes, commands mean the one whose daemon runs.
 
     Raises:
         ConfigError: GD-314, there are several, or none.
     """
     environment = os.environ if environment is None else environment
     if chosen := option or environment.get("GOSSIPDP_HOME"):
-        return Path(chosen).expanduser().absolute()
-    base = Path(environment.get("HOME") or Path.home()) / ".gossipdp"
+        return expanded(chosen).absolute()
+    base = homes_of_user(environment)
     if name := network or environment.get("GOSSIPDP_NETWORK_NAME"):
         return base / name
     homes = sorted(path.parent for path in base.glob("*/network.json"))
@@ -176,8 +182,14 @@ def find_home(
             seen=f"{base} has no home",
             do="`gossipdp up` or `gossipdp join` first",
         )
-    names = ", ".join(home.name for home in homes)
-    raise ConfigError("GD-314", "several peers live on this host", seen=names, do=f"say which: --home {homes[0]}")
+    running = [home for home in homes if runs(home)]
+    if len(running) == 1 and not default:
+        return running[0]
+    shown = sorted(homes, key=lambda home: (home in running) == bool(default))
+    names = ", ".join(f"{home.name} ({'runs' if home in running else 'does not run'})" for home in shown[:MAX_SHOWN])
+    more = f" and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else ""
+    do = f"say which: --home {shown[0]}"
+    raise ConfigError("GD-314", "several peers live on this host", seen=names + more, do=do)
 
 
 def advertised(config: Config) -> str | None:
@@ -250,8 +262,18 @@ def rotate_secret(home: Path) -> NetworkSecret:
 
 
 def _make(home: Path) -> None:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable("cannot be made", str(error)) from None
+    if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        raise _unusable("cannot be written", f"user {os.getuid()} may not write to {home}, or it is read-only")
     Identity.load_or_create(home)
+
+
+def _unusable(how: str, seen: str) -> HardwareError:
+    do = "name a directory that this user can write: --home DIR, or GOSSIPDP_HOME"
+    return HardwareError("GD-505", f"the peer's home {how}", seen=seen, do=do)
 
 
 def _write_run_file(home: Path, text: str | None) -> None:

@@ -100,8 +100,9 @@ def command_of(ctx: click.Context) -> list[str]:
 def find_home(ctx: click.Context, network: str | None = None) -> Path:
     """The home that --home, the environment or `network` names."""
     from peers import home
+    from peers.control import runs
 
-    return home.find_home(ctx.obj, network)
+    return home.find_home(ctx.obj, network, runs=runs)
 
 
 log_format_option = click.option(

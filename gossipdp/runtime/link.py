@@ -51,6 +51,7 @@ from gossipdp.runtime.link_messages import (
 )
 from gossipdp.runtime.link_server import LinkServer
 from gossipdp.runtime.link_socket import default_home, expected, socket_path
+from gossipdp.runtime.places import expanded
 from gossipdp.runtime.region import Region
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "WantMoments",
     "data_path",
     "default_home",
+    "expanded",
     "expected",
     "socket_path",
     "spans",

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gossipdp.runtime.places import expanded, homes_of_user
+
 __all__ = ["MAX_PACKET", "check_private", "default_home", "expected", "receive", "shut", "socket_path", "user_of"]
 
 DEFAULT_NETWORK: Final = "gossipdp"
@@ -27,11 +29,11 @@ MAX_PATH: Final = 107
 
 
 def default_home(environment: Mapping[str, str] | None = None) -> Path:
-    """GOSSIPDP_HOME, or ~/.gossipdp/NETWORK."""
+    """GOSSIPDP_HOME, or ~/.gossipdp/NETWORK. Raises ConfigError GD-314."""
     environment = os.environ if environment is None else environment
     if home := environment.get("GOSSIPDP_HOME"):
-        return Path(home).expanduser()
-    return Path.home() / ".gossipdp" / (environment.get("GOSSIPDP_NETWORK_NAME") or DEFAULT_NETWORK)
+        return expanded(home)
+    return homes_of_user(environment) / (environment.get("GOSSIPDP_NETWORK_NAME") or DEFAULT_NETWORK)
 
 
 def socket_path(home: Path) -> Path:

@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
@@ -23,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gossipdp.errors import ConfigError, DataError
-from gossipdp.runtime.link import Link, default_home, expected
+from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
 from gossipdp.training.optimizers import followed, refuse_strangers, unheld, within_step
@@ -385,7 +384,7 @@ def attach(
             len(strangers),
             strangers[0],
         )
-    place = default_home() if home is None else Path(home).expanduser()
+    place = default_home() if home is None else expanded(home)
     several = together()
     if compare_frozen:
         if not several and not expected(place):

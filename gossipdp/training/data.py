@@ -62,7 +62,7 @@ class _Who(NamedTuple):
             group = dist.new_group(backend="gloo")
             dist.broadcast(drawn, 0, group=group)
             dist.destroy_process_group(group)
-        place: Path | None = links.default_home() if home is None else Path(home).expanduser()
+        place: Path | None = links.default_home() if home is None else links.expanded(home)
         if os.environ.get("GOSSIPDP_OFF", "").strip().lower() not in ("", "0", "false", "no"):
             place = None
         return cls(bytes(drawn.tolist()), world, rank, place)
