@@ -38,29 +38,34 @@ PROVED_WITHIN: Final = 10
 
 
 class AdamMoments:
-    """Those of `optimizers`, which `find` has found to be of the family."""
+    """Those of `optimizers`, of which `find` has found some to be of the family."""
 
     def __init__(self, layout: Layout, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._layout = layout
-        named = {each.name: each for each in held(model, optimizers)}
-        self._held: dict[int, Held] = {
-            index: named[entry.name]
-            for index, entry in enumerate(layout.schema.entries)
-            if entry.kind == "parameter" and entry.name in named
-        }
+        self._held: dict[int, Held] = {}
         self._arriving: dict[tuple[int, str], Tensor] = {}
         self._unproved: set[int] = set()
         self._left: dict[int, int] = {}
         """by optimizer (id), steps in which its own may be proved"""
         self.steps = 0
         """that the optimizer has made; counted here, for its own count may be on the device"""
+        self.follow(model, optimizers)
+
+    def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Read and write the moments of these optimizers from now on; of those that have none, zeros are read."""
+        family = [inner for inner in map(_of_family, optimizers) if inner is not None]
+        named = {each.name: each for each in held(model, family)}
+        self._held = {
+            index: named[entry.name]
+            for index, entry in enumerate(self._layout.schema.entries)
+            if entry.kind == "parameter" and entry.name in named
+        }
         self.recount()
 
     @classmethod
     def find(cls, layout: Layout, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> AdamMoments | None:
         """None if none of `optimizers`, nor what one wraps, has these moments."""
-        family = [inner for inner in map(_of_family, optimizers) if inner is not None]
-        return cls(layout, model, family) if family else None
+        return cls(layout, model, optimizers) if any(map(_of_family, optimizers)) else None
 
     @property
     def empty(self) -> bool:

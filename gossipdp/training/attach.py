@@ -1,9 +1,9 @@
 """`attach(model, optimizer)`: one line that makes a training loop a peer.
 
-A hook on the optimizer, of several on the last, runs at every step boundary: it counts the step, adds corrections that
-have come to the parameters, and hands a snapshot over every so often (algorithms section 1). The optimizer, its state
-and the loop stay the user's own. Nothing here waits for the network but `attach` itself, and nothing raises once
-training runs, but for an optimizer that turns out to undo the first corrections.
+At every step boundary (see `boundaries`) it counts the step, adds the corrections that have come to the parameters, and
+hands over a snapshot every `every` steps (algorithms section 1). The optimizer, its state and the loop stay the user's
+own. Nothing here waits for the network but `attach` itself. Nothing raises once training runs, except for an optimizer
+that turns out to undo the first corrections, or to step where they cannot be added.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Final, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,9 @@ from torch import nn
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training.adam import AdamMoments
+from gossipdp.training.boundaries import Boundaries, Removable
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
-from gossipdp.training.optimizers import followed, refuse_strangers, unheld, within_step
+from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.parts import Modules, as_one
 from gossipdp.training.replica_group import ReplicaGroup, together
@@ -51,11 +52,8 @@ class Progress(NamedTuple):
     """of all peers together"""
 
 
-_Hook: TypeAlias = Callable[[torch.optim.Optimizer, Any, Any], None]
-
-
-class _Removable(Protocol):
-    def remove(self) -> None: ...
+_BY_HAND: Final[list[torch.optim.Optimizer]] = []
+"""no optimizer: the loop says itself when a step is over"""
 
 
 class Attachment:
@@ -78,10 +76,12 @@ class Attachment:
         self._layout, self._session, self._group = layout, session, group
         self._moments = None if layout is None else AdamMoments.find(layout, model, optimizers)
         self._world = 1 if group is None else group.world
-        self._hooks: list[_Removable] = []
+        self._boundaries: Boundaries | None = None
+        """while attached"""
+        self._hooks: list[Removable] = []
         self._skipped = SkippedSteps()
-        self.step = 0
-        """optimizer steps since `attach`; of several optimizers, those of the last"""
+        self.steps = 0
+        """steps since `attach`; of several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
         """samples one process takes a step; may be set before a step that takes another number"""
         self._samples = 0
@@ -102,7 +102,7 @@ class Attachment:
             return Progress(self._group.announced.clock, self._group.announced.samples)
         if self._session is not None:
             return Progress(self._session.clock, self._session.samples)
-        return Progress(self.step, self._samples)
+        return Progress(self.steps, self._samples)
 
     @property
     def lost_steps(self) -> int:
@@ -110,6 +110,18 @@ class Attachment:
         if self._group is not None:
             return self._group.announced.lost_steps
         return 0 if self._session is None else self._session.lost_steps
+
+    def step(self) -> None:
+        """A step is over: for a loop that steps without a torch optimizer, or with one that cannot be followed.
+
+        Call it after each update of the parameters, on every rank, where no gradient is being computed. From the first
+        call on, the steps of optimizers are not counted.
+        """
+        if self._boundaries is not None:
+            self._boundaries.by_hand()
+            if self._layout is not None:
+                # The next update calls no hook: what is copied beside it must be copied before.
+                self._layout.before_step()
 
     def report(self, *, loss: float | torch.Tensor) -> None:
         """Show `loss` in metrics and status. A tensor is read at once, which on CUDA waits for the device."""
@@ -160,12 +172,8 @@ class Attachment:
 
     def detach(self) -> None:
         """Hand over the last steps and leave; training may go on as with the bare optimizer."""
-        atexit.unregister(self._at_exit)
-        for hook in self._hooks:
-            hook.remove()
-        if not self._hooks or self._layout is None:
+        if not self._stop() or self._layout is None:
             return
-        self._hooks.clear()
         if self._group is not None:
             self._group.settle()
         if self._session is not None:
@@ -206,11 +214,22 @@ class Attachment:
             # The daemon has room for one: the next attach, which may be the right one, must find it free.
             self._leave()
             raise
-        before, after = _eager(self._before_step), _eager(self._after_step)
-        self._hooks = [optimizer.register_step_pre_hook(before) for optimizer in self._optimizers]
-        self._hooks.append(self._optimizers[-1].register_step_post_hook(after))
+        self._boundaries = Boundaries(
+            self._model, self._optimizers, before=self._before_step, over=self._after_step, taken=self._follow
+        )
         self._hooks += [] if self._moments is None else self._moments.watch()
         atexit.register(self._at_exit)
+
+    def _stop(self) -> bool:
+        """See no more steps. False if that is so already."""
+        atexit.unregister(self._at_exit)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        boundaries, self._boundaries = self._boundaries, None
+        if boundaries is not None:
+            boundaries.close()
+        return boundaries is not None
 
     def _load(self, timeout: float | None) -> None:
         """Wait for the network's model, and load it."""
@@ -249,17 +268,31 @@ class Attachment:
         if moments.finish(session.kept_steps):
             log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+    def _follow(self, optimizers: tuple[torch.optim.Optimizer, ...]) -> None:
+        """These are the optimizers now: one of them was made anew."""
+        log.info(
+            "follows %s, made anew over the same parameters", ", ".join(type(each).__name__ for each in optimizers)
+        )
+        self._optimizers = optimizers
+        if self._layout is None:
+            return
+        self._layout.follow(self._model, optimizers)
+        tell_unheld(self._model, optimizers)
+        if self._moments is not None:
+            for hook in self._hooks:
+                hook.remove()
+            self._moments.follow(self._model, optimizers)
+            self._hooks = [*self._moments.watch()]
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._layout is not None:
             self._layout.before_step()
             self._layout.stepping()
-        if self._moments is not None and self._moments.unproved and not within_step(optimizer):
+        if self._moments is not None and self._moments.unproved:
             self._moments.prove(optimizer)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-        if within_step(optimizer):
-            return
-        self.step += 1
+    def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self.steps += 1
         samples = self.samples_per_step * self._world
         self._samples += samples
         if self._layout is None:
@@ -292,10 +325,7 @@ class Attachment:
 
     def _unfit(self) -> NoReturn:
         """Leave, before anybody hears of this step."""
-        atexit.unregister(self._at_exit)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._stop()
         self._leave()
         names = ", ".join(type(each).__name__ for each in self._optimizers)
         raise ConfigError(
@@ -326,7 +356,7 @@ class Attachment:
 
 def attach(
     model: Modules,
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = _BY_HAND,
     *,
     home: str | os.PathLike[str] | None = None,
     every: int | None = None,
@@ -347,7 +377,8 @@ def attach(
         optimizer: any torch optimizer, or Accelerate's; it is not changed. Its state is not touched, but that a
             new Adam, AdamW or RAdam begins with the moments that are there for it (`[exchange] moments`). Several that
             share one model (Muon for matrices, AdamW for the rest) in the order in which they step: a step is over,
-            and counts, when the last of them has stepped.
+            and counts, when the last of them has stepped. One that is made anew over the same parameters is followed
+            from its second step on. Without an optimizer the loop calls `step()` of what this returns.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
         every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start, those by
             this host's speed and the controller's then come to nothing.
@@ -369,7 +400,8 @@ def attach(
     Example:
         peer = gossipdp.attach(model, optimizer)
     """
-    optimizers, samples, model = followed(optimizer), samples_per_step or 1, as_one(model)
+    optimizers = () if optimizer is _BY_HAND else followed(optimizer)
+    samples, model = samples_per_step or 1, as_one(model)
     if _off(os.environ):
         attachment = Attachment(model, optimizers, None, None, None, samples)
         attachment._begin(timeout)
@@ -377,13 +409,7 @@ def attach(
     tell_uncaught()
     layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
-    if strangers := unheld(model, optimizers):
-        log.warning(
-            "GD-319 the optimizer trains %d parameters that the attached model does not hold: they are not exchanged, "
-            "the first is %s; attach every module that is trained: attach([model, loss], optimizer)",
-            len(strangers),
-            strangers[0],
-        )
+    tell_unheld(model, optimizers)
     place = default_home() if home is None else expanded(home)
     several = together()
     if compare_frozen:
@@ -403,12 +429,6 @@ def _keeps(optimizer: torch.optim.Optimizer) -> bool:
     """Is it known to have a state after its first step? Plain SGD has none, and of others' optimizers nobody knows."""
     plain = isinstance(optimizer, torch.optim.SGD) and not any(group["momentum"] for group in optimizer.param_groups)
     return type(optimizer).__module__.partition(".")[0] == "torch" and not plain
-
-
-def _eager(hook: _Hook) -> _Hook:
-    """A compiled `optimizer.step` would trace its hooks, which are no part of a graph."""
-    eager: _Hook = torch.compiler.disable(hook)
-    return eager
 
 
 def _off(environment: Mapping[str, str]) -> bool:

@@ -5,9 +5,8 @@ Nothing here may touch a tensor, or know the daemon.
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterator, Sequence
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,9 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "unheld", "within_step"]
+__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "tell_unheld"]
+
+log = logging.getLogger("gossipdp.training")
 
 
 class Held(NamedTuple):
@@ -122,10 +123,10 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
             )
 
 
-def unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    """What `optimizers` train and `model` does not hold: "loss.weight" or "parameter 0 of group 1 (10, 16)"."""
+def tell_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Warn of parameters that `optimizers` train and `model` does not hold (GD-319): they are not exchanged."""
     known = set(unwrap(model).parameters())
-    return [
+    strangers = [
         group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number} {shape}"
         for optimizer in optimizers
         for number, group in enumerate(optimizer.param_groups)
@@ -133,15 +134,10 @@ def unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> lis
         if parameter.requires_grad and parameter not in known
         for shape in [tuple(parameter.shape)]
     ]
-
-
-def within_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Is the hook that asks called by a step within another? torch calls the hooks once for every class of whose `step`
-    it has heard, and that of a subclass may call its base's. The stack tells, which a step that raises leaves too."""
-    hooked = getattr(type(optimizer).step, "__code__", None)
-    frame: FrameType | None = sys._getframe()
-    steps = 0
-    while frame is not None:
-        steps += frame.f_code is hooked and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return steps > 1
+    if strangers:
+        log.warning(
+            "GD-319 the optimizer trains %d parameters that the attached model does not hold: they are not exchanged, "
+            "the first is %s; attach every module that is trained: attach([model, loss], optimizer)",
+            len(strangers),
+            strangers[0],
+        )

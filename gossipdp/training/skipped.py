@@ -25,7 +25,7 @@ class SkippedSteps:
     def __init__(self) -> None:
         self._flags: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
 
-    def look(self, optimizer: torch.optim.Optimizer, samples: int) -> Skipped:
+    def look(self, optimizer: torch.optim.Optimizer | None, samples: int) -> Skipped:
         """After a step of `samples`: which steps so far are known by now, and only by now, to have been skipped."""
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, Tensor):

@@ -38,6 +38,10 @@ class Watched(Layout):
 
     def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__(model)
+        self.follow(model, optimizers)
+
+    def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Watch the parameters of these optimizers from now on."""
         doubtful = [each.parameter for each in held(model, optimizers) if not _of_torch(each.optimizer)]
         self._some = doubtful[:: -(-len(doubtful) // TENSORS) or 1]
         self._before: Tensor | None = None

@@ -18,12 +18,12 @@ def apart(first: Script, second: Script) -> float:
 def test_a_plain_loop_on_two_hosts_exchanges_and_the_replicas_stay_near(scripts: Pair) -> None:
     first, second = scripts.run("plain_loop.py")
     assert not first.last["alone"] and not second.last["alone"]
-    assert apart(first, second) < 0.1
+    assert apart(first, second) < 0.3
 
 
 def test_a_network_and_its_loss_attached_as_several_modules__both_are_exchanged(scripts: Pair) -> None:
     first, second = scripts.run("several_modules.py")
-    assert apart(first, second) < 0.1
+    assert apart(first, second) < 0.3
     assert not first.stderr
 
 

@@ -156,9 +156,9 @@ def main() -> None:
         optimizer.zero_grad()
         replica(torch.randn(4, 16, generator=generator)).square().mean().backward()
         optimizer.step()
-        if peer.step == dies_at:
+        if peer.steps == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if peer.step % 4 == 0 and kind != "zero":
+        if peer.steps % 4 == 0 and kind != "zero":
             evaluate(replica)
             moments = peer.state_dict()
             if rank == 0:
@@ -176,7 +176,7 @@ def main() -> None:
         "buffers": buffers.trail,
         "known": known,
         "after": peer.alone,
-        "step": peer.step,
+        "step": peer.steps,
         "refused": refused,
         "began": began,
         "weights": weights,

@@ -72,9 +72,9 @@ def apart() -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
     torch.manual_seed(RANK)
-    while peer.step < 5 or (not peer.alone and peer.step < 200):
+    while peer.steps < 5 or (not peer.alone and peer.steps < 200):
         descend(model, optimizer)
-    alone, step = peer.alone, peer.step
+    alone, step = peer.alone, peer.steps
     for _ in range(10):
         descend(model, optimizer)
     peer.detach()
@@ -92,7 +92,7 @@ def uneven() -> dict[str, Any]:
             descend(model, optimizer)
     alone = peer.alone
     peer.detach()
-    return {"alone": alone, "step": peer.step}
+    return {"alone": alone, "step": peer.steps}
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -154,14 +154,14 @@ def test_hf__a_step_is_an_optimizer_step_and_the_loss_is_what_it_logs(daemon: Le
     trainer = trainer_of(model := Line(), callback, tmp_path)
     assert callback.peer is None and not seen(daemon, links.Attached), "not before training begins"
     trainer.train()
-    assert callback.peer.step == 6 and callback.peer.alone
+    assert callback.peer.steps == 6 and callback.peer.alone
     assert handed_over(daemon) == (6, 6 * 4 * 3)
     assert seen(daemon, links.Detached) == [links.Detached("it ended")]
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert seen(daemon, links.Reported)[-1].loss == pytest.approx(logged[-1])
     assert is_what_was_handed_over(model, daemon)
     trainer.train()
-    assert len(seen(daemon, links.Attached)) == 2 and callback.peer.step == 6
+    assert len(seen(daemon, links.Attached)) == 2 and callback.peer.steps == 6
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_hf__train_after_an_exception_attaches_anew(daemon: LedgerDaemon, tmp_pa
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     first = callback.peer
-    assert not first.alone and first.step == 2, "the Trainer tells nobody"
+    assert not first.alone and first.steps == 2, "the Trainer tells nobody"
     trainer.train()
-    assert first.alone and callback.peer is not first and callback.peer.step == 6
+    assert first.alone and callback.peer is not first and callback.peer.steps == 6
     assert handed_over(daemon) == (8, 8 * 12)
     callback.detach()
 
@@ -256,7 +256,7 @@ def test_accelerate__accumulated_and_skipped_steps_are_none(daemon: LedgerDaemon
             optimizer.step()
             skipped += accelerator.sync_gradients and optimizer.step_was_skipped
             optimizer.zero_grad()
-    assert skipped == 1 and peer.step == 4, "ten batches, two a step, and one of the steps was skipped"
+    assert skipped == 1 and peer.steps == 4, "ten batches, two a step, and one of the steps was skipped"
     accelerator.log({"loss": 0.25, "epoch": 1})
     accelerator.log({"accuracy": 1.0})
     assert accelerator.get_tracker("gossipdp").tracker is peer
@@ -311,7 +311,7 @@ def test_accelerate__what_it_prepared_can_be_given_to_the_plain_attach(
         accelerator.backward(model(torch.ones(5, 1), torch.ones(5, 1))["loss"])
         optimizer.step()
     peer.detach()
-    assert peer.step == 3 and handed_over(daemon)[0] == (0 if off else 3)
+    assert peer.steps == 3 and handed_over(daemon)[0] == (0 if off else 3)
     assert not inner._optimizer_step_post_hooks
 
 
@@ -328,7 +328,7 @@ def test_accelerate__several_optimizers_are_one_step(daemon: LedgerDaemon, accel
                 for optimizer in (first, second):
                     optimizer.step()
                     optimizer.zero_grad()
-    assert peer.step == 5 and handed_over(daemon) == (5, 30)
+    assert peer.steps == 5 and handed_over(daemon) == (5, 30)
     assert is_what_was_handed_over(accelerator.unwrap_model(model), daemon)
 
 
@@ -382,7 +382,7 @@ def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: Le
     callback = framework("lightning").GossipCallback()
     module = lightning_module(Line())
     fit(module, callback, tmp_path)
-    assert callback.peer.step == 6 and callback.peer.alone
+    assert callback.peer.steps == 6 and callback.peer.alone
     assert handed_over(daemon) == (6, 6 * 4 * 3)
     assert seen(daemon, links.Detached) == [links.Detached("it ended")]
     # Read when the batch of the sixth step is over: Lightning says a third of it.
@@ -408,7 +408,7 @@ def test_lightning__a_step_skipped_by_the_scaler_is_none(daemon: LedgerDaemon, t
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     settings = {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)], "accumulate_grad_batches": 1}
     fit(lightning_module(Broken()), callback, tmp_path, **settings)
-    assert callback.peer.step == 5, "of six"
+    assert callback.peer.steps == 5, "of six"
     assert handed_over(daemon) == (5, 5 * 7)
 
 
@@ -417,7 +417,7 @@ def test_lightning__an_exception_detaches(daemon: LedgerDaemon, tmp_path: Path) 
     module = lightning_module(Line(broken_at=8))
     with pytest.raises(ZeroDivisionError):
         fit(module, callback, tmp_path)
-    assert callback.peer.alone and callback.peer.step == 2
+    assert callback.peer.alone and callback.peer.steps == 2
     assert handed_over(daemon) == (2, 24)
 
 
@@ -425,7 +425,7 @@ def test_lightning__several_optimizers_are_one_step(daemon: LedgerDaemon, tmp_pa
     callback, model = framework("lightning").GossipCallback(), Line()
     module = lightning_module(model, parts=[[model.linear.weight], [model.linear.bias]])
     fit(module, callback, tmp_path, accumulate_grad_batches=1)
-    assert callback.peer.step == 3, "Lightning's six are those of either"
+    assert callback.peer.steps == 3, "Lightning's six are those of either"
     assert handed_over(daemon) == (3, 3 * 4)
     assert is_what_was_handed_over(module, daemon)
 
@@ -465,7 +465,7 @@ def test_ray__the_function_that_returns_or_raises_is_detached(
     for thread in threading.enumerate():
         if thread.name == "gossipdp detach":
             thread.join()
-    assert peers[0].alone and peers[0].step == 3
+    assert peers[0].alone and peers[0].steps == 3
     assert handed_over(daemon) == (3, 15)
     assert seen(daemon, links.Detached) == [links.Detached("it ended")]
 

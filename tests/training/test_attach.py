@@ -204,7 +204,7 @@ def test_schedulers_and_accumulation_are_as_ever(daemon: LedgerDaemon) -> None:
                 optimizer.zero_grad()
                 daemon.pump()
     assert equal(*models)
-    assert peer.step == 4, "a step is an optimizer step, not a backward pass"
+    assert peer.steps == 4, "a step is an optimizer step, not a backward pass"
     assert optimizers[0].param_groups[0]["lr"] == 0.025
 
 
@@ -220,7 +220,7 @@ def test_a_step_skipped_by_a_grad_scaler_is_no_step(daemon: LedgerDaemon) -> Non
         scaler.step(optimizer)
         scaler.update()
         daemon.pump()
-    assert peer.step == 2
+    assert peer.steps == 2
     assert [event.steps for event in daemon.events if isinstance(event, links.Submitted)] == [1, 1]
 
 
@@ -283,7 +283,7 @@ def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon)
     assert peer.progress == (1000, 0)
     train(model, optimizer, 7, daemon.pump)
     assert submits(daemon) == [(3, 24), (3, 24)]
-    assert (peer.step, peer.progress) == (7, (1007, 56))
+    assert (peer.steps, peer.progress) == (7, (1007, 56))
     daemon.server.send(links.Pace(1, 2000, 5000))
     train(model, optimizer, 2, daemon.pump)
     assert submits(daemon)[2:] == [(2, 16), (1, 8)]
@@ -415,7 +415,7 @@ def test_gossipdp_off_touches_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             train(model, optimizer, 3)
         peer.report(loss=1.0)
         assert peer.alone and peer.stall_seconds == 0.0 and peer.lost_steps == 0
-        assert peer.step == peer.progress.clock == 3, "a schedule that follows the clock goes on"
+        assert peer.steps == peer.progress.clock == 3, "a schedule that follows the clock goes on"
     assert not optimizers[0]._optimizer_step_post_hooks
     assert equal(*models) and list(tmp_path.iterdir()) == []
 

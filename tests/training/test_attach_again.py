@@ -176,7 +176,7 @@ def test_detach_hands_over_the_last_steps(daemon: LedgerDaemon) -> None:
     seen = len(daemon.events)
     train(model, optimizer, 5, daemon.pump)
     peer.detach()
-    assert len(daemon.events) == seen and peer.step == 6
+    assert len(daemon.events) == seen and peer.steps == 6
 
 
 def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
@@ -196,7 +196,7 @@ def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
         train(models[1], optimizers[1], 10)
         train(models[1], optimizers[1], 5, seed=8)
     assert equal(*models), "alone it is the bare optimizer"
-    assert peer.alone and peer.step == 15
+    assert peer.alone and peer.steps == 15
     assert caplog.text.count("training goes on alone") == 1
 
     second = LedgerDaemon(tmp_path, every=4, anchor=anchor, clock=500)
@@ -206,7 +206,7 @@ def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
             if not peer.alone:
                 break
     assert np.array_equal(vector(models[0]).astype(np.float32), anchor), "x := a"
-    assert peer.lost_steps == peer.step - 8 and peer.lost_steps >= 7
+    assert peer.lost_steps == peer.steps - 8 and peer.lost_steps >= 7
     assert f"attached to the daemon again; {peer.lost_steps} steps" in caplog.text
     assert peer.progress.clock == 500
     train(models[0], optimizers[0], 4, second.pump)
@@ -226,7 +226,7 @@ def test_a_wait_for_the_model_after_a_restart_does_not_stop_training(tmp_path: P
     for _ in range(10):
         optimizer.step()
         second.pump()
-    assert peer.alone and peer.step == 10
+    assert peer.alone and peer.steps == 10
     assert [type(event) for event in second.events] == [links.Attached, links.ModelWritten]
     second.begin_session()
     optimizer.step()

@@ -160,7 +160,7 @@ def test_optimizers_of_the_parameters_train_on(tmp_path: Path, usual: str, size:
     for seed in range(6):
         moved(daemon, size, seed)
         train(wide, optimizer, 2, daemon.pump, seed=seed)
-    assert peer.step == 12 and daemon.drained == 6
+    assert peer.steps == 12 and daemon.drained == 6
     peer.detach()
     daemon.server.close()
 

@@ -98,7 +98,7 @@ def test_a_wrong_optimizer_is_gd_317_and_a_right_attach_follows(daemon: LedgerDa
     optimizer = sgd(model)
     peer = attach(daemon, model, optimizer)
     train(model, optimizer, 2, daemon.pump)
-    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2
+    assert peer.steps == 2 and submits(daemon) == [(1, 1)] * 2
     peer.detach()
 
 
@@ -162,7 +162,7 @@ def test_an_attach_that_failed_leaves_the_daemon_to_the_next(daemon: LedgerDaemo
     peer = attach(daemon, model, optimizer)
     assert not peer.alone and held.value.__traceback__ is not None, "all that failed is still there"
     train(model, optimizer, 2, daemon.pump)
-    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2
+    assert peer.steps == 2 and submits(daemon) == [(1, 1)] * 2
     peer.detach()
 
 
@@ -199,7 +199,7 @@ def test_several_optimizers_are_one_step_and_what_is_handed_over_is_after_the_la
     for model, pair in zip(models, pairs, strict=True):
         train(model, Both(pair), 4, daemon.pump)  # type: ignore[arg-type]
     assert equal(*models), "bit for bit the bare optimizers"
-    assert peer.step == 4 and peer.progress == (4, 32)
+    assert peer.steps == 4 and peer.progress == (4, 32)
     assert submits(daemon) == [(2, 16)] * 2
     assert daemon.last is not None and np.array_equal(daemon.last, vector(models[0]).astype(np.float32))
     daemon.mix(np.ones(daemon.region.size, np.float32))
@@ -271,7 +271,7 @@ def test_a_step_that_calls_its_bases_is_one(daemon: LedgerDaemon) -> None:
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 4, daemon.pump)
     assert equal(*models)
-    assert peer.step == 4 and submits(daemon) == [(2, 16)] * 2
+    assert peer.steps == 4 and submits(daemon) == [(2, 16)] * 2
     assert daemon.last is not None and np.array_equal(daemon.last, vector(models[0]).astype(np.float32))
     peer.detach()
 
@@ -286,7 +286,7 @@ def test_a_step_that_raised_does_not_hide_those_after_it(daemon: LedgerDaemon) -
         train(model, optimizer, 1)
     optimizer.broken = False
     train(model, optimizer, 2, daemon.pump)
-    assert peer.step == 2 and submits(daemon) == [(1, 1)] * 2 and held.value.__traceback__ is not None
+    assert peer.steps == 2 and submits(daemon) == [(1, 1)] * 2 and held.value.__traceback__ is not None
     peer.detach()
 
 
@@ -348,7 +348,7 @@ def _late_and_taken(rank: int, directory: Path) -> None:
     saved = peer.state_dict()
     peer.load_state_dict(saved)
     again = peer.state_dict()
-    met += [peer.step, len(saved), all(torch.equal(again[name], value) for name, value in saved.items())]
+    met += [peer.steps, len(saved), all(torch.equal(again[name], value) for name, value in saved.items())]
     peer.detach()
     (directory / f"{rank}.json").write_text(json.dumps(met))
     dist.destroy_process_group()

@@ -251,7 +251,7 @@ def test_corrections_and_steps_are_bit_for_bit_those_of_the_cpu(
         daemon.pump()
     peer.detach()
     settled(device)
-    assert peer.step == 12 and daemon.drained == 1 and not np.array_equal(begun, bits(Layout(alone)))
+    assert peer.steps == 12 and daemon.drained == 1 and not np.array_equal(begun, bits(Layout(alone)))
     found = [each.full_tensor() if isinstance(each, DTensor) else each for each in network.parameters()]
     vector = np.concatenate([each.detach().cpu().numpy().ravel() for each in found])
     # A correction is added in between, and where floats round it is not seen at the end.
@@ -342,7 +342,7 @@ def test_a_compiled_model_sees_the_corrections(daemon: PumpedDaemon, device: str
                 daemon.mix(np.full(daemon.region.size, 0.25, np.float32))
                 daemon.seal()
         daemon.pump()
-    assert daemon.drained == 1 and peer.step == 10
+    assert daemon.drained == 1 and peer.steps == 10
     with torch.no_grad():
         after = run(inputs).clone()
         assert torch.allclose(after, network(inputs), atol=1e-4) and not torch.allclose(after, before, atol=0.05)

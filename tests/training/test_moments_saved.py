@@ -45,7 +45,7 @@ def test_moments_are_saved_as_safetensors_and_training_goes_on_with_them(
     other = LedgerDaemon(tmp_path / "other")
     peer = attach(other, again, fresh, every=100)
     peer.load_state_dict(load_file(tmp_path / "moments.safetensors"))
-    assert peer.step == 0 and other.snapshot == 0 and equal(again, _with(weights)), "making room is no step"
+    assert peer.steps == 0 and other.snapshot == 0 and equal(again, _with(weights)), "making room is no step"
     train(again, fresh, 3, seed=8)
     assert equal(again, model)
     assert all(torch.equal(a, b) for a, b in zip(moments(fresh), moments(optimizer), strict=True))
@@ -139,7 +139,7 @@ def test_a_process_can_load_what_it_saved(
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     second = again, fresh, peer, _ = begin(tmp_path / "second", weights)
     peer.load_state_dict({name: saved[name] for name in sorted(saved)})
-    assert equal(again, model) and peer.step == 0
+    assert equal(again, model) and peer.steps == 0
     for mine, theirs in zip(again.parameters(), model.parameters(), strict=True):
         restored, kept = fresh.state.get(mine, {}), optimizer.state.get(theirs, {})
         assert [*restored] == [*kept]
@@ -188,12 +188,12 @@ def test_a_state_that_is_asked_for_before_the_first_step_is_empty_and_takes_none
     peer = attach(daemon, models[0], optimizers[0])
     assert peer.state_dict() == {}
     daemon.pump()
-    assert peer.step == 0 and peer.progress == (0, 0) and not submits(daemon) and not optimizers[0].state
+    assert peer.steps == 0 and peer.progress == (0, 0) and not submits(daemon) and not optimizers[0].state
     peer.load_state_dict({})
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 1)
     assert equal(*models), "bit for bit the bare optimizer"
-    assert peer.step == 1
+    assert peer.steps == 1
     peer.detach()
 
 
@@ -206,7 +206,7 @@ def test_states_of_plain_sgd_are_no_steps(daemon: LedgerDaemon) -> None:
     assert peer.state_dict() == peer.state_dict() == {}
     peer.load_state_dict({})
     daemon.pump()
-    assert peer.step == 3 and submits(daemon) == [(1, 1)] * 3
+    assert peer.steps == 3 and submits(daemon) == [(1, 1)] * 3
     peer.detach()
 
 
@@ -320,7 +320,7 @@ def test_the_state_of_lbfgs_is_gd_610(daemon: LedgerDaemon) -> None:
         peer.state_dict()
     assert caught.value.seen.startswith("LBFGS: ") and "own state_dict()" in caught.value.do
     train(model, optimizer, 1)
-    assert peer.step == 3
+    assert peer.steps == 3
     peer.detach()
 
 

@@ -83,7 +83,7 @@ def test_what_is_compiled_trains_as_what_is_not(
             step()
             optimizer.zero_grad()
         found.append([parameter.detach().clone() for parameter in network.parameters()])
-    assert peer.step == 5
+    assert peer.steps == 5
     peer.load_state_dict(peer.state_dict())
     peer.detach()
     assert handed_over(daemon) == 5
@@ -110,7 +110,7 @@ def test_data_parallel_is_trained_as_its_module(daemon: PumpedDaemon) -> None:
         for _ in range(4):
             wrapped(torch.ones(6, 4)).sum().backward()
             optimizer.step()
-    assert peer.step == 4 and handed_over(daemon) == 4
+    assert peer.steps == 4 and handed_over(daemon) == 4
     assert names(wrapped) == names(network) == [entry.name for entry in daemon.schema.entries]  # type: ignore[union-attr]
 
 

@@ -1,0 +1,28 @@
+"""Scripts that step in another way than `optimizer.step()` after `backward()`: their steps count and are exchanged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pair import Pair
+
+pytestmark = pytest.mark.processes
+
+UNCOUNTED = 2
+"""steps at most until an optimizer that is not the attached one is followed"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["sam_by_two_phases.py", "optimizer_made_anew.py", "optimizers_in_backward.py", "loop_without_an_optimizer.py"],
+)
+def test_script_that_steps_in_another_way__steps_are_counted_once_and_replicas_stay_near(
+    scripts: Pair, script: str
+) -> None:
+    both = scripts.run(script)
+    for each in both:
+        assert each.last["made"] - UNCOUNTED <= each.last["steps"] <= each.last["made"]
+        assert "missed" not in each.said[0] and not each.stderr
+    first, second = (each.last["weights"] for each in both)
+    assert math.dist(first, second) < 0.3 * math.hypot(*first)
