@@ -40,7 +40,10 @@ class Link:
         self.lost = ""
         """why the daemon is gone, once it is"""
         _links.add(self)
-        weakref.finalize(self, connection.close)
+
+    def __del__(self) -> None:
+        # Not by `weakref.finalize`: the collector runs that before the last words of a training process that is gone.
+        self._connection.close()
 
     @classmethod
     def connect(cls, home: Path) -> Link:

@@ -8,12 +8,12 @@ that turns out to undo the first corrections, or to step where they cannot be ad
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, NoReturn
 
@@ -23,6 +23,7 @@ from torch import nn
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
+from gossipdp.training import attached
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
@@ -54,6 +55,8 @@ class Progress(NamedTuple):
 
 _BY_HAND: Final[list[torch.optim.Optimizer]] = []
 """no optimizer: the loop says itself when a step is over"""
+_of_parent: Final[list[object]] = []
+"""in a forked child: what would act on the parent's device and connection if it were freed"""
 
 
 class Attachment:
@@ -71,8 +74,9 @@ class Attachment:
         session: Session | None,
         group: ReplicaGroup | None,
         samples_per_step: int,
+        home: Path | None,
     ) -> None:
-        self._model, self._optimizers = model, optimizers
+        self._model, self._optimizers, self._home = model, optimizers, home
         self._layout, self._session, self._group = layout, session, group
         self._moments = None if layout is None else AdamMoments.find(layout, model, optimizers)
         self._world = 1 if group is None else group.world
@@ -186,9 +190,11 @@ class Attachment:
             self._session.close()
 
     def _at_exit(self) -> None:
-        """A script that ends without `detach` has not died; one that an exception ended has."""
-        if getattr(sys, "last_value", None) is not None:
-            return
+        """The process ends. A script that ends without `detach` has not died; one that an exception ended has."""
+        if getattr(sys, "last_value", None) is None:
+            self._go()
+
+    def _go(self) -> None:
         if self._group is None:
             self.detach()
             return
@@ -196,6 +202,18 @@ class Attachment:
         self._group.farewell()
         if self._session is not None:
             self._session.farewell()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: this is no part of a peer, and the parent's connection and memory are left alone."""
+        _of_parent.append((self._layout, self._session, self._group))
+        self._layout = self._session = self._group = None
+
+    def __del__(self) -> None:
+        # The script has dropped its model, and attaches another. At the end of the process `_at_exit` has had its say.
+        left = getattr(self, "_boundaries", None) is None or self._layout is None
+        if not left and not sys.is_finalizing():
+            log.info("detached: the attached model is gone")
+            self._go()
 
     def __enter__(self) -> Attachment:
         return self
@@ -218,11 +236,12 @@ class Attachment:
             self._model, self._optimizers, before=self._before_step, over=self._after_step, taken=self._follow
         )
         self._hooks += [] if self._moments is None else self._moments.watch()
-        atexit.register(self._at_exit)
+        if self._home is not None:
+            attached.add(self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent)
 
     def _stop(self) -> bool:
         """See no more steps. False if that is so already."""
-        atexit.unregister(self._at_exit)
+        attached.remove(self)
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -395,7 +414,8 @@ def attach(
         ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts; GD-317, an
             optimizer does not step on this model's own parameters. Of one that keeps a copy of them this turns out
             after the first corrections, and its `step` raises it.
-        HardwareError: GD-502, no memory to share; GD-503, another training process is attached.
+        HardwareError: GD-502, no memory to share; GD-503, another training process is attached,
+            or this one is already: it can attach again after `detach`, or when the first model is gone.
 
     Example:
         peer = gossipdp.attach(model, optimizer)
@@ -403,14 +423,15 @@ def attach(
     optimizers = () if optimizer is _BY_HAND else followed(optimizer)
     samples, model = samples_per_step or 1, as_one(model)
     if _off(os.environ):
-        attachment = Attachment(model, optimizers, None, None, None, samples)
+        attachment = Attachment(model, optimizers, None, None, None, samples, None)
         attachment._begin(timeout)
         return attachment
     tell_uncaught()
+    place = (default_home() if home is None else expanded(home)).absolute()
+    attached.make_room(place)
     layout = Watched(model, optimizers)
     refuse_strangers(model, optimizers)
     tell_unheld(model, optimizers)
-    place = default_home() if home is None else expanded(home)
     several = together()
     if compare_frozen:
         if not several and not expected(place):
@@ -420,7 +441,7 @@ def attach(
     if not several or dist.get_rank() == 0:
         session = Session(place, layout, world=dist.get_world_size() if several else 1, every=every)
     group = ReplicaGroup(layout, place, session) if several else None
-    attachment = Attachment(model, optimizers, layout, session, group, samples)
+    attachment = Attachment(model, optimizers, layout, session, group, samples, place)
     attachment._begin(timeout)
     return attachment
 

@@ -37,3 +37,11 @@ def test_a_schedule_around_the_optimizer__it_is_refused_with_the_attribute_to_pa
         refused, trained = each.said
         assert refused["refused"] == "GD-317" and "attach(model, optimizer.optimizer)" in refused["do"]
         assert trained == {"alone": False}
+
+
+def test_a_cell_that_is_run_again_a_fork_and_a_sweep__attach_works_once_the_first_model_is_gone(scripts: Pair) -> None:
+    (only,) = scripts.run("sweep_in_one_process.py", hosts=[0])
+    forked, again, sweep = only.said
+    assert forked == {"after_the_fork": False}
+    assert (again["again"], again["cause"]) == ("GD-503", "this process is attached already")
+    assert sweep == {"sweep": [20, 20, 20]} and not only.stderr

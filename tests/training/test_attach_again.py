@@ -158,8 +158,9 @@ def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon, seen: str, do: str)
 def test_a_second_training_process_is_refused(daemon: LedgerDaemon) -> None:
     model = small()
     peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(HardwareError, match="GD-503 another training process is attached"):
-        attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    second = Session(daemon.server.path.parent, Layout(model))
+    with daemon.running(), pytest.raises(HardwareError, match="GD-503 another training process is attached"):
+        second.start(20)
     assert not peer.alone
 
 

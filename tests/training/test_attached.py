@@ -1,0 +1,86 @@
+"""attach() more than once in one process: a sweep, a cell that is run again, a second model; and forks of it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from test_attach import attach, small, submits, train
+from torch import nn
+
+from gossipdp.errors import HardwareError
+from gossipdp.runtime import link as links
+from gossipdp.training.attach import Attachment
+
+Made = tuple[nn.Module, torch.optim.Optimizer, Attachment]
+
+
+def cell(daemon: LedgerDaemon) -> Made:
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)  # with cycles, as most loops have
+    return model, optimizer, attach(daemon, model, optimizer, every=4)
+
+
+def detached(daemon: LedgerDaemon) -> int:
+    daemon.pump()
+    return sum(isinstance(event, links.Detached) for event in daemon.events)
+
+
+KEPT: dict[str, Callable[[Made], object]] = {
+    "everything": lambda made: made,
+    "the handle alone": lambda made: made[2],
+    "the optimizer alone": lambda made: made[1],
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_attach_while_the_first_model_is_in_use_is_gd_503_of_this_process(daemon: LedgerDaemon, kept: str) -> None:
+    held = KEPT[kept](cell(daemon))
+    with pytest.raises(HardwareError, match="GD-503 this process is attached already") as caught:
+        cell(daemon)
+    assert "detach()" in caught.value.do and not detached(daemon) and held is not None
+
+
+def test_attach_after_the_first_model_is_gone_works_and_its_last_steps_were_handed_over(daemon: LedgerDaemon) -> None:
+    def trial() -> weakref.ref[Attachment]:
+        model, optimizer, peer = cell(daemon)
+        train(model, optimizer, 5, daemon.pump)
+        return weakref.ref(peer)
+
+    peers = [trial() for _ in range(3)]
+    assert detached(daemon) == 2 and submits(daemon) == [(4, 4), (1, 1), (4, 4), (1, 1), (4, 4)]
+    assert [each() is None for each in peers] == [True, True, False]
+
+
+def test_attach_after_detach_works_though_the_first_model_is_in_use(daemon: LedgerDaemon) -> None:
+    model, optimizer, peer = cell(daemon)
+    peer.detach()
+    second = cell(daemon)
+    train(model, optimizer, 3)
+    assert detached(daemon) == 1 and not second[2].alone and peer.steps == 0
+
+
+def test_a_fork_that_trains_and_ends_is_no_part_of_the_peer(daemon: LedgerDaemon) -> None:
+    model, optimizer, peer = cell(daemon)
+    train(model, optimizer, 4, daemon.pump)
+    if not (child := os.fork()):
+        code = 1
+        try:
+            train(model, optimizer, 4)
+            atexit._run_exitfuncs()
+            peer.detach()
+            code = 0 if peer.alone and peer.progress.clock == 8 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    train(model, optimizer, 4, daemon.pump)
+    assert detached(daemon) == 0 and not peer.alone
+    assert submits(daemon) == [(4, 4), (4, 4)]
+    assert [type(event) for event in daemon.events].count(links.Attached) == 1
+    peer.detach()
