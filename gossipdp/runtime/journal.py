@@ -34,6 +34,7 @@ DO: Final = {
     "GD-204": "if they are to have links, see to [safety] ban and allow on both hosts",
     "GD-205": "give each host a home of its own: on the copy, `gossipdp join` with another --home",
     "GD-302": "install one version on all hosts: `gossipdp version` says which",
+    "GD-321": "in the script, attach the optimizer whose step() is called, or call peer.step() after each update",
     "GD-401": "see `gossipdp members`: who is alive, at which round, and by which path",
     "GD-402": "NaN: look at the training of whoever sent it; anything else: at that host's version and settings",
     "GD-501": "see what that rank wrote last; the group goes on once its launcher has started it again",

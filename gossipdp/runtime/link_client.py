@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import socket
+import threading
 import weakref
 from pathlib import Path
 
@@ -39,6 +40,8 @@ class Link:
         """there once `receive` has returned RegionReady"""
         self.lost = ""
         """why the daemon is gone, once it is"""
+        self._closing = threading.Lock()
+        """a descriptor that is closed while another thread sends may be another file's by then"""
         _links.add(self)
 
     def __del__(self) -> None:
@@ -90,11 +93,12 @@ class Link:
         self.send(Rank(LINK_VERSION, os.getpid(), leader, rank))
 
     def send(self, message: FromTraining) -> bool:
-        """False if the daemon cannot take it now, or is gone; `receive` knows which."""
-        try:
-            self._connection.send(encode(message))
-        except OSError:
-            return False
+        """False if the daemon cannot take it now, or is gone; `receive` knows which. Any thread may send."""
+        with self._closing:
+            try:
+                self._connection.send(encode(message))
+            except OSError:
+                return False
         return True
 
     def receive(self) -> list[FromDaemon]:
@@ -124,7 +128,7 @@ class Link:
                 for received in fds:
                     os.close(received)
         if self.lost:
-            self._connection.close()
+            self.close()
         return messages
 
     def wait(self, timeout: float) -> bool:
@@ -138,7 +142,13 @@ class Link:
     def close(self) -> None:
         """Leave. The region stays mapped as long as its arrays are used."""
         self.lost = self.lost or "closed"
-        self._connection.close()
+        with self._closing:
+            self._connection.close()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the parent's threads are not here, and may have held the lock."""
+        self._closing = threading.Lock()
+        self.close()
 
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -147,7 +157,7 @@ _links: weakref.WeakSet[Link] = weakref.WeakSet()
 def _leave_to_parent() -> None:
     """In a forked child, such as a data loader's: it would keep the connection open after the parent's death."""
     for link in list(_links):
-        link.close()
+        link._leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -78,6 +78,8 @@ class Reported:
     loss: float
     stall_seconds: float
     lost_steps: int = 0
+    uncounted: bool = False
+    """parameters change and no step is counted"""
 
 
 @dataclass(frozen=True, slots=True)

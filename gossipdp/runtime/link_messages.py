@@ -166,6 +166,8 @@ class Report(_Message, frozen=True, tag="report"):
     loss: float = math.nan
     stall_seconds: float = 0.0
     lost_steps: U63 = 0
+    uncounted: bool = False
+    """parameters change and no step is counted"""
 
 
 # -- from the daemon ------------------------------------------------------------------------------------------

@@ -384,8 +384,8 @@ def _events(message: FromTraining, trainer: _Trainer) -> list[LinkEvent]:
         case Farewell():
             trainer.farewell = True
             return []
-        case Report(session, loss, stall_seconds, lost_steps):
-            return [Reported(session, loss, stall_seconds, lost_steps)]
+        case Report(session, loss, stall_seconds, lost_steps, uncounted):
+            return [Reported(session, loss, stall_seconds, lost_steps, uncounted)]
     raise RemoteProtocolError(f"{type(message).__name__} out of turn")
 
 

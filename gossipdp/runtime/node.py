@@ -403,7 +403,7 @@ class Node:
             case links.MomentsWritten() | links.MomentsWanted():
                 self._pass_moments(event)
             case links.Reported():
-                self._reported(event)
+                self._reported(event, now)
             case links.RankLost(rank, pid):
                 self._journal.trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
             case links.Detached():
@@ -502,7 +502,9 @@ class Node:
         # A run that is lost before its first checkpoint could never be started again: save what is new here at once.
         self._next_checkpoint = now + (self._config.checkpoint_every if origin == "restored" else 0.0)
 
-    def _reported(self, event: links.Reported) -> None:
+    def _reported(self, event: links.Reported, now: float) -> None:
+        if event.uncounted:
+            self._journal.trouble("GD-321", "the training process changes parameters and counts no step", now)
         if math.isfinite(event.loss):
             self.status.loss = event.loss
         self.status.stall_seconds = event.stall_seconds

@@ -34,6 +34,7 @@ from gossipdp.training.replica_group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
 from gossipdp.training.uncaught import tell_uncaught
+from gossipdp.training.uncounted import Uncounted
 from gossipdp.training.watched import Watched
 
 __all__ = ["Attachment", "Progress", "attach"]
@@ -84,6 +85,7 @@ class Attachment:
         """while attached"""
         self._hooks: list[Removable] = []
         self._skipped = SkippedSteps()
+        self._uncounted: Uncounted | None = None
         self.steps = 0
         """steps since `attach`; of several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
@@ -236,12 +238,17 @@ class Attachment:
             self._model, self._optimizers, before=self._before_step, over=self._after_step, taken=self._follow
         )
         self._hooks += [] if self._moments is None else self._moments.watch()
+        if self._session is not None:
+            self._uncounted = Uncounted(self._model, self._session.tell_uncounted, Attachment._after_step.__code__)
+            self._uncounted.start()
         if self._home is not None:
             attached.add(self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent)
 
     def _stop(self) -> bool:
         """See no more steps. False if that is so already."""
         attached.remove(self)
+        if self._uncounted is not None:
+            self._uncounted.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -321,6 +328,8 @@ class Attachment:
             self._unfit()
         session = self._session
         if session is not None:
+            if self._uncounted is not None:
+                self._uncounted.steps = self.steps
             session.stall_seconds = self.stall_seconds
             session.stepped(1, samples)
             if self._moments is not None:

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -21,9 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gossipdp.errors import ConfigError
 from gossipdp.training.schema import unwrap
 
-__all__ = ["Boundaries"]
+__all__ = ["HOOKED", "Boundaries", "Removable"]
 
 Optimizer: TypeAlias = torch.optim.Optimizer
+HOOKED: Final = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
+"""what torch runs as the `step` of every optimizer, hooks included"""
 
 
 class Removable(Protocol):
@@ -148,7 +150,7 @@ class Boundaries:
         torch calls the hooks once for every class whose `step` it knows, and a subclass may call its base's. The stack
         tells, and a step that raises leaves it too.
         """
-        steps = _steps_on_stack(optimizer)
+        steps = _steps_on_stack()
         next(steps, None)
         return any(each is optimizer or self._roles_of(each) for each in steps)
 
@@ -195,12 +197,11 @@ def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
         yield from group["params"]
 
 
-def _steps_on_stack(optimizer: Optimizer) -> Iterator[Optimizer]:
-    """The optimizers whose hooked `step` runs now, the innermost first."""
-    hooked = getattr(type(optimizer).step, "__code__", None)
+def _steps_on_stack() -> Iterator[Optimizer]:
+    """The optimizers whose `step` runs now in this thread, the innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code is hooked and isinstance(stepping := frame.f_locals.get("self"), torch.optim.Optimizer):
+        if frame.f_code is HOOKED and isinstance(stepping := frame.f_locals.get("self"), torch.optim.Optimizer):
             yield stepping
         frame = frame.f_back
 

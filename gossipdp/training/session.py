@@ -377,6 +377,11 @@ class Session:
             self._reported_at = now
             self._link.send(links.Report(self._session, self.loss, self.stall_seconds, self.lost_steps))
 
+    def tell_uncounted(self) -> None:
+        """Tell the daemon that parameters change and no step is counted. May be called by any thread."""
+        if (link := self._link) is not None and self._phase is _Phase.OPEN:
+            link.send(links.Report(self._session, self.loss, self.stall_seconds, self.lost_steps, uncounted=True))
+
     def last_order(self, within: float) -> Snapshot | None:
         """The order to hand over the last steps, if the daemon takes it within so many seconds."""
         until = self._time() + within

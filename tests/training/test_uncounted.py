@@ -1,0 +1,126 @@
+"""Parameters that change while no step is counted: said once, to the script and to its daemon."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from test_attach import attach, small, train
+from torch import nn
+
+from gossipdp.runtime import link as links
+from gossipdp.training import uncounted
+from gossipdp.training.uncounted import Uncounted
+
+
+def no_boundary() -> None:
+    pass
+
+
+class Watch:
+    """Looks every two seconds of its own clock."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.now, self.told = 0.0, list[float]()
+        self.of = Uncounted(model, lambda: self.told.append(self.now), no_boundary.__code__)
+
+    def pass_by(self, seconds: float, change: Callable[[], object] = no_boundary, every: float = 0.5) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            change()
+            self.now += every
+            if self.now % uncounted.LOOK < every:
+                self.of.look(self.now)
+
+
+def in_place(model: nn.Module) -> None:
+    with torch.no_grad():
+        next(model.parameters()).add_(0.01)
+
+
+def by_data(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data -= 0.01
+
+
+def new_memory(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def replaced(model: nn.Module) -> None:
+    model[0].weight = nn.Parameter(torch.randn(30, 20))  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize("change", [in_place, by_data, new_memory, replaced])
+def test_parameters_change_and_no_step_is_counted__said_within_30_s_and_once_in_ten_minutes(
+    change: Callable[[nn.Module], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = small()
+    watch = Watch(model)
+    watch.pass_by(60, lambda: change(model))
+    assert len(watch.told) == 1 and watch.told[0] <= 30
+    assert caplog.text.count("GD-321") == 1 and "peer.step()" in caplog.text
+    watch.pass_by(700, lambda: change(model))
+    assert len(watch.told) == 2
+    watch.of.steps += 1
+
+
+def test_changes_with_counted_steps_or_few_without__nothing_is_said() -> None:
+    model = small()
+    watch = Watch(model)
+
+    def step() -> None:
+        in_place(model)
+        watch.of.steps += 1
+
+    watch.pass_by(60, step)
+    watch.pass_by(60, step, every=8.0)
+    watch.pass_by(120)
+    for _ in range(2):  # an evaluation with averaged weights puts them in and back
+        in_place(model)
+        watch.pass_by(60)
+    watch.pass_by(60, lambda: model(torch.ones(8, 20)).mean().backward())
+    assert not watch.told
+
+
+def test_a_look_while_a_step_runs_sees_nothing() -> None:
+    model = small()
+    watch = Watch(model)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=200, tolerance_grad=0.0, tolerance_change=0.0)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 20)).square().mean()
+        loss.backward()
+        watch.pass_by(2.0, every=2.0)
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    assert watch.now > 100 and not watch.told
+
+
+def test_a_loop_that_calls_no_step__the_script_and_the_daemon_hear_of_it(
+    daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uncounted, "LOOK", 0.001)
+    monkeypatch.setattr(uncounted, "WITHIN", 0.0)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 3, daemon.pump)
+
+    def heard() -> bool:
+        daemon.pump(0.01)
+        return any(isinstance(event, links.Reported) and event.uncounted for event in daemon.events)
+
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        for _ in range(1000):
+            by_data(model)
+            if heard():
+                break
+    assert heard() and "GD-321" in caplog.text
+    peer.detach()
