@@ -18,6 +18,7 @@ from gossipdp.codecs import moments as codec
 from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.moments import Moments, chunk_sizes
+from gossipdp.protocol.origin import Live
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from simulations.host import Host, Region
@@ -79,9 +80,15 @@ class Trainer:
         self._optimizer_steps = self._rounds = 0
         self.refused = ""
         self.drained_at = network.now
-        self._every, self._since_submit = 1, 0
+        self._every, self._since_submit, self._under_way = 1, 0, 0
         self._outstanding = False
         self._snapshots = 0
+        self.clock = 0
+        """the network's, in steps, as far as this process knows"""
+        self.kept = 0
+        """sessions that began with its own parameters"""
+        self._live: Live | None = None
+        """what it said of itself when it attached last"""
         self._slots: deque[tuple[int, tuple[int, ...], int]] = deque()
         self._stepping = False
         self._moving = True
@@ -90,12 +97,17 @@ class Trainer:
 
     def attach(self) -> None:
         """Ask the daemon for a session, at the start and after a restart of the daemon. Steps go on meanwhile."""
+        if self._stepping:
+            self._since_submit, self._under_way = self._since_submit + self._under_way, 0
+            self._live = Live(self.clock, self._since_submit, 8 * self._since_submit)
+            self.since[:] = 0.0
+        live = self._live
         self.region = self.host.region = Region.of(self._schema.size)
         self.region.x[:] = self.x
         self.session, self._outstanding = 0, True
         self._slots.clear()
         schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
-        self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty))
+        self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty, live=live))
 
     def stand_still(self) -> None:
         """Go on with steps that move nothing."""
@@ -127,11 +139,16 @@ class Trainer:
 
     def _heard(self, event: Event) -> None:
         match event:
-            case SessionOpened(session):
-                self.session, self.applied, self._outstanding, self._since_submit = session, 0, False, 0
-                self.since[:] = 0.0
+            case SessionOpened(session, kept):
+                self.session, self.applied, self._outstanding = session, 0, False
                 self._slots.clear()
-                self.x[:] = self.region.x
+                self.kept += kept
+                if kept and self._live is not None:
+                    self._since_submit -= self._live.steps
+                else:
+                    self._since_submit, self.clock = 0, self.host.running.clock
+                    self.since[:] = 0.0
+                    self.x[:] = self.region.x
                 self._every = self.host.running.every
                 self._chunk = self.host.algorithm.ledger.chunk_parameters
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
@@ -147,7 +164,8 @@ class Trainer:
                 due = self.steps + self._random.randint(0, self.config.latest_drain)
                 self._slots.append((slot, chunks, due))
             case SnapshotTaken():
-                self._outstanding = False
+                self._outstanding, self._under_way = False, 0
+                self.clock = max(self.clock, self.host.running.clock + self._since_submit)
                 self._rounds += 1
                 if self.config.tells and self._rounds % self.config.tells == 0:
                     self._tell_moments()
@@ -199,6 +217,7 @@ class Trainer:
         self.steps += 1
         self._optimizer_steps += 1
         self._since_submit += 1
+        self.clock += 1
         self._done(self, "step", ())
         if self._since_submit >= self._every and not self._outstanding:
             self._submit()
@@ -209,7 +228,7 @@ class Trainer:
         self._outstanding = True
         self._snapshots += 1
         session, snapshot, applied, steps = self.session, self._snapshots, self.applied, self._since_submit
-        self._since_submit = 0
+        self._since_submit, self._under_way = 0, steps
         network = self._network
         self._tell("submit", lambda peer: peer.submit(session, snapshot, applied, steps, 8 * steps, network.now))
 

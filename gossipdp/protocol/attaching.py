@@ -1,18 +1,20 @@
 """A training process at the door: it waits for a model to start from, or brings the network's first.
 
 It is let in with a session (`rounds`) once the model is here and is of its schema, and, if it has use for them, once
-the optimizer's moments have come or are known not to. Where the model comes from is `origin`'s business. No vector is
-here.
+the optimizer's moments have come or are known not to. One that has outlived a daemon may keep its own parameters. Where
+the model comes from is `origin`'s business. No vector is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import SessionRefused
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.moments import MomentsDesk
+from gossipdp.protocol.origin import Live
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.schema import Schema, chunk_parameters
@@ -26,6 +28,8 @@ class Attaching:
     most_chunk: parameters a chunk, at the most.
     founds: is this peer to give the network its model?
     held: is the model here half of another's now?
+    keeps: may a live training process keep its parameters, now that a model is here?
+    kept: called when its parameters are to be the model.
     """
 
     def __init__(
@@ -36,23 +40,32 @@ class Attaching:
         most_chunk: int,
         founds: Callable[[], bool],
         held: Callable[[], bool],
+        keeps: Callable[[Live], bool],
+        kept: Callable[[Live], None],
     ) -> None:
         self._rounds, self._moments, self._outputs = rounds, moments, outputs
-        self._most_chunk, self._founds, self._held = most_chunk, founds, held
+        self._most_chunk, self._founds, self._held, self._keeps, self._kept = most_chunk, founds, held, keeps, kept
         self._waiting: bytes | None = None
         """schema of the process that waits"""
         self._wants_moments = False
+        self._live: Live | None = None
+        """the process that waits, if it has outlived a daemon"""
+        self._here = False
+        """a process is"""
+        self.taking: Live | None = None
+        """the process that gives the model, if it has outlived a daemon"""
         self.founding = b""
         """schema of the model that is being taken for the network's first"""
 
-    def came(self, schema: bytes, model: Model | None, *, moments: bool) -> None:
-        """A process has written its model to shared memory. moments: it begins with an empty optimizer."""
-        self._waiting, self._wants_moments = schema, moments
+    def came(self, schema: bytes, model: Model | None, *, moments: bool, live: Live | None = None) -> None:
+        """A process has written its model to shared memory. moments: it begins with an empty optimizer; live: it has
+        outlived a daemon."""
+        self._waiting, self._wants_moments, self._live, self._here = schema, moments, live, True
         self.let_in(model)
 
     def gone(self) -> None:
         """The process is."""
-        self._waiting = None
+        self._waiting, self._here = None, False
 
     def let_in(self, model: Model | None) -> None:
         """Open a session for the process that waits, found with it, or let it wait for the model."""
@@ -65,6 +78,8 @@ class Attaching:
                 self._outputs.emit(SessionRefused("GD-301", difference))
             elif self._wants_moments or self._held():
                 return  # `seek_moments` comes back, or who holds it does
+            elif self._live is not None and self._keeps(self._live):
+                self._rounds.attach(found=False, keep=self._live.clock, kept=partial(self._kept, self._live))
             else:
                 self._rounds.attach(found=False)
             self._waiting = None
@@ -72,12 +87,23 @@ class Attaching:
             # The process whose model is being taken has been replaced; the new one waits for the outcome.
             self._rounds.detach()
         elif self._founds():
-            self.founding, self._waiting = self._waiting, None
-            schema = Schema.from_bytes(self.founding)
-            width = chunk_parameters(schema.size, self._most_chunk)
-            self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
-            self._rounds.allocate(-(-schema.size // width), schema.size)
-            self._rounds.attach(found=True)
+            self.found()
+
+    def found(self) -> None:
+        """The model is to be that of the process that waits."""
+        assert self._waiting is not None
+        self.founding, self.taking, self._waiting = self._waiting, self._live, None
+        schema = Schema.from_bytes(self.founding)
+        width = chunk_parameters(schema.size, self._most_chunk)
+        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
+        self._rounds.allocate(-(-schema.size // width), schema.size)
+        self._rounds.attach(found=True, keep=None if self.taking is None else self.taking.clock)
+
+    def unusable(self) -> None:
+        """The live process's model has NaN or Inf: it waits for another, as a new one does."""
+        self.taking = None
+        if self._here and self._waiting is None:
+            self._waiting, self._live = self.founding, None
 
     def seek_moments(
         self, model: Model | None, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float

@@ -31,7 +31,7 @@ class Joined(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateReady(Event):
-    """This peer holds a model. origin: founded, received or restored."""
+    """This peer holds a model. origin: founded, received, restored, or taken over from a live training process."""
 
     origin: str
     clock: int
@@ -49,9 +49,23 @@ class CheckpointAhead(Event):
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened(Event):
-    """The training process may load x from shared memory and step; its submits carry `session`."""
+    """The training process may load x from shared memory and step; its submits carry `session`.
+
+    kept: the model is what the process had written there, and it does not load x.
+    """
 
     session: int
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver(Event):
+    """The model is a live training process's, at `clock`, with `steps` that no snapshot held. It was at `before`: the
+    clock of the model here, or of the newest checkpoint; None if there was neither."""
+
+    clock: int
+    steps: int
+    before: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,6 +375,9 @@ class Standing(Message, frozen=True):
     rounds: U32
     reply: bool
     """and what has the receiver?"""
+    number: U32 = 0
+    """counts the sender's claims within one life: a training process that comes raises its claim, one that goes lowers
+    it"""
 
 
 # -- sides that meet again ------------------------------------------------------------------------------------

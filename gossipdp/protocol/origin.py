@@ -1,11 +1,15 @@
-"""Where a peer's model comes from: its first training process, the network, or its own checkpoint.
+"""Where a peer's model comes from: its first training process, the network, its own checkpoint, or live training.
 
 A founder takes the first training process's model. Any other peer asks a member that is ready. When a whole network
 comes back after a power cut nobody is: then the peers that hold checkpoints tell each other how late these are
 (`Standing`), and whoever holds the latest restores it, as the bully election has it (Garcia-Molina 1982, "Elections in
 a distributed computing system"); the others fetch it from there. The election only saves work. If it errs, for a host
 comes up too late or a message is lost, two peers restore, and exchanges bring them together; whoever then holds a
-checkpoint later than what it fetched is told, and keeps it. No vector and no file is here.
+checkpoint later than what it fetched is told, and keeps it.
+
+A daemon that dies may leave its training process behind (`Live`), which holds a newer model than any checkpoint of this
+peer. The peer claims that in the election, and takes the process's parameters over unless another member has something
+that is more than `tolerance` later. No vector and no file is here.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.view import LIVE
 from gossipdp.protocol.wire import Buffer
 
-__all__ = ["Held", "Origin"]
+__all__ = ["Held", "Live", "Origin"]
 
 LISTEN: Final = 8
 """periods of asking a member is given to say what it holds; one word in two lost, it misses them all once in 1,000"""
@@ -52,6 +56,17 @@ class Held(NamedTuple):
     rounds: int
 
 
+class Live(NamedTuple):
+    """What a training process says of its parameters when it comes back to a daemon."""
+
+    clock: int
+    """the network's, in steps, at which they stand"""
+    steps: int
+    """own steps in them that no snapshot was taken of, as far as the process knows"""
+    samples: int
+    """of those steps"""
+
+
 @dataclass
 class _Other:
     """A live member as seen by a peer that comes back."""
@@ -66,8 +81,13 @@ class _Other:
         return self.standing is not None and self.standing.has is Has.MODEL
 
     @property
+    def clock(self) -> int:
+        """Of what it has."""
+        return 0 if self.standing is None else self.standing.clock
+
+    @property
     def held(self) -> Held | None:
-        """Its checkpoint, as far as it has said so."""
+        """Its checkpoint, or its claim for a live training process, as far as it has said so."""
         said = self.standing
         return None if said is None or said.has is not Has.CHECKPOINT else Held(said.clock, said.rounds)
 
@@ -78,8 +98,11 @@ class Origin:
     joiner: fetches the model.
     resume_after: seconds a peer that comes back listens for the network before it goes on from its checkpoint.
     tolerance: steps of the network's clock by which a checkpoint may be ahead of what is fetched: a peer's last rounds
-        before a stop may have been told to nobody.
+        before a stop may have been told to nobody. A live training process may be as far behind another's model and
+        keeps its own: replicas that near are averaged.
+    exact: every replica is the same bits, so any member's model goes before that of a live training process.
     adopt: called with the schema's bytes, "received" or "restored", clock and rounds once the model is here.
+    take_over: called when the live training process's parameters are to be the model.
     """
 
     def __init__(
@@ -92,11 +115,13 @@ class Origin:
         outputs: Outputs,
         resume_after: float,
         tolerance: int,
+        exact: bool,
         adopt: Callable[[bytes, str, int, int], None],
+        take_over: Callable[[], None],
     ) -> None:
         self._membership, self._progress, self._new_joiner = membership, progress, joiner
         self._random, self._outputs, self._adopt = random, outputs, adopt
-        self._resume_after, self._tolerance = resume_after, tolerance
+        self._resume_after, self._tolerance, self._exact, self._take_over = resume_after, tolerance, exact, take_over
         self._period = membership.config.join_interval
         self.founder = False
         self.giver = b""
@@ -106,21 +131,49 @@ class Origin:
         self._joiner: Joiner | None = None
         self.held: Held | None = None
         """of the own newest checkpoint, until the model is here"""
+        self._live: Live | None = None
+        """the training process that waits, until the model is here"""
+        self._claims = 0
+        """how often what this peer claims has changed for a training process"""
+        self.taking: Held | None = None
+        """the claim with which the live training process's parameters are being taken over"""
         self._others: dict[bytes, _Other] = {}
         self._expected: list[bytes] = []
         self._deadline = self._ask_at = math.inf
         self._met_at = math.inf
         self._restoring = False
 
-    def join(self, now: float, remembered: Iterable[Member], held: Held | None) -> None:
-        """Look for the model. `held`: of this peer's newest checkpoint; `remembered`: who was there before."""
+    def join(self, now: float, remembered: Iterable[Member], held: Held | None, *, alone: bool = False) -> None:
+        """Look for the model. `held`: of this peer's newest checkpoint; `remembered`: who was there before; `alone`: no
+        other address is known."""
         if self.founder:
             return
         self._joiner = self._new_joiner()
         self.held = held
-        if held is not None:
-            self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
-            self._deadline, self._ask_at = now + self._resume_after, now
+        self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
+        self._deadline, self._ask_at = now if alone and not self._expected else now + self._resume_after, now
+
+    def lives(self, live: Live | None) -> None:
+        """The training process that waits, if it holds what a daemon that died had; None: it has gone, or is new."""
+        if live != self._live:
+            self._live = live
+            self._claims += 1
+
+    def taken_over(self, *, finite: bool) -> None:
+        """The live training process's parameters are the model now, or were not finite."""
+        self.taking = None
+        if finite:
+            self._end()
+        else:
+            self.lives(None)
+
+    @property
+    def claim(self) -> Held | None:
+        """The latest that this peer can go on from by itself: its checkpoint, or the live training process."""
+        held, live = self.held, self._live
+        if live is None:
+            return held
+        return Held(live.clock, 0) if held is None else Held(max(live.clock, held.clock), held.rounds)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -135,10 +188,12 @@ class Origin:
         if before is None or before.incarnation < message.incarnation:
             other.standing, other.said = message, now
         elif before.incarnation == message.incarnation and before.has is not Has.MODEL:
-            # Within one life a claim only falls, when a checkpoint turns out to be damaged, until the peer is ready:
+            # A claim of one number only falls, when a checkpoint turns out to be damaged, until the peer is ready:
             # so words that come out of order cannot mislead.
             falls = (message.has, message.clock, message.rounds) < (before.has, before.clock, before.rounds)
-            if message.has is Has.MODEL or falls:
+            if message.number > before.number:
+                other.standing, other.said = message, now
+            elif message.has is Has.MODEL or (falls and message.number == before.number):
                 other.standing = message
 
     def receive(
@@ -149,8 +204,8 @@ class Origin:
         now: float,
     ) -> None:
         """A word of the source that this peer fetches from, or of a witness."""
-        # While the checkpoint is being read, nothing else may make room for a model.
-        if self._joiner is None or self._restoring:
+        # While a checkpoint or a training process's parameters are read, nothing else may make room for a model.
+        if self._joiner is None or self._restoring or self.taking is not None:
             return
         self._joiner.receive(message, buffers, source, now)
         mismatch, self._joiner.mismatch = self._joiner.mismatch, ""
@@ -172,7 +227,7 @@ class Origin:
     def offered(self, peer: bytes, now: float) -> None:
         """`peer` wants an exchange: it has the model, if it lives."""
         member = self._membership.members.get(peer)
-        if self._joiner is not None and self.held is None and member is not None and member.state in LIVE:
+        if self._joiner is not None and self.claim is None and member is not None and member.state in LIVE:
             self._joiner.beckoned(peer, now)
 
     def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
@@ -203,7 +258,9 @@ class Origin:
         """The result of a Restore."""
         self._restoring = False
         if result is None:
-            self.held, self._deadline = None, math.inf
+            self.held = None
+            if self._live is not None:
+                return
             text = "no state from the network and no checkpoint here: looking for a member that has the model"
             self._outputs.emit(Notice("GD-101", text))
             return
@@ -219,7 +276,7 @@ class Origin:
         self._adopt(result.schema, "restored", result.clock, result.rounds)
 
     def _end(self) -> None:
-        self._joiner = self.held = None
+        self._joiner = self.held = self._live = None
         self._others.clear()
         self._deadline = self._ask_at = math.inf
 
@@ -229,7 +286,7 @@ class Origin:
         if self._joiner is None:
             return None
         times = [self._joiner.timer()]
-        if self.held is not None and not self._restoring:
+        if self.claim is not None and not self._restoring:
             times.append(self._ask_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -238,16 +295,16 @@ class Origin:
             return
         self._joiner.handle_timer(now)
         self._conclude()
-        if self.held is not None and now >= self._ask_at:
+        if self.claim is not None and now >= self._ask_at:
             self._ask_at = now + self._period
             self._ask()
 
     def step(self, now: float) -> None:
-        """Whatever has changed: ask for the model, meet others, or restore."""
-        if self._joiner is None or self._restoring:
+        """Whatever has changed: ask for the model, meet others, restore, or take the live training process over."""
+        if self._joiner is None or self._restoring or self.taking is not None:
             return
         alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
-        if self.held is None:
+        if self.claim is None:
             self._joiner.seek(alive, now)
             return
         for peer in self._others.keys() - set(alive):
@@ -257,23 +314,31 @@ class Origin:
                 self._others[peer] = _Other(now)
                 self._met_at = min(self._met_at, now)
                 self._tell(peer, None, reply=True)
-        ready = [peer for peer in alive if self._others[peer].ready]
+        ready = [peer for peer in alive if self._others[peer].ready and self._further(self._others[peer])]
         self._joiner.seek(ready, now)
-        if not self._joiner.busy and not self._waits(now):
+        if self._joiner.busy or self._waits(now):
+            return
+        if self._live is not None and (self.held is None or self._live.clock + self._tolerance >= self.held.clock):
+            self.taking = self.claim
+            self._take_over()
+        else:
             self._restoring = True
             self._outputs.ask(jobs.Restore())
 
     # -- the election -----------------------------------------------------------------------------------------
 
     def _waits(self, now: float) -> bool:
-        """Is there a reason not to restore the own checkpoint? Somebody alive is ready; or, not for ever, there may
-        be one, or somebody who holds a later checkpoint."""
+        """Is there a reason not to go on from what this peer has? A live member is ready and further; or, not for
+        ever, there may be one, or a member that holds a later checkpoint."""
         listen, patience = LISTEN * self._period, PATIENCE * self._resume_after
+        ready = [other for other in self._others.values() if other.ready]
+        if ready and self._live is not None:
+            return any(map(self._further, ready))
         said = {peer for peer, other in self._others.items() if other.standing is not None}
         all_here = bool(self._expected) and said.issuperset(self._expected)
         if now < self._deadline and not (all_here and now >= self._met_at + listen):
             return True
-        if any(other.ready for other in self._others.values()):
+        if ready:
             return True
         for peer, other in self._others.items():
             if other.standing is None:
@@ -285,12 +350,19 @@ class Origin:
 
     def _later(self, peer: bytes) -> bool:
         """Does `peer` hold a later checkpoint than this one? Of two alike, the lower id's is the later."""
-        assert self.held is not None
-        held = self._others[peer].held
-        return held is not None and (held > self.held or (held == self.held and peer < self._membership.me.id))
+        claim, held = self.claim, self._others[peer].held
+        if claim is None or held is None or not self._further(self._others[peer]):
+            return False
+        return held > claim or (held == claim and peer < self._membership.me.id)
+
+    def _further(self, other: _Other) -> bool:
+        """Does what `other` has go before this peer's live training process? It does if there is no such process."""
+        if self._live is None or self._exact:
+            return True
+        return other.clock > self._live.clock + self._tolerance
 
     def _ask(self) -> None:
-        """While nobody is known to be ready, ask again who is, the one with the latest checkpoint first."""
+        """While no member is known to be ready, ask again which is, the one with the latest checkpoint first."""
         if any(other.ready for other in self._others.values()):
             return
         membership = self._membership
@@ -306,6 +378,7 @@ class Origin:
         has, of = Has.NOTHING, Held(0, 0)
         if model is not None:
             has, of = Has.MODEL, Held(model.clock, model.rounds)
-        elif self.held is not None:
-            has, of = Has.CHECKPOINT, self.held
-        self._outputs.send(peer, Standing(self._membership.me.incarnation, has, of.clock, of.rounds, reply))
+        elif self.claim is not None:
+            has, of = Has.CHECKPOINT, self.claim
+        me = self._membership.me
+        self._outputs.send(peer, Standing(me.incarnation, has, of.clock, of.rounds, reply, self._claims))

@@ -86,6 +86,11 @@ class Pacing:
         return self._clock() < self._config.warmup_steps
 
     @property
+    def fresh(self) -> bool:
+        """Nothing of others has been mixed in since the model came here."""
+        return self._fresh
+
+    @property
     def every(self) -> int:
         """H as it stands."""
         return self._every or self._pace()

@@ -26,12 +26,13 @@ from gossipdp.protocol.events import (
     RoundSettled,
     SnapshotTaken,
     StateReady,
+    TookOver,
 )
 from gossipdp.protocol.freezing import Asking, Giving, Model, Source
 from gossipdp.protocol.membership import Membership, MembershipMessage
 from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateChunk, StateRequest
 from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
-from gossipdp.protocol.origin import Held, Origin
+from gossipdp.protocol.origin import Held, Live, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pacing import Pacing, Timetable
 from gossipdp.protocol.peer_config import PeerConfig
@@ -120,6 +121,16 @@ class Peer:
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
         joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns)
+        self._attaching = Attaching(
+            self.rounds,
+            self.moments,
+            self._outputs,
+            config.most_chunk,
+            founds=lambda: self._origin.founder,
+            held=lambda: not self.whole,
+            keeps=self._keeps,
+            kept=self._kept,
+        )
         self._origin = Origin(
             self.membership,
             self.progress,
@@ -128,7 +139,9 @@ class Peer:
             outputs=self._outputs,
             resume_after=config.resume_after,
             tolerance=2 * config.every,
+            exact=self.spreading is not None,
             adopt=self._has_model,
+            take_over=self._attaching.found,
         )
         self._reunion = Reunion(
             self.membership,
@@ -144,16 +157,10 @@ class Peer:
         )
         self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
         self.averaging.began = self._reunion.began
-        self._attaching = Attaching(
-            self.rounds,
-            self.moments,
-            self._outputs,
-            config.most_chunk,
-            founds=lambda: self._origin.founder,
-            held=lambda: not self.whole,
-        )
         self._remembered: list[Member] = []
         self._took = ""
+        self._own = False
+        """the model is this peer's own, from before its start"""
         self.model: Model | None = None
         self._left = False
         self._clock = self._steps = self._samples = self._rounds_before = 0
@@ -175,25 +182,30 @@ class Peer:
         """Look for the network at `addresses` and at the members remembered from before, for ever.
 
         `resume` tells what this host's newest checkpoint is of: if no member has the model, and none alive holds a
-        later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest.
+        later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest, and at once if it
+        knows no address.
         """
         self._remembered = list(remembered)
-        self._origin.join(now, remembered, resume)
+        self._origin.join(now, remembered, resume, alone=not addresses)
         self.membership.remember(remembered)
         self.membership.join(addresses, now)
         self._step(now)
 
-    def attach(self, schema: bytes, now: float, *, moments: bool = False) -> None:
+    def attach(self, schema: bytes, now: float, *, moments: bool = False, live: Live | None = None) -> None:
         """A training process has written its model to shared memory and waits for the one to start from.
 
-        moments: it begins with an empty optimizer, and has a use for `self.moments.held`.
+        moments: it begins with an empty optimizer, and has a use for `self.moments.held`; live: it trained with an
+            earlier daemon of this peer, and its parameters may be the newest that there are.
         """
-        self._attaching.came(schema, self.model, moments=moments and self.config.moments)
+        self._attaching.came(schema, self.model, moments=moments and self.config.moments, live=live)
+        if self.model is None and not self._origin.founder:
+            self._origin.lives(live)
         self._step(now)
 
     def detach(self, now: float) -> None:
         """The training process is gone."""
         self._attaching.gone()
+        self._origin.lives(None)
         self._unsettled = 0
         self.pacing.detached()
         self.rounds.detach()
@@ -318,8 +330,12 @@ class Peer:
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
-                    self._has_model(self._attaching.founding, "founded", 0, 0)
+                    self._founded()
                 elif isinstance(job, jobs.Found):
+                    if self._attaching.taking is not None and not result.finite:
+                        self._attaching.unusable()
+                        if self._origin.taking is not None:
+                            self._origin.taken_over(finite=False)
                     self._attaching.let_in(self.model)
                 if self.rounds.finished_round:
                     self.rounds.finished_round = False
@@ -436,7 +452,7 @@ class Peer:
             if self.spreading is not None:
                 self.spreading.follow(now)
         if self._took:
-            missing = self._remembered if self._took == "restored" else []
+            missing = self._remembered if self._own else []
             self._reunion.ready(self._origin.giver, missing, now)
             self._took = ""
         while self._news.events:
@@ -498,6 +514,35 @@ class Peer:
 
     # -- the model --------------------------------------------------------------------------------------------
 
+    def _founded(self) -> None:
+        """The model is that of the training process: the network's first, or that of a live one."""
+        live, claim, held = self._attaching.taking, self._origin.taking, self._origin.held
+        if live is not None:
+            self._outputs.emit(TookOver(live.clock, live.steps, None if held is None else held.clock))
+            self.progress.recover(live.steps, live.samples)
+        if claim is not None:
+            self._origin.taken_over(finite=True)
+        origin, clock = "founded" if claim is None else "taken over", 0 if live is None else live.clock
+        rounds = 0
+        if claim is not None:
+            clock, rounds = claim
+        self._has_model(self._attaching.founding, origin, clock, rounds)
+
+    def _keeps(self, live: Live) -> bool:
+        """May a live training process keep its parameters? A model is here: this peer's checkpoint, or another's."""
+        if self.spreading is None:
+            return live.clock + 2 * self.config.every >= self.clock
+        # Replicas are the same bits: what it has done since the checkpoint may be added while nothing else was.
+        return self._own and self.pacing.fresh and live.clock >= self.clock
+
+    def _kept(self, live: Live) -> None:
+        """A live training process's parameters become the model."""
+        self._outputs.emit(TookOver(live.clock, live.steps, None if self.model is None else self.clock))
+        self.progress.recover(live.steps, live.samples)
+        self._accepted(live.clock, 0, 0)
+        if self.spreading is not None:
+            self.spreading.submitted(live.samples, live.steps, self.clock)
+
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         self.model = Model.of(schema_bytes, self.config.averaging.settings, self.config.most_chunk, clock, rounds)
         self.rounds.allocate(self.model.chunks, self.model.schema.size)
@@ -511,13 +556,14 @@ class Peer:
             self.spreading.ready(self.model, self._origin.summary if origin == "received" else None, self._clock)
         self.pacing.began(fresh=origin != "founded")
         self._report()
-        self._took = origin
+        self._took, self._own = origin, origin in ("restored", "taken over")
         self._outputs.emit(StateReady(origin, self._clock))
         self.pacing.set()
         self._attaching.let_in(self.model)
 
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another's now, `clock` steps and `rounds` old."""
+        self._own = False
         self._clock = max(self._clock, clock)
         if self.spreading is not None and self.model is not None:
             self.spreading.adopt(self.model, self._reunion.follower.summary, self.clock)

@@ -55,7 +55,7 @@ class ProgressBoard:
     def __init__(self, me: bytes, lives: Callable[[bytes], bool] = lambda peer: True) -> None:
         self._me, self._lives = me, lives
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
-        self._base = self._life = (0, 0, 0)
+        self._base = self._life = self._recovered = (0, 0, 0)
         self._clock = self._furthest = 0
         self._known = 0
         """the network's clock at the last `report`"""
@@ -66,7 +66,8 @@ class ProgressBoard:
     @property
     def mine(self) -> Progress:
         """The own entry, earlier lives included."""
-        steps, samples, rounds = (base + life for base, life in zip(self._base, self._life, strict=True))
+        counts = zip(self._base, self._life, self._recovered, strict=True)
+        steps, samples, rounds = map(sum, counts)
         return Progress(self._me, self._clock, min(steps, MOST_COUNTED), min(samples, MOST_COUNTED), min(rounds, _U32))
 
     def of(self, peer: bytes) -> Progress | None:
@@ -102,6 +103,13 @@ class ProgressBoard:
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
         self._write(self.mine)
         self._known = self._furthest
+
+    def recover(self, steps: int, samples: int) -> None:
+        """A live training process made these in an earlier life, which may have reported none of them.
+
+        The clock does not count them: the next `report` has it from that process.
+        """
+        self._recovered = self._recovered[0] + steps, self._recovered[1] + samples, 0
 
     def merge(self, reports: Iterable[Progress]) -> None:
         """Reports that came from a peer, or from this peer's own store."""

@@ -12,13 +12,16 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.outputs import Outputs
 
 __all__ = ["Outer", "Rounds", "Steps"]
+
+NO_SNAPSHOT: Final = 0
+"""number of what a live training process wrote when it came: the training process counts its snapshots from 1"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Rounds:
         self._bound = False
         self._founds = False
         self._waiting = False
+        self._keep: int | None = None
+        self._kept: Callable[[], None] = lambda: None
+        self._keeps = False
+        """the training process of this session keeps its parameters"""
         self.session = 0
         self.open = False
         self.rounds = 0
@@ -106,9 +113,15 @@ class Rounds:
         """The model has so many chunks and parameters."""
         self._chunks, self._size = chunks, size
 
-    def attach(self, *, found: bool) -> None:
-        """A training process has written its x; give it the anchor, or take the model from it if `found`."""
-        self._attached, self._waiting, self._founds = True, True, found
+    def attach(self, *, found: bool, keep: int | None = None, kept: Callable[[], None] = lambda: None) -> None:
+        """A training process has written its x; give it the anchor, or take the model from it if `found`.
+
+        Args:
+            keep: the process keeps its x, which stands at this clock, if it is finite. Without `found` the anchor moves
+                to it by an outer step.
+            kept: called before that step.
+        """
+        self._attached, self._waiting, self._founds, self._keep, self._kept = True, True, found, keep, kept
         self.open = False
         self._begin_attach()
 
@@ -119,8 +132,15 @@ class Rounds:
             self._dirty = False
             self._bound = True
             self._outputs.ask(jobs.Bind())
-            self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
-            self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
+            self._keeps = self._keep is not None
+            if self._keep is not None and not self._founds:
+                self.accepted, self._clock = self._kept, self._keep
+                self._snapshot, self._applied, self._outer = NO_SNAPSHOT, 0, Outer(1.0, 0.0)
+                self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
+                self._outputs.ask(jobs.Check(0))
+            else:
+                self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
+                self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
 
     def detach(self) -> None:
         """The training process is gone. A round under way is finished: its snapshot is whole."""
@@ -176,7 +196,7 @@ class Rounds:
             case jobs.Found(chunk):
                 if not result.finite:
                     self._phase = _Phase.IDLE
-                    if self._attached:  # and not another, that came after it
+                    if self._attached and not self._keeps:  # and not another, that came after it
                         text = "the model to found the network with has NaN or Inf"
                         self._outputs.emit(SessionRefused("GD-402", text))
                 elif chunk + 1 < self._chunks:
@@ -203,13 +223,23 @@ class Rounds:
         if self._attached and not self._waiting:
             self.session += 1
             self.open = True
-            self._outputs.emit(SessionOpened(self.session))
+            self._outputs.emit(SessionOpened(self.session, self._keeps))
         self._idle()
+
+    def _taken(self, refused: str = "") -> None:
+        """The snapshot is used, or refused; one that is a live process's model opens its session."""
+        if self._snapshot != NO_SNAPSHOT:
+            self._outputs.emit(SnapshotTaken(self._snapshot, refused))
+        elif not refused:
+            self._open_session()
+        elif self._attached and not self._waiting:
+            self._keeps, self._phase = False, _Phase.ATTACHING
+            self._outputs.ask(jobs.Attach(0))
 
     def _checked(self, chunk: int, result: jobs.Checked) -> None:
         if not result.finite:
             self._phase = _Phase.IDLE
-            self._outputs.emit(SnapshotTaken(self._snapshot, "nan"))
+            self._taken("nan")
             self._idle()
         elif chunk + 1 < self._chunks:
             self._outputs.ask(jobs.Check(chunk + 1))
@@ -224,7 +254,7 @@ class Rounds:
     def _begin_steps(self, outer: Outer | None) -> None:
         if outer is None:
             self._phase = _Phase.IDLE
-            self._outputs.emit(SnapshotTaken(self._snapshot))
+            self._taken()
             return self._idle()
         self._outer = outer
         self._step(0)
@@ -246,7 +276,7 @@ class Rounds:
         self._phase = _Phase.IDLE
         self.rounds += 1
         self.finished_round = True
-        self._outputs.emit(SnapshotTaken(self._snapshot))
+        self._taken()
         pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)
         self.movement, outer = movement, self._outer
         self._outputs.emit(RoundDone(self.rounds, self._clock, pseudo_gradient, movement, outer.lr, outer.momentum))

@@ -98,6 +98,15 @@ class Journal:
                     event.every,
                     event.momentum,
                 )
+            case events.TookOver(clock, steps, before):
+                instead = "there was no checkpoint" if before is None else f"the model here was of step {before}"
+                log.info(
+                    "took the parameters of the live training process over: step %d of the network's clock, %d steps"
+                    " since its last snapshot; %s",
+                    clock,
+                    steps,
+                    instead,
+                )
             case events.MomentsProgress(source, chunks, of) if chunks == of:
                 log.info("the optimizer's moments came from %s", short(source))
             case events.StateJudged():

@@ -33,9 +33,13 @@ class Attached:
 @dataclass(frozen=True, slots=True)
 class ModelWritten:
     """region.x holds the training process's own model; it waits for a Session. empty: its optimizer has made no step,
-    and has a use for moments."""
+    and has a use for moments. The rest is of a process that has had a session of this `run` before: see `Ready`."""
 
     empty: bool = False
+    run: bytes = b""
+    clock: int = 0
+    steps: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,11 @@ __all__ = [
     "spans",
 ]
 
-LINK_VERSION: Final = 3
+LINK_VERSION: Final = 4
 MAX_SPANS: Final = 2048
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Run = Annotated[bytes, Meta(max_length=16)]
 Moment: TypeAlias = Literal["second", "first"]
 """of Adam's: exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
 Span: TypeAlias = tuple[U32, U32]
@@ -110,6 +111,14 @@ class Ready(_Message, frozen=True, tag="ready"):
 
     empty: bool = False
     """its optimizer has made no step, and has a use for moments"""
+    run: Run = b""
+    """of the last Session; b"": there has been none, and the model is a new process's own"""
+    clock: U63 = 0
+    """the network's, in steps, at which the model stands"""
+    steps: U63 = 0
+    """own steps in it since the last snapshot that was taken, as far as the process knows"""
+    samples: U63 = 0
+    """of those steps"""
 
 
 class Submit(_Message, frozen=True, tag="submit"):
@@ -209,6 +218,10 @@ class Session(_Message, frozen=True, tag="session"):
     """rounds between two times that the optimizer's moments are told; 0: never"""
     moments: Steps = 0
     """steps of the optimizer whose moments the daemon has for this process; 0: it has none"""
+    run: Run = b""
+    """the network's run, for `Ready` after a restart of the daemon"""
+    kept: bool = False
+    """the model is what the process wrote with `Ready`: it keeps its parameters and does not load x"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):

@@ -151,7 +151,8 @@ class Ranks:
     def of_leader(self, message: Ready | Applied) -> list[LinkEvent]:
         """What the leader says of itself, once every rank has said it."""
         if isinstance(message, Ready):
-            return self.whole(("model",), ModelWritten(message.empty))
+            written = ModelWritten(message.empty, message.run, message.clock, message.steps, message.samples)
+            return self.whole(("model",), written)
         event = SlotApplied(message.session, message.slot)
         return self.whole(("slot", message.session, message.slot), event)
 

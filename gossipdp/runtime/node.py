@@ -22,6 +22,7 @@ from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.messages import Ack, Data, Member, State, short
 from gossipdp.protocol.moments import Moments
+from gossipdp.protocol.origin import Live
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema, chunk_parameters
@@ -393,7 +394,7 @@ class Node:
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():
-                self.peer.attach(self._attached_schema, now, moments=event.empty)
+                self.peer.attach(self._attached_schema, now, moments=event.empty, live=self._live(event))
                 if not self.peer.ready:
                     log.info("a training process waits for the model")
             case links.Submitted():
@@ -413,6 +414,12 @@ class Node:
                     self._faults.training = 0
                 self._attached = False
                 self.peer.detach(now)
+
+    def _live(self, event: links.ModelWritten) -> Live | None:
+        """What a process has trained with an earlier daemon of this run, if it has."""
+        run = self._transport.run
+        same = event.run == run if run else self.peer.founds
+        return Live(event.clock, event.steps, event.samples) if event.run and same else None
 
     def _pass_moments(self, event: links.MomentsWritten | links.MomentsWanted) -> None:
         model, held = self.peer.model, self.peer.moments.held
@@ -434,8 +441,9 @@ class Node:
     def _from_peer(self, event: events.Event, now: float) -> None:
         self._journal.observe(event, now)
         match event:
-            case events.SessionOpened(session):
+            case events.SessionOpened(session, kept):
                 self.status.training = True
+                self._belong()
                 ledger = self._algorithm.ledger
                 self._link.send(
                     links.Session(
@@ -447,6 +455,8 @@ class Node:
                         self._config.deadline,
                         ROUNDS if self.peer.moments.enabled else 0,
                         0 if self.peer.moments.held is None else self.peer.moments.held.steps,
+                        self._transport.run,
+                        kept,
                     )
                 )
             case events.SessionRefused(code, reason):
@@ -495,9 +505,13 @@ class Node:
         self.peer.job_done(job, None, now)
         self._drain(now)
 
-    def _ready(self, origin: str, clock: int, now: float) -> None:
-        if origin == "founded" and not self._transport.run:
+    def _belong(self) -> None:
+        """A founder's first model makes a new run."""
+        if self.peer.founds and not self._transport.run:
             self._transport.run = self._found_run()
+
+    def _ready(self, origin: str, clock: int, now: float) -> None:
+        self._belong()
         log.info("model %s, network clock %d", origin, clock)
         # A run that is lost before its first checkpoint could never be started again: save what is new here at once.
         self._next_checkpoint = now + (self._config.checkpoint_every if origin == "restored" else 0.0)

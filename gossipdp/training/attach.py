@@ -26,12 +26,13 @@ from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import attached
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
+from gossipdp.training.layout import passed
 from gossipdp.training.moments import optimizer_tensors, restore_optimizer
 from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.parts import Modules, as_one
 from gossipdp.training.replica_group import ReplicaGroup, together
-from gossipdp.training.session import Drain, Load, Order, Session, Snapshot, Tell, Write
+from gossipdp.training.session import Drain, Keep, Load, Order, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
 from gossipdp.training.uncaught import tell_uncaught
 from gossipdp.training.uncounted import Uncounted
@@ -375,6 +376,8 @@ class Attachment:
                     self._layout.add(start, values[start:stop])
             case Write() | Snapshot():
                 return self._session.done(order, self._layout.read(order.into))
+            case Keep():
+                return self._session.done(order, passed)
             case Tell() if self._moments is not None:
                 return self._session.done(order, self._moments.read(moment_of(order.number), order.into))
             case None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gossipdp.runtime.link import Moment
 
-__all__ = ["MOMENTS", "Drain", "Load", "Order", "Recall", "Snapshot", "Tell", "Write", "moment_of"]
+__all__ = ["MOMENTS", "Drain", "Keep", "Load", "Order", "Recall", "Snapshot", "Tell", "Write", "moment_of"]
 
 
 class Write(NamedTuple):
@@ -23,6 +23,13 @@ class Load(NamedTuple):
 
     session: int
     values: NDArray[np.float32]
+    clock: int
+
+
+class Keep(NamedTuple):
+    """The live parameters stay: the daemon has made them the model, and a session begins at this clock."""
+
+    session: int
     clock: int
 
 
@@ -60,7 +67,7 @@ class Recall(NamedTuple):
     values: NDArray[np.float32]
 
 
-Order: TypeAlias = Write | Load | Drain | Snapshot | Tell
+Order: TypeAlias = Write | Load | Keep | Drain | Snapshot | Tell
 
 
 MOMENTS: Final[tuple[Moment, Moment]] = ("second", "first")

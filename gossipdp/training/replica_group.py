@@ -32,7 +32,7 @@ from gossipdp.runtime import link as links
 from gossipdp.training import words
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.follower import Follower
-from gossipdp.training.layout import Layout
+from gossipdp.training.layout import Layout, passed
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replicas import Comparison, checksums, meet, replicas_differ
 from gossipdp.training.session import Drain, Load, Order, Session, Tell, Write
@@ -284,6 +284,10 @@ class ReplicaGroup:
             case words.LOAD:
                 self._snapshot = self._drain = None
                 self._change(order, word, [(0, self._layout.schema.size)])
+            case words.KEEP:
+                self._snapshot = self._drain = None
+                if self._session is not None and order is not None:
+                    self._session.done(order, passed)
             case words.DRAIN:
                 spans = torch.zeros(word.spans, 2, dtype=torch.int64, device="cpu")
                 if isinstance(order, Drain) and order.spans:

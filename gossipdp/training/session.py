@@ -1,9 +1,9 @@
 """The training process's side of the dialogue with its daemon: sessions, snapshots, slots, and coming back.
 
 `poll` takes in what the daemon has said, `next_order` tells what is to be done between the live parameters and the
-shared memory, `done` that it was. Only `start` waits. A daemon that dies leaves training alone; connecting again is
-tried at step boundaries and takes several of them: connect, write x, load the model once it is there. Nothing here
-may touch a tensor.
+shared memory, `done` that it was. Only `start` waits. A daemon that dies leaves training alone. Connecting again is
+tried at step boundaries and takes several of them: connect, write x, then load the model, or keep the parameters if the
+daemon has made them the model. Nothing here may touch a tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from gossipdp.errors import (
     DataError,
@@ -27,12 +27,13 @@ from gossipdp.errors import (
 )
 from gossipdp.protocol.messages import MOST_STEPS
 from gossipdp.runtime import link as links
+from gossipdp.training.accounts import Accounts
 from gossipdp.training.handover import Handover
 from gossipdp.training.layout import Fence, Layout, passed
-from gossipdp.training.orders import Drain, Load, Order, Recall, Snapshot, Tell, Write, moment_of
+from gossipdp.training.orders import Drain, Keep, Load, Order, Recall, Snapshot, Tell, Write, moment_of
 from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE
 
-__all__ = ["Drain", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
+__all__ = ["Drain", "Keep", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -75,14 +76,6 @@ class _Phase(enum.Enum):
     OVER = "detached"
 
 
-class _Handed(NamedTuple):
-    """A snapshot that the daemon has not said it took."""
-
-    number: int
-    steps: int
-    samples: int
-
-
 class Session:
     """Args:
 
@@ -121,14 +114,14 @@ class Session:
         self._slots: deque[links.Slot] = deque()
         self._applied = 0
         self._number = 0
-        self._handed: _Handed | None = None
+        self._accounts = Accounts()
         self._submitted_at = 0.0
         self._reported_at = -math.inf
-        self._steps = self._samples = 0
-        """since the last snapshot"""
-        self._clock = self._clock_samples = 0
-        """the network's, at the last snapshot"""
         self._start_clock = 0
+        self._run = b""
+        """the network's, at the last session"""
+        self._kept = False
+        """the daemon has made that its model"""
         self._loads = 0
         self._handover = Handover()
         self._given: set[links.Moment] = set()
@@ -138,8 +131,6 @@ class Session:
         """that the optimizer has made in all"""
         self.kept_steps = 0
         """that the one had made whose moments the daemon has for this process; 0: it has none"""
-        self.lost_steps = 0
-        """steps that never reached an anchor, for a daemon died"""
         self.loss = math.nan
         self.stall_seconds = 0.0
 
@@ -155,12 +146,17 @@ class Session:
     @property
     def clock(self) -> int:
         """The network's clock in steps, as far as it is known here."""
-        return self._clock + self._steps + (self._handed.steps if self._handed else 0)
+        return self._accounts.clock
 
     @property
     def samples(self) -> int:
         """The network's samples, as far as they are known here."""
-        return self._clock_samples + self._samples + (self._handed.samples if self._handed else 0)
+        return self._accounts.all_samples
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps, of this process and of the network, that models which were loaded again do not hold."""
+        return self._accounts.lost_steps
 
     # -- the beginning ----------------------------------------------------------------------------------------
 
@@ -205,9 +201,8 @@ class Session:
     # -- at every step boundary -------------------------------------------------------------------------------
 
     def stepped(self, steps: int, samples: int) -> None:
-        """So many optimizer steps more have been made; fewer, if some turn out to have been skipped."""
-        self._steps = max(0, self._steps + steps)
-        self._samples = max(0, self._samples + samples)
+        """Count `steps` more optimizer steps; fewer, if some turn out to have been skipped."""
+        self._accounts.stepped(steps, samples)
 
     def poll(self) -> None:
         """Take in what the daemon has said, or try to reach it again; never waits."""
@@ -229,10 +224,11 @@ class Session:
     @property
     def due_in(self) -> int | None:
         """Steps until a snapshot is due, 0 if it is; None while none can be taken."""
-        if self._phase is not _Phase.OPEN or self._handed is not None or self._handover.open:
+        accounts = self._accounts
+        if self._phase is not _Phase.OPEN or accounts.handed is not None or self._handover.open:
             return None
-        late = self._time() - self._submitted_at >= SUBMIT_WITHIN and self._steps > 0
-        return 0 if late else max(0, self.every - self._steps)
+        late = self._time() - self._submitted_at >= SUBMIT_WITHIN and accounts.steps > 0
+        return 0 if late else max(0, self.every - accounts.steps)
 
     @property
     def mode(self) -> Mode:
@@ -278,6 +274,8 @@ class Session:
         region = self._link.region
         if self._phase is _Phase.WRITING:
             return Write(region.x)
+        if self._phase is _Phase.ARRIVED and self._kept:
+            return Keep(self._session, self._start_clock)
         if self._phase is _Phase.ARRIVED:
             return Load(self._session, region.x, self._start_clock)
         if self._drains(ahead):
@@ -286,7 +284,7 @@ class Session:
             spans = [(first * width, min((last + 1) * width, size)) for first, last in slot.spans]
             return Drain(slot.session, slot.slot, tuple(s for s in spans if s[0] < s[1]), region.slots[slot.slot % 2])
         # Before a snapshot: where one is due at every step, they would never have their turn.
-        if self._phase is _Phase.OPEN and self._handed is None and (number := self._handover.next()):
+        if self._phase is _Phase.OPEN and self._accounts.handed is None and (number := self._handover.next()):
             return Tell(self._session, number, region.x)
         return self.snapshot() if self.due_in == 0 else None
 
@@ -330,7 +328,7 @@ class Session:
 
     def snapshot(self) -> Snapshot | None:
         """The order to hand over what was trained since the last, however little, if that can be taken."""
-        if self._link is None or self._link.region is None or not self._steps or self.due_in is None:
+        if self._link is None or self._link.region is None or not self._accounts.steps or self.due_in is None:
             return None
         return Snapshot(self._session, self._number + 1, self._applied, self._link.region.x)
 
@@ -342,12 +340,18 @@ class Session:
         match order:
             case Write():
                 if self._phase is _Phase.WRITING:
-                    self._outbox.append((fence, links.Ready(self.empty)))
+                    written = self._accounts.wrote()
+                    live = (self._run, *written) if self._loads else ()
+                    self._outbox.append((fence, links.Ready(self.empty, *live)))
                     self._phase = _Phase.WAITING
             case Load(session):
                 if session == self._session and self._phase is _Phase.ARRIVED:
                     self._phase = _Phase.OPEN
-                    self._begin()
+                    self._loaded()
+            case Keep(session):
+                if session == self._session and self._phase is _Phase.ARRIVED:
+                    self._phase = _Phase.OPEN
+                    self._carry_on()
             case Drain(session, slot):
                 if session == self._session and self._phase is _Phase.OPEN:
                     self._applied = slot
@@ -355,10 +359,9 @@ class Session:
             case Snapshot(session, number, applied):
                 if session == self._session and self._phase is _Phase.OPEN and number == self._number + 1:
                     self._number = number
-                    self._handed = _Handed(number, self._steps, self._samples)
-                    said = links.Submit(session, number, applied, self._steps, self._samples, self.loss, whole)
+                    handed = self._accounts.hand(number)
+                    said = links.Submit(session, number, applied, handed.steps, handed.samples, self.loss, whole)
                     self._outbox.append((fence, said))
-                    self._steps = self._samples = 0
                     self._submitted_at = self._time()
             case Tell(session, number):
                 if session == self._session and self._phase is _Phase.OPEN:
@@ -385,9 +388,9 @@ class Session:
     def last_order(self, within: float) -> Snapshot | None:
         """The order to hand over the last steps, if the daemon takes it within so many seconds."""
         until = self._time() + within
-        while self._phase is _Phase.OPEN and self._steps:
+        while self._phase is _Phase.OPEN and self._accounts.steps:
             self.poll()
-            taken = self._handed is None and not self._handover.open
+            taken = self._accounts.handed is None and not self._handover.open
             if taken or self._link is None or (left := until - self._time()) <= 0:
                 break
             self._link.wait(left)
@@ -440,13 +443,14 @@ class Session:
                 self._mode, self._deadline = mode, deadline
                 self._session, self._daemon_every, self._chunk_parameters = session, every, chunk_parameters
                 self._start_clock, self.kept_steps = clock, message.moments
+                self._run, self._kept = message.run, message.kept
                 self._handover.begin(message.moments_every if self.tells else 0)
                 if message.moments_every and not self.tells and not self._loads:
                     log.info("this optimizer's moments are not told to the network: only Adam's are")
                 self._phase = _Phase.ARRIVED
             case links.Pace(every, clock, samples):
                 self._daemon_every = every
-                self._clock, self._clock_samples = max(self._clock, clock), max(self._clock_samples, samples)
+                self._accounts.paced(clock, samples)
             case links.Slot(session) if session == self._session:
                 self._slots.append(message)
             case links.Settled(snapshot):
@@ -475,30 +479,38 @@ class Session:
         self._layout.pin(self._link.region, 0, self._world)
         self._phase = _Phase.WRITING
 
-    def _begin(self) -> None:
+    def _loaded(self) -> None:
         """The live parameters are the network's model: a session starts from here."""
+        lost, earlier = self._accounts.loaded(self._start_clock, first=not self._loads)
         if self._loads:
-            self.lost_steps += self._steps
-            log.warning("attached to the daemon again; %d steps since the last snapshot are lost", self._steps)
+            # A daemon that knows no later model than an old checkpoint has lost what snapshots brought it since.
+            log.warning(
+                "attached to the daemon again; %d steps since the last snapshot are lost%s",
+                lost,
+                f", {earlier} of them from before it: the model is of step {self._start_clock}" if earlier else "",
+            )
         self._loads += 1
+        self._begin()
+
+    def _carry_on(self) -> None:
+        """The daemon's model is what the live parameters were when they were written: nothing is lost."""
+        log.warning("attached to the daemon again; it took this process's model over, with all %d steps", self.clock)
+        self._accounts.kept(self._start_clock)
+        self._begin()
+
+    def _begin(self) -> None:
         self._told = ""
         self._applied = 0
-        self._steps = self._samples = 0
-        self._clock = self._start_clock
         self._submitted_at = self._time()
 
     def _taken(self, number: int, refused: str) -> None:
-        snapshot = self._handed
-        if snapshot is None or snapshot.number != number:
+        handed = self._accounts.handed
+        if handed is None or handed.number != number:
             return
-        self._handed = None
         self._handover.round_done()
         if refused == "session":
-            self._steps += snapshot.steps
-            self._samples += snapshot.samples
-            return
-        self._clock += snapshot.steps
-        self._clock_samples += snapshot.samples
+            return self._accounts.returned()
+        self._accounts.taken()
         if refused:
             log.warning("GD-402 a snapshot was not used: %s; has the loss diverged?", refused)
 
@@ -525,8 +537,4 @@ class Session:
         self._outbox.clear()
         self._slots.clear()
         self._settled = self._number
-        if self._handed is not None:
-            # Whether it was used is not known; if not, these steps are lost with the rest.
-            self._steps += self._handed.steps
-            self._samples += self._handed.samples
-            self._handed = None
+        self._accounts.returned()

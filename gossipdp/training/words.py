@@ -11,12 +11,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from gossipdp.training.orders import Drain, Load, Order, Snapshot, Tell, Write
+from gossipdp.training.orders import Drain, Keep, Load, Order, Snapshot, Tell, Write
 
 __all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers"]
 
 MODES: Final = ("async", "overlap", "sync")
-NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART = range(7)
+NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP = range(8)
 """kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more"""
 
 
@@ -56,6 +56,8 @@ def kind_of(order: Order | None) -> int:
             return WRITE
         case Load():
             return LOAD
+        case Keep():
+            return KEEP
         case Drain():
             return DRAIN
         case Tell():

@@ -66,6 +66,35 @@ def test_attach_binds_copies_each_chunk_and_opens_a_session():
     assert thread.events == [SessionOpened(1)] and thread.rounds.open
 
 
+def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_the_session():
+    thread = Thread()
+    counted = []
+    thread.rounds.attach(found=False, keep=70, kept=lambda: counted.append(1))
+    assert thread.run() == ["Bind"] + ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"] and counted == [1]
+    steps = [job for job in thread.ran if isinstance(job, jobs.OuterStep)]
+    assert {(job.lr, job.momentum, job.applied, job.part) for job in steps} == {(1.0, 0.0, 0, 1.0)}
+    opened, done, sealed = thread.events
+    assert opened == SessionOpened(1, kept=True) and (done.round, done.clock) == (1, 70)
+    assert sealed == SlotSealed(1, (0,)), "what an exchange has mixed meanwhile"
+
+
+def test_attach_of_a_process_that_would_keep_nan_is_given_the_anchor():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(found=False, keep=70)
+    assert thread.run() == ["Bind", "Check"] + ["Attach"] * 3
+    assert thread.events == [SessionOpened(1)] and thread.rounds.rounds == 0
+
+
+def test_process_that_dies_while_its_model_is_checked_is_given_no_anchor():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(found=False, keep=70)
+    thread.run(1)
+    thread.rounds.detach()
+    assert thread.run() == ["Check", "Unbind"] and not thread.events
+
+
 def test_found_takes_each_chunk_and_opens_a_session():
     thread = Thread()
     thread.rounds.attach(found=True)

@@ -34,7 +34,11 @@ class LedgerDaemon:
         mode: Literal["async", "overlap", "sync"] = "async",
         settles: Callable[[LedgerDaemon], None] | None = None,
         deadline: float = 20.0,
+        keeps: bool = False,
     ) -> None:
+        self.keeps = keeps
+        """a process that has outlived a daemon keeps its parameters"""
+        self.run = b"the run"
         self.mode, self.settles, self.deadline = mode, settles, deadline
         self.server = links.LinkServer(home)
         self.every, self.alpha, self.mu, self.clock = every, alpha, mu, clock
@@ -48,6 +52,10 @@ class LedgerDaemon:
         self.out = 0
         self.dirty: set[int] = set()
         self.events: list[links.LinkEvent] = []
+        self.written = links.ModelWritten()
+        """what the process said when it came"""
+        self.began: NDArray[np.float32] | None = None
+        """the anchor, when the last session began"""
         self.has_model = True
         """False: trainers have to wait"""
         self.snapshot = 0
@@ -96,6 +104,7 @@ class LedgerDaemon:
             case links.Attached(schema):
                 self.schema = Schema.from_bytes(schema)
             case links.ModelWritten():
+                self.written = event
                 if self.has_model:
                     self.begin_session()
                 else:
@@ -119,15 +128,20 @@ class LedgerDaemon:
 
     def begin_session(self) -> None:
         x = self.region.x
-        if self.a is None:
-            self.a = x.copy()
+        kept = self.keeps and self.written.run == self.run
+        if self.a is None or kept:
+            self.a, self.clock = x.copy(), max(self.clock, self.written.clock)
         if self.v is None:
             self.v = np.zeros_like(self.a)
-        x[:] = self.a
+        x[:] = self.began = self.a
         self.session += 1
         self.open, self.out, self.dirty = 1, 0, set()
         self.pending = {1: self.region.slots[1]}
-        self.server.send(links.Session(self.session, self.every, self.clock, WIDTH, self.mode, self.deadline))
+        self.say_session(0, 0, kept)
+
+    def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
+        said = self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, moments_every, moments
+        self.server.send(links.Session(*said, self.run, kept))
 
     def submitted(self, event: links.Submitted) -> None:
         """The outer step, word for word:

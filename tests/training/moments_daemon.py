@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ledger_daemon import WIDTH, LedgerDaemon
+from ledger_daemon import LedgerDaemon
 
 from gossipdp.protocol.moments import Moments
 from gossipdp.runtime import link as links
@@ -22,21 +22,9 @@ class MomentsDaemon(LedgerDaemon):
     def _run(self, piece: Any) -> None:
         self.keeper.ran(piece())
 
-    def begin_session(self) -> None:
+    def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
         """As the base's, and says what there is of moments."""
-        if self.a is None:
-            self.a = self.region.x.copy()
-        if self.v is None:
-            self.v = 0.0 * self.a
-        self.region.x[:] = self.a
-        self.session += 1
-        self.open, self.out, self.dirty = 1, 0, set()
-        self.pending = {1: self.region.slots[1]}
-        steps = 0 if self.held is None else self.held.steps
-        said = links.Session(
-            self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, self.moments_every, steps
-        )
-        self.server.send(said)
+        super().say_session(self.moments_every, 0 if self.held is None else self.held.steps, kept)
 
     def feed(self, event: links.LinkEvent) -> None:
         match event:

@@ -215,6 +215,70 @@ def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
     second.server.close()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_daemon_that_took_the_live_model_over__the_process_keeps_its_parameters_and_all_steps_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dtype: torch.dtype
+) -> None:
+    first = LedgerDaemon(tmp_path, every=4)
+    models = [small().to(dtype) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    peer = attach(first, models[0], optimizers[0], samples_per_step=2)
+    data = torch.randn(8, 20, dtype=dtype)
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(10):
+        train(models[0], optimizers[0])
+        first.pump()
+    first.server.close()
+    for _ in range(3):
+        train(models[0], optimizers[0])
+    second = LedgerDaemon(tmp_path, every=4, anchor=np.zeros_like(first.a), keeps=True)
+    second.has_model = False
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        while not second.written.run:
+            train(models[0], optimizers[0])
+            second.pump()
+        written, at = second.written, peer.steps
+        for _ in range(2):
+            train(models[0], optimizers[0])
+        second.begin_session()
+        train(models[0], optimizers[0])
+    for _ in range(peer.steps):
+        train(models[1], optimizers[1])
+    assert equal(*models) and not peer.alone, "nothing was loaded"
+    assert (written.run, written.clock, written.steps, written.samples) == (second.run, at, at - 8, 2 * (at - 8))
+    assert peer.lost_steps == 0 and peer.progress.clock == peer.steps == at + 3
+    assert f"it took this process's model over, with all {peer.steps} steps" in caplog.text
+    train(models[0], optimizers[0])
+    second.pump()
+    assert submits(second) == [(4, 8)] and np.array_equal(second.last, vector(models[0]).astype(np.float32))
+    second.server.close()
+
+
+def test_a_model_older_than_what_snapshots_brought_is_loaded__all_steps_that_are_gone_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = LedgerDaemon(tmp_path, every=4)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(first, model, optimizer)
+    train(model, optimizer, 10, first.pump)
+    first.server.close()
+    second = LedgerDaemon(tmp_path, every=4, anchor=np.zeros_like(first.a), clock=3)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        for _ in range(20):
+            train(model, optimizer, 1, second.pump)
+            if not peer.alone:
+                break
+    assert peer.progress.clock == 3 and peer.lost_steps == peer.steps - 3
+    assert f"{peer.lost_steps} steps since the last snapshot are lost, 5 of them from before it" in caplog.text
+    second.server.close()
+
+
 def test_a_wait_for_the_model_after_a_restart_does_not_stop_training(tmp_path: Path) -> None:
     first = LedgerDaemon(tmp_path)
     model = small().to(torch.bfloat16)
