@@ -181,6 +181,9 @@ class Safety(Section, frozen=True, kw_only=True):
     """ids of the only peers this one has links with; none: any that knows the secret"""
     ban: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
     """ids of peers this one has no link with"""
+    heal: Annotated[bool, Switch()] = True
+    """after three snapshots in a row with NaN or Inf: load the network's model into the training process, and reset its
+    optimizer; end it (GD-403) if that comes again within 100 rounds"""
 
     @property
     def clip_factor(self) -> float:

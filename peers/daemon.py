@@ -280,6 +280,7 @@ def build(home: Path, config: Config) -> Node:
             checkpoint_every=config.checkpoint.every,
             mode=config.exchange.mode,
             deadline=config.exchange.deadline,
+            heal=config.safety.heal,
             waiting=2 * limits.total_bytes,
         ),
         peer,

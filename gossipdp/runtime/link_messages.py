@@ -222,6 +222,8 @@ class Session(_Message, frozen=True, tag="session"):
     """the network's run, for `Ready` after a restart of the daemon"""
     kept: bool = False
     """the model is what the process wrote with `Ready`: it keeps its parameters and does not load x"""
+    heal_after: U32 = 0
+    """snapshots refused in a row after which the process comes anew to load the model; 0: never"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):

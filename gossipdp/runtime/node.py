@@ -51,6 +51,8 @@ TICK = 0.5
 """seconds between looks at what no event tells: queues, round-trip times, checkpoints due"""
 REMEMBER_EVERY = 5.0
 """seconds between two writes of who could be dialled, at the least: each waits for the disk"""
+REFUSED = 3
+"""snapshots refused in a row after which a training process loads the model anew"""
 RETRY = 0.1
 """share of `checkpoint_every` after which a checkpoint that could not be written is tried again"""
 LINK_CODES = {"GD-301": ("this model is not the network's", "train the model the network trains, or found another")}
@@ -73,6 +75,8 @@ class NodeConfig:
     """when corrections reach the live parameters"""
     deadline: float = 30.0
     """seconds that training waits for a round with mode sync"""
+    heal: bool = True
+    """load the model anew into a training process that has only NaN to hand over"""
     waiting: int = 2 << 30
     """bytes that messages may take, to be sent or to be passed on"""
 
@@ -457,6 +461,7 @@ class Node:
                         0 if self.peer.moments.held is None else self.peer.moments.held.steps,
                         self._transport.run,
                         kept,
+                        REFUSED if self._config.heal else 0,
                     )
                 )
             case events.SessionRefused(code, reason):

@@ -36,6 +36,8 @@ class Accounts:
         """steps, of this process and of the network, that models which were loaded again do not hold"""
         self._clock = self._clock_samples = 0
         """the network's, at the last snapshot"""
+        self._wasted = 0
+        """steps in the last snapshots, which were refused"""
         self._written = (0, 0)
         """`steps` and `samples` when this process wrote its model for the daemon"""
 
@@ -66,9 +68,10 @@ class Accounts:
         self.steps = self.samples = 0
         return handed
 
-    def taken(self) -> None:
+    def taken(self, *, used: bool = True) -> None:
         """The daemon has done with the snapshot."""
         if self.handed is not None:
+            self._wasted = 0 if used else self._wasted + self.handed.steps
             self._clock += self.handed.steps
             self._clock_samples += self.handed.samples
             self.handed = None
@@ -95,9 +98,9 @@ class Accounts:
 
     def loaded(self, clock: int, *, first: bool) -> Lost:
         """A model of `clock` was loaded in the place of this process's own; `first`: that was not trained yet."""
-        earlier = 0 if first else max(0, self._clock - clock)
-        lost = Lost(0 if first else self.steps + earlier, earlier)
+        earlier = 0 if first else max(0, self._clock - self._wasted - clock)
+        lost = Lost(0 if first else self.steps + self._wasted + earlier, earlier)
         self.lost_steps += lost.steps
-        self.steps = self.samples = 0
+        self.steps = self.samples = self._wasted = 0
         self._clock = clock
         return lost

@@ -26,8 +26,9 @@ from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import attached
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
+from gossipdp.training.healing import hopeless
 from gossipdp.training.layout import passed
-from gossipdp.training.moments import optimizer_tensors, restore_optimizer
+from gossipdp.training.moments import optimizer_tensors, reset_optimizers, restore_optimizer
 from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.parts import Modules, as_one
@@ -261,7 +262,7 @@ class Attachment:
     def _load(self, timeout: float | None) -> None:
         """Wait for the network's model, and load it."""
         if self._group is not None:
-            self._group.begin(timeout, self._moments)
+            self._group.begin(timeout, self._moments, self._reset)
         elif self._session is not None:
             if self._moments is not None:
                 self._session.tells, self._session.empty = True, self._moments.empty
@@ -342,15 +343,29 @@ class Attachment:
                     self._moments.steps -= skipped.steps
             session.optimizer_steps = 0 if self._moments is None else self._moments.steps
         if self._group is not None:
-            self._group.step_boundary()
+            try:
+                self._group.step_boundary()
+            except DataError:
+                self._stop()
+                raise
         elif session is not None:
             session.poll()
+            if session.hopeless:
+                self._stop()
+                self._leave()
+                raise hopeless()
             while (order := session.next_order()) is not None:
                 self._carry_out(order)
                 if isinstance(order, Snapshot) and session.mode == "sync":
                     while (drain := session.await_order()) is not None:
                         self._carry_out(drain)
         self.stall_seconds += time.perf_counter() - began
+
+    def _reset(self) -> None:
+        """The optimizers' state begins anew."""
+        reset_optimizers(self._model, self._optimizers)
+        if self._moments is not None:
+            self._moments.recount()
 
     def _unfit(self) -> NoReturn:
         """Leave, before anybody hears of this step."""
@@ -370,6 +385,8 @@ class Attachment:
         match order:
             case Load():
                 self._layout.load(0, torch.from_numpy(order.values))
+                if order.reset:
+                    self._reset()
             case Drain():
                 values = torch.from_numpy(order.values)
                 for start, stop in order.spans:

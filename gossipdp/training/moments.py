@@ -7,6 +7,7 @@ here may know the daemon.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 
 from gossipdp.errors import DataError
 from gossipdp.training.optimizers import Held, held
-from gossipdp.training.schema import resharded, unwrap
+from gossipdp.training.schema import local, resharded, unwrap
 
-__all__ = ["optimizer_tensors", "restore_optimizer"]
+__all__ = ["optimizer_tensors", "reset_optimizers", "restore_optimizer"]
 
 SEPARATOR: Final = "::"
 """between a parameter's name and the name of what is kept of it; no module's name holds it"""
@@ -123,6 +124,27 @@ def restore_optimizer(
         value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
         like = (tried[name] or living[name]).get(kind) or _unknown(value, each.parameter)
         each.optimizer.state[each.parameter][kind] = _placed(value, like, each.parameter)
+
+
+@torch.no_grad()
+def reset_optimizers(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Let the optimizers' state begin anew. Collective. Learning rates and other settings stay as they are."""
+    for optimizer in optimizers:
+        mine = [each for each in held(model, optimizers) if each.optimizer is optimizer]
+        with _no_gradients(mine):
+            makes_its_own = bool(mine) and _tried(mine[0]) is not None
+        if makes_its_own:
+            optimizer.state.clear()
+        for state in optimizer.state.values():
+            for kind, value in state.items():
+                if isinstance(value, Tensor):
+                    local(value).zero_()
+                elif isinstance(value, int | float):
+                    state[kind] = type(value)(0)
+        for group in optimizer.param_groups:
+            for name, value in group.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    group[name] = optimizer.defaults.get(name, value)
 
 
 def _difference(

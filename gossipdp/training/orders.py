@@ -19,11 +19,15 @@ class Write(NamedTuple):
 
 
 class Load(NamedTuple):
-    """x := values, on the whole flat vector: a session begins, at this clock of the network."""
+    """x := values, on the whole flat vector: a session begins, at this clock of the network.
+
+    reset: the optimizer's state begins anew, too.
+    """
 
     session: int
     values: NDArray[np.float32]
     clock: int
+    reset: bool = False
 
 
 class Keep(NamedTuple):

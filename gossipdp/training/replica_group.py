@@ -32,6 +32,7 @@ from gossipdp.runtime import link as links
 from gossipdp.training import words
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.follower import Follower
+from gossipdp.training.healing import hopeless
 from gossipdp.training.layout import Layout, passed
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replicas import Comparison, checksums, meet, replicas_differ
@@ -105,6 +106,7 @@ class ReplicaGroup:
         """with mode overlap: what is added at that boundary, before it"""
         self._mode = MODES[0]
         self._moments: AdamMoments | None = None
+        self._reset: Callable[[], None] = lambda: None
         self._compared = 0
         self._comparison: Comparison | None = None
         """the leader's last"""
@@ -113,11 +115,12 @@ class ReplicaGroup:
 
     # -- the beginning ----------------------------------------------------------------------------------------
 
-    def begin(self, timeout: float | None, moments: AdamMoments | None) -> None:
+    def begin(self, timeout: float | None, moments: AdamMoments | None, reset: Callable[[], None]) -> None:
         """Wait for the network's model, and load it on every rank.
 
         Args:
             moments: of the optimizer, if it has such.
+            reset: makes the optimizers' state begin anew.
 
         Raises:
             GossipdpError: what the leader met, on every rank; GD-320, their parameters differ.
@@ -129,7 +132,7 @@ class ReplicaGroup:
         able = whole_numbers([moments is not None, moments is not None and moments.empty])
         dist.all_reduce(able, dist.ReduceOp.MIN, group=self._group)
         tells, empty = (bool(each) for each in able)
-        self._moments = moments if tells else None
+        self._moments, self._reset = moments if tells else None, reset
         if self._session is not None:
             self._session.tells, self._session.empty = tells, empty
         kind = words.NOTHING
@@ -234,6 +237,8 @@ class ReplicaGroup:
         kind = words.kind_of(order)
         if self._apart:
             order, kind = None, words.PART
+        elif session is not None and session.hopeless:
+            order, kind = None, words.END
         elif session is not None and order is None and not plan and session.patience:
             kind = words.WAIT
         self._order, self._word_at = order, self._boundary
@@ -256,6 +261,7 @@ class ReplicaGroup:
                 lost_steps=session.lost_steps,
                 period=period,
                 mode=MODES.index(session.mode),
+                reset=int(isinstance(order, Load) and order.reset),
             )
             self._posted.copy_(whole_numbers(msgspec.structs.astuple(word)))
         with _heard():
@@ -284,6 +290,8 @@ class ReplicaGroup:
             case words.LOAD:
                 self._snapshot = self._drain = None
                 self._change(order, word, [(0, self._layout.schema.size)])
+                if word.reset:
+                    self._reset()
             case words.KEEP:
                 self._snapshot = self._drain = None
                 if self._session is not None and order is not None:
@@ -301,6 +309,9 @@ class ReplicaGroup:
                     self._change(order, word, spans.tolist())
             case words.TELL:
                 self._tell(order, word)
+            case words.END:
+                self._leave()
+                raise hopeless()
             case words.PART:
                 if self._apart:
                     log.error("%s\ntraining goes on alone", replicas_differ(self._apart))

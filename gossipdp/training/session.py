@@ -29,6 +29,7 @@ from gossipdp.protocol.messages import MOST_STEPS
 from gossipdp.runtime import link as links
 from gossipdp.training.accounts import Accounts
 from gossipdp.training.handover import Handover
+from gossipdp.training.healing import Healing
 from gossipdp.training.layout import Fence, Layout, passed
 from gossipdp.training.orders import Drain, Keep, Load, Order, Recall, Snapshot, Tell, Write, moment_of
 from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE
@@ -114,7 +115,7 @@ class Session:
         self._slots: deque[links.Slot] = deque()
         self._applied = 0
         self._number = 0
-        self._accounts = Accounts()
+        self._accounts, self._healing = Accounts(), Healing()
         self._submitted_at = 0.0
         self._reported_at = -math.inf
         self._start_clock = 0
@@ -133,6 +134,11 @@ class Session:
         """that the one had made whose moments the daemon has for this process; 0: it has none"""
         self.loss = math.nan
         self.stall_seconds = 0.0
+
+    @property
+    def hopeless(self) -> bool:
+        """Training gives nothing but NaN, and a new model has not helped."""
+        return self._healing.hopeless
 
     @property
     def alone(self) -> bool:
@@ -277,7 +283,7 @@ class Session:
         if self._phase is _Phase.ARRIVED and self._kept:
             return Keep(self._session, self._start_clock)
         if self._phase is _Phase.ARRIVED:
-            return Load(self._session, region.x, self._start_clock)
+            return Load(self._session, region.x, self._start_clock, self._healing.due)
         if self._drains(ahead):
             slot = self._slots.popleft()
             width, size = self._chunk_parameters, region.size
@@ -341,7 +347,7 @@ class Session:
             case Write():
                 if self._phase is _Phase.WRITING:
                     written = self._accounts.wrote()
-                    live = (self._run, *written) if self._loads else ()
+                    live = (self._run, *written) if self._loads and not self._healing.due else ()
                     self._outbox.append((fence, links.Ready(self.empty, *live)))
                     self._phase = _Phase.WAITING
             case Load(session):
@@ -443,7 +449,7 @@ class Session:
                 self._mode, self._deadline = mode, deadline
                 self._session, self._daemon_every, self._chunk_parameters = session, every, chunk_parameters
                 self._start_clock, self.kept_steps = clock, message.moments
-                self._run, self._kept = message.run, message.kept
+                self._run, self._kept, self._healing.after = message.run, message.kept, message.heal_after
                 self._handover.begin(message.moments_every if self.tells else 0)
                 if message.moments_every and not self.tells and not self._loads:
                     log.info("this optimizer's moments are not told to the network: only Adam's are")
@@ -490,6 +496,7 @@ class Session:
                 f", {earlier} of them from before it: the model is of step {self._start_clock}" if earlier else "",
             )
         self._loads += 1
+        self._healing.loaded()
         self._begin()
 
     def _carry_on(self) -> None:
@@ -510,9 +517,16 @@ class Session:
         self._handover.round_done()
         if refused == "session":
             return self._accounts.returned()
-        self._accounts.taken()
+        self._accounts.taken(used=not refused)
+        self._healing.judged(finite=not refused)
         if refused:
             log.warning("GD-402 a snapshot was not used: %s; has the loss diverged?", refused)
+        if self._healing.due:
+            count = self._healing.refused
+            log.warning("GD-402 %d snapshots in a row were not used: loads the network's model anew", count)
+            self.farewell()
+            self._drop()
+            self._phase, self._retry_at = _Phase.ALONE, 0.0
 
     def _flush(self) -> None:
         while self._outbox and self._link is not None:

@@ -16,8 +16,8 @@ from gossipdp.training.orders import Drain, Keep, Load, Order, Snapshot, Tell, W
 __all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers"]
 
 MODES: Final = ("async", "overlap", "sync")
-NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP = range(8)
-"""kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more"""
+NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END = range(9)
+"""kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more; END: nor does it train on"""
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -48,6 +48,8 @@ class Word(msgspec.Struct, frozen=True):
     period: int = 1
     mode: int = 0
     """its place in MODES"""
+    reset: int = 0
+    """of a model that is loaded: the optimizer's state begins anew, too"""
 
 
 def kind_of(order: Order | None) -> int:

@@ -35,7 +35,9 @@ class LedgerDaemon:
         settles: Callable[[LedgerDaemon], None] | None = None,
         deadline: float = 20.0,
         keeps: bool = False,
+        heal_after: int = 0,
     ) -> None:
+        self.heal_after = heal_after
         self.keeps = keeps
         """a process that has outlived a daemon keeps its parameters"""
         self.run = b"the run"
@@ -141,7 +143,7 @@ class LedgerDaemon:
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
         said = self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, moments_every, moments
-        self.server.send(links.Session(*said, self.run, kept))
+        self.server.send(links.Session(*said, self.run, kept, self.heal_after))
 
     def submitted(self, event: links.Submitted) -> None:
         """The outer step, word for word:
