@@ -27,6 +27,7 @@ from gossipdp.training import attached
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
 from gossipdp.training.healing import hopeless
+from gossipdp.training.last_step import LastStep
 from gossipdp.training.layout import passed
 from gossipdp.training.moments import optimizer_tensors, reset_optimizers, restore_optimizer
 from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
@@ -87,6 +88,7 @@ class Attachment:
         """while attached"""
         self._hooks: list[Removable] = []
         self._skipped = SkippedSteps()
+        self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._uncounted: Uncounted | None = None
         self.steps = 0
         """steps since `attach`; of several optimizers, those of the last"""
@@ -188,7 +190,13 @@ class Attachment:
             self._session.stall_seconds = self.stall_seconds
             # One rank cannot wait for the others here, for they may be gone: it hands over what it holds by itself.
             order = None if self._layout.sharded else self._session.last_order(LEAVE_WITHIN)
-            if order is not None:
+            if order is not None and self._last_step is not None and not self._last_step.stands():
+                log.warning(
+                    "the last %d steps are not handed over: the parameters have changed since, as averaged or loaded"
+                    " weights do; do: call peer.detach() before that",
+                    self._session.since_snapshot,
+                )
+            elif order is not None:
                 self._session.done(order, self._layout.read(order.into), whole=True)
             self._layout.finish()
             self._session.close()
@@ -359,6 +367,8 @@ class Attachment:
                 if isinstance(order, Snapshot) and session.mode == "sync":
                     while (drain := session.await_order()) is not None:
                         self._carry_out(drain)
+        if session is not None and self._last_step is not None:
+            self._last_step.over()
         self.stall_seconds += time.perf_counter() - began
 
     def _reset(self) -> None:

@@ -69,6 +69,11 @@ class Layout:
         self.device = self.tensors[0].device
         self.sharded = any(held.sharded for held in self.extents)
 
+    def parameters(self) -> list[Tensor]:
+        """The exchanged tensors that are trained, and no buffers."""
+        entries = zip(self.schema.entries, self.tensors, strict=True)
+        return [tensor for entry, tensor in entries if entry.kind == "parameter"]
+
     def compare_frozen(self) -> None:
         """Tell in the schema what the parameters hold that are not trained: all of them are read."""
         room = MAX_BYTES - len(self.schema.to_bytes())

@@ -136,6 +136,11 @@ class Session:
         self.stall_seconds = 0.0
 
     @property
+    def since_snapshot(self) -> int:
+        """Steps since the last snapshot."""
+        return self._accounts.steps
+
+    @property
     def hopeless(self) -> bool:
         """Training gives nothing but NaN, and a new model has not helped."""
         return self._healing.hopeless

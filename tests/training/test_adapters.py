@@ -194,6 +194,26 @@ def test_hf__the_best_model_loaded_at_the_end_is_no_progress(
     assert daemon.last is not None and float(daemon.last[0]) > worst + 0.02, "what was trained, and not what was loaded"
 
 
+def test_hf__averaged_weights_written_by_an_earlier_callback_are_no_progress(
+    daemon: LedgerDaemon, tmp_path: Path
+) -> None:
+    callback = framework("hf").GossipCallback()
+    from transformers import TrainerCallback
+
+    class Average(TrainerCallback):  # type: ignore[misc]
+        def on_train_end(self, *_: Any, model: nn.Module, **more: Any) -> None:
+            for parameter in model.parameters():
+                parameter.data.fill_(7.0)
+
+    daemon.every = 4
+    trainer = trainer_of(Line(), Average(), tmp_path)
+    trainer.add_callback(callback)
+    trainer.train()
+    steps = handed_over(daemon)[0]
+    assert steps == 6 or (steps == 4 and daemon.last is not None)
+    assert daemon.last is not None and not (daemon.last == 7.0).any()
+
+
 def test_hf__train_after_an_exception_attaches_anew(daemon: LedgerDaemon, tmp_path: Path) -> None:
     callback = framework("hf").GossipCallback()
     trainer = trainer_of(Line(broken_at=8), callback, tmp_path)
@@ -410,6 +430,23 @@ def test_lightning__a_step_skipped_by_the_scaler_is_none(daemon: LedgerDaemon, t
     fit(lightning_module(Broken()), callback, tmp_path, **settings)
     assert callback.peer.steps == 5, "of six"
     assert handed_over(daemon) == (5, 5 * 7)
+
+
+def test_lightning__averaged_weights_written_by_an_earlier_callback_are_no_progress(
+    daemon: LedgerDaemon, tmp_path: Path
+) -> None:
+    callback = framework("lightning").GossipCallback()
+    from lightning.pytorch import Callback
+
+    class Average(Callback):
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            for parameter in pl_module.parameters():
+                parameter.data.fill_(7.0)
+
+    daemon.every = 4
+    fit(lightning_module(Line()), callback, tmp_path, callbacks=[Average(), callback])
+    assert handed_over(daemon)[0] == 4, "of six"
+    assert daemon.last is not None and not (daemon.last == 7.0).any()
 
 
 def test_lightning__an_exception_detaches(daemon: LedgerDaemon, tmp_path: Path) -> None:

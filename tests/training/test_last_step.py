@@ -1,0 +1,94 @@
+"""What is handed over at the end is what the last step left, and not what a script has written there since."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from ledger_daemon import LedgerDaemon
+from test_attach import attach, small, submits, train, vector
+from torch import nn
+
+from gossipdp.training.last_step import LastStep
+
+
+def averaged_by_data(model: nn.Module, average: nn.Module) -> None:
+    """As a callback that writes an EMA at the end of training does."""
+    for mine, other in zip(model.parameters(), average.parameters(), strict=True):
+        mine.data.copy_(other.data)
+
+
+def best_loaded(model: nn.Module, best: nn.Module) -> None:
+    model.load_state_dict(best.state_dict())
+
+
+def memory_changed(model: nn.Module, other: nn.Module) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data = theirs.data.clone()
+
+
+def nothing(model: nn.Module, other: nn.Module) -> None:
+    """Averaged weights for an evaluation, and the trained ones back."""
+    kept = copy.deepcopy(model)
+    averaged_by_data(model, other)
+    averaged_by_data(model, kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "handed"),
+    [(averaged_by_data, False), (best_loaded, False), (memory_changed, False), (nothing, True)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_written_after_the_last_step_are_not_handed_over(
+    daemon: LedgerDaemon,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[nn.Module, nn.Module], None],
+    handed: bool,
+    dtype: torch.dtype,
+) -> None:
+    model, other = small(), small(1).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.to(dtype)
+    peer = attach(daemon, model, optimizer, every=4)
+    for _ in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        daemon.pump()
+    trained = vector(model).astype(np.float32)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        change(model, other)
+        peer.detach()
+    daemon.pump()
+    assert submits(daemon) == [(4, 4), (2, 2)][: 1 + handed]
+    assert not handed or (daemon.last is not None and np.array_equal(daemon.last, trained))
+    assert ("the last 2 steps are not handed over" in caplog.text) == (not handed)
+
+
+def test_nan_and_parameters_without_numbers_are_what_they_were() -> None:
+    parameters = [torch.full((3, 3), torch.nan), torch.zeros(0), torch.tensor(1.0), torch.ones(5, dtype=torch.bfloat16)]
+    last = LastStep(parameters)
+    assert last.stands(), "no step yet"
+    last.over()
+    assert last.stands()
+    parameters[3].mul_(2.0)
+    assert not last.stands()
+    last.over()
+    assert last.stands()
+
+
+def test_training_that_ends_without_a_change_hands_its_last_steps_over(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    peer = attach(daemon, model, optimizer, every=4)
+    train(model, optimizer, 6, daemon.pump)
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(4, 20))
+    peer.detach()
+    daemon.pump()
+    assert submits(daemon) == [(4, 4), (2, 2)]
