@@ -96,15 +96,16 @@ class Boundaries:
 
     @property
     def followed(self) -> tuple[Optimizer, ...]:
+        """In the order of those that `attach` was given."""
         return tuple(dict.fromkeys(role.optimizer for role in self._roles))
 
     def _keep(self) -> None:
-        """Whoever is called when a step is over lives as long as the optimizers do: their hooks hold it."""
+        """What is called when a step is over lives as long as the optimizers: a hook that costs no step holds it."""
         for hook in self._kept:
             hook.remove()
-        self._kept = [each.register_step_pre_hook(_eager(self._nothing)) for each in self.followed]
+        self._kept = [each.register_load_state_dict_post_hook(self._nothing) for each in self.followed]
 
-    def _nothing(self, *_: Any) -> None:
+    def _nothing(self, optimizer: Optimizer) -> None:
         pass
 
     # -- steps ------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Boundaries:
     def _begins(self, optimizer: Optimizer) -> None:
         if not self._roles_of(optimizer):
             return
-        if not self._is_inner(optimizer):
+        if any(role.stepped for role in self._roles) and not self._is_inner(optimizer):
             for role in self._roles:
                 role.stepped = False  # of a step that raised
         self._before(optimizer)
@@ -129,7 +130,10 @@ class Boundaries:
         for role in roles:
             if not role.stepped:
                 _meet(role, optimizer)
-        if self._roles[-1].stepped and not self._by_hand:
+        counts = self._roles[-1].stepped
+        for role in self._roles:
+            role.stepped = False
+        if counts and not self._by_hand:
             self._step_over(optimizer)
         if self.followed != before:
             self._keep()
@@ -150,9 +154,7 @@ class Boundaries:
         torch calls the hooks once for every class whose `step` it knows, and a subclass may call its base's. The stack
         tells, and a step that raises leaves it too.
         """
-        steps = _steps_on_stack()
-        next(steps, None)
-        return any(each is optimizer or self._roles_of(each) for each in steps)
+        return any(each is optimizer or self._roles_of(each) for each in _outer_steps())
 
     def _step_over(self, optimizer: Optimizer | None) -> None:
         backward = torch._C._current_graph_task_id()
@@ -197,12 +199,15 @@ def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
         yield from group["params"]
 
 
-def _steps_on_stack() -> Iterator[Optimizer]:
-    """The optimizers whose `step` runs now in this thread, the innermost first."""
+def _outer_steps() -> Iterator[Optimizer]:
+    """The optimizers whose `step` runs now around the innermost one of this thread."""
     frame: FrameType | None = sys._getframe()
+    inner = False
     while frame is not None:
-        if frame.f_code is HOOKED and isinstance(stepping := frame.f_locals.get("self"), torch.optim.Optimizer):
-            yield stepping
+        if frame.f_code is HOOKED:
+            if inner and isinstance(stepping := frame.f_locals.get("self"), torch.optim.Optimizer):
+                yield stepping
+            inner = True
         frame = frame.f_back
 
 
