@@ -63,7 +63,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimiz
         for kind, value in each.optimizer.state.get(each.parameter, {}).items():
             if value is None:
                 continue
-            if not isinstance(value, Tensor | int | float):
+            if not _plain(value):
                 raise _nameless(each.optimizer, f"{each.name}{SEPARATOR}{kind} is a {type(value).__name__}")
             kept[f"{each.name}{SEPARATOR}{kind}"] = value
     tensors: dict[str, Tensor] = {}
@@ -100,7 +100,7 @@ def restore_optimizer(
         problem = _difference(tried, living, found)
     if not problem:
         # In the order in which the optimizer makes it: a file has its own.
-        found = {name: _in_order(tried[name] or {}, found[name]) for name in parameters if name in found}
+        found = {name: _in_order((tried[name] or [{}])[-1], found[name]) for name in parameters if name in found}
     plan = [(name, kind, value.shape, value.dtype) for name, kept in found.items() for kind, value in kept.items()]
     if _several():
         said: list[Any] = [problem, plan]
@@ -122,7 +122,9 @@ def restore_optimizer(
     for name, kind, shape, dtype in plan:
         each = parameters[name]
         value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
-        like = (tried[name] or living[name]).get(kind) or _unknown(value, each.parameter)
+        known = [made[kind] for made in [*(tried[name] or ()), living[name]] if kind in made]
+        same = [made for made in known if made.shape == tuple(value.shape)]
+        like = next(iter(same or known), None) or _unknown(value, each.parameter)
         each.optimizer.state[each.parameter][kind] = _placed(value, like, each.parameter)
 
 
@@ -148,25 +150,26 @@ def reset_optimizers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
 
 
 def _difference(
-    tried: Mapping[str, Mapping[str, _Kind] | None], living: Mapping[str, Mapping[str, _Kind]], found: _Found
+    tried: Mapping[str, Sequence[Mapping[str, _Kind]] | None], living: Mapping[str, Mapping[str, _Kind]], found: _Found
 ) -> str:
     """Why `found` cannot be loaded; "" if it can."""
     if strange := sorted(found.keys() - tried.keys()):
         return f"{strange[0]} is no parameter that is trained here"
-    for name, kinds in tried.items():
+    for name, made in tried.items():
         # An optimizer whose stand-in cannot step has made its state when it was made, and needs all of it.
-        if name not in found and living[name] and (kinds is None or not found):
+        if name not in found and living[name] and (made is None or not found):
             return f"nothing is kept of {name}"
     for name, kept in found.items():
-        known = tried[name]
-        kinds = living[name] if known is None else known
+        made = tried[name]
+        always = set(living[name]) if made is None else set.intersection(*map(set, made))
         # More than the optimizer begins with may come later, where it begins with something.
-        if kinds.keys() - kept.keys() or known == {}:
-            return f"{name} has {', '.join(sorted(kept))}, not {', '.join(sorted(kinds)) or 'anything'}"
+        if always - kept.keys() or (made is not None and not any(made)):
+            return f"{name} has {', '.join(sorted(kept))}, not {', '.join(sorted(always)) or 'anything'}"
         for kind, value in kept.items():
-            wanted = kinds.get(kind)
-            if wanted is not None and value.shape != wanted.shape:
-                return f"{name}{SEPARATOR}{kind} has the shape {tuple(value.shape)}, not {wanted.shape}"
+            shapes = {kinds[kind].shape for kinds in [*(made or ()), living[name]] if kind in kinds}
+            if shapes and tuple(value.shape) not in shapes:
+                wanted = " or ".join(map(str, sorted(shapes)))
+                return f"{name}{SEPARATOR}{kind} has the shape {tuple(value.shape)}, not {wanted}"
     return ""
 
 
@@ -183,12 +186,19 @@ def _no_gradients(parameters: Iterable[Held]) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def _tried(each: Held) -> dict[str, _Kind] | None:
-    """What the optimizer keeps of a parameter after its first step, seen on a stand-in; None if that cannot step."""
+def _tried(each: Held) -> list[dict[str, _Kind]] | None:
+    """What the optimizer keeps of a parameter after its first step, seen on two stand-ins: what it keeps may depend on
+    the parameter's values. None if one of them cannot step."""
     if isinstance(each.optimizer, torch.optim.LBFGS):
-        return {}  # none of it is a parameter's
-    stand_in = torch.zeros_like(each.parameter.detach()).requires_grad_()
-    stand_in.grad = torch.zeros_like(stand_in)
+        return [{}]  # none of it is a parameter's
+    made = [_made(each, torch.full_like(each.parameter.detach(), value)) for value in (0.0, 1.0)]
+    return [kinds for kinds in made if kinds is not None] if None not in made else None
+
+
+def _made(each: Held, stand_in: Tensor) -> dict[str, _Kind] | None:
+    """What the optimizer keeps after a first step on `stand_in`; None if that cannot step."""
+    stand_in.requires_grad_()
+    stand_in.grad = stand_in.detach().clone()
     twin: Any = object.__new__(type(each.optimizer))
     twin.__dict__.update(each.optimizer.__dict__)
     # A schedule counts the steps of the optimizer itself, and so do the hooks.
@@ -205,7 +215,16 @@ def _tried(each: Held) -> dict[str, _Kind] | None:
 def _living(each: Held) -> dict[str, _Kind]:
     """What the optimizer keeps of a parameter now."""
     kept = each.optimizer.state.get(each.parameter, {})
-    return {kind: _Kind.of(value) for kind, value in kept.items() if isinstance(value, Tensor | int | float)}
+    return {kind: _Kind.of(value) for kind, value in kept.items() if _plain(value)}
+
+
+def _plain(value: Any) -> bool:
+    """Can a file hold it? The memory of a tensor subclass, such as one of 8 bits, does not hold its numbers."""
+    if getattr(value, "device_mesh", None) is not None:
+        value = local(value)
+    if isinstance(value, Tensor):
+        return type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized
+    return isinstance(value, int | float)
 
 
 def _in_order(kinds: Mapping[str, _Kind], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -263,7 +282,7 @@ def _refuse_zero(optimizers: Sequence[torch.optim.Optimizer]) -> None:
 def _nameless(optimizer: torch.optim.Optimizer, seen: str) -> DataError:
     return DataError(
         "GD-610",
-        "this optimizer's state is no tensors of its parameters and cannot be saved by their names",
+        "this optimizer keeps something that is no plain tensor or number of a parameter, and cannot be saved by name",
         seen=f"{type(optimizer).__name__}: {seen}",
         do="save the optimizer's own state_dict() with the training process's checkpoint",
     )
