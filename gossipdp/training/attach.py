@@ -245,7 +245,7 @@ class Attachment:
             self._leave()
             raise
         self._boundaries = Boundaries(
-            self._model, self._optimizers, before=self._before_step, over=self._after_step, taken=self._follow
+            self._model, self._optimizers, before=self._before_step, over=self._after_step, changed=self._follow
         )
         self._hooks += [] if self._moments is None else self._moments.watch()
         if self._session is not None:
@@ -305,10 +305,10 @@ class Attachment:
             log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
     def _follow(self, optimizers: tuple[torch.optim.Optimizer, ...]) -> None:
-        """These are the optimizers now: one of them was made anew."""
-        log.info(
-            "follows %s, made anew over the same parameters", ", ".join(type(each).__name__ for each in optimizers)
-        )
+        """These are the optimizers now: one was made anew, or has other parameters."""
+        if optimizers != self._optimizers:
+            names = ", ".join(type(each).__name__ for each in optimizers)
+            log.info("an optimizer was made anew; the peer follows %s", names)
         self._optimizers = optimizers
         if self._layout is None:
             return

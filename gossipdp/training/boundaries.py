@@ -50,7 +50,7 @@ class Boundaries:
     optimizers: to follow, in the order in which they step; a step is over when the last of them has stepped.
     before: called before an optimizer steps on their parameters.
     over: called when a step is over, with the optimizer that made it; None: the loop itself has said so.
-    taken: called with all followed optimizers when one has taken the place of another.
+    changed: called with all followed optimizers when one has taken the place of another, or has other parameters.
     """
 
     def __init__(
@@ -60,12 +60,17 @@ class Boundaries:
         *,
         before: Callable[[Optimizer], None],
         over: Callable[[Optimizer | None], None],
-        taken: Callable[[tuple[Optimizer, ...]], None],
+        changed: Callable[[tuple[Optimizer, ...]], None],
     ) -> None:
-        self._before, self._over, self._taken = before, over, taken
+        self._before, self._over, self._changed = before, over, changed
         trained = set(unwrap(model).parameters())
         self._roles = [_Role(each, trained & set(_parameters(each))) for each in optimizers]
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[_Role]]] = weakref.WeakKeyDictionary()
+        """the number of an optimizer's parameters, and its roles"""
+        for each in optimizers:
+            self._roles_of(each)
+        self._regrouped = False
+        """a followed optimizer has other parameters than before"""
         self._by_hand = False
         """the loop says when a step is over, and optimizers do not"""
         self._backward = -1
@@ -135,15 +140,17 @@ class Boundaries:
             role.stepped = False
         if counts and not self._by_hand:
             self._step_over(optimizer)
-        if self.followed != before:
+        if self.followed != before or self._regrouped:
+            self._regrouped = False
             self._keep()
-            self._taken(self.followed)
+            self._changed(self.followed)
 
     def _roles_of(self, optimizer: Optimizer) -> list[_Role]:
         """The roles of which `optimizer` holds parameters."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
+            self._regrouped = known is not None and optimizer in self.followed
             held = set(_parameters(optimizer))
             known = self._known[optimizer] = count, [role for role in self._roles if role.parameters & held]
         return known[1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ledger_daemon import LedgerDaemon
-from test_attach import attach, small
+from test_attach import attach, small, train
 from torch import nn
 
 from gossipdp.errors import MismatchError
@@ -76,4 +76,21 @@ def test_parameters_that_the_optimizer_trains_and_the_model_does_not_hold_are_na
         attach(daemon, net, torch.optim.SGD(groups, lr=0.1)).detach()  # type: ignore[arg-type]
     (said,) = [record.getMessage() for record in caplog.records if "GD-319" in record.getMessage()]
     assert ("loss.centers" if named else "parameter 0 of group 6 (10, 10)") in said
-    assert "1 parameters" in said and "attach([model, loss], optimizer)" in said
+    assert "does not hold: 1," in said and "attach([model, loss], optimizer)" in said
+
+
+@pytest.mark.parametrize("how", ["added to the optimizer", "in an optimizer made anew"])
+def test_a_parameter_outside_the_model_that_comes_after_attach_is_named(
+    daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    net, loss = small(), Loss()
+    optimizer = trained(net)
+    peer = attach(daemon, net, optimizer)
+    if how == "added to the optimizer":
+        optimizer.add_param_group({"params": loss.parameters()})
+    else:
+        optimizer = trained(net, loss)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        train(net, optimizer, 3)
+    assert caplog.text.count("GD-319") == 1 and "(10, 10)" in caplog.text
+    peer.detach()
