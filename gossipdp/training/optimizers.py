@@ -136,8 +136,8 @@ def tell_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
     ]
     if strangers:
         log.warning(
-            "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they are "
-            "not exchanged; do: attach every module that is trained: attach([model, loss], optimizer)",
+            "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they "
+            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer)",
             len(strangers),
             strangers[0],
         )
