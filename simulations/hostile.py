@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from random import Random
 from typing import Final
 
@@ -37,11 +38,11 @@ from gossipdp.protocol.messages import (
     Data,
     End,
     Lane,
-    Member,
     Message,
     Miss,
     Offer,
     Ping,
+    Progress,
     Ranges,
     Refuse,
     State,
@@ -51,9 +52,10 @@ from gossipdp.protocol.messages import (
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.quarantine import QuarantineConfig
+from gossipdp.protocol.signatures import Signer
 from gossipdp.protocol.wire import Buffer
 from simulations.cluster import SETTINGS, Cluster, Plan
-from simulations.host import Host, perform
+from simulations.host import Host, perform, sign, verify
 from simulations.network import Conditions
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Siege", "Verdict", "besiege"]
@@ -63,6 +65,8 @@ CULPRIT: Final = 3
 FORMING: Final = 6.0
 SIEGE: Final = 16.0
 """virtual seconds of the two acts"""
+LOOK: Final = 0.05
+"""virtual seconds between two looks at whom honest peers take for dead"""
 
 
 def envelope(to: Host, message: Message, buffers: tuple[Buffer, ...] = ()) -> Envelope:
@@ -239,8 +243,43 @@ class ForgedSender(Behaviour):
             yield envelope(to, Refuse(exchange, "busy"))
             yield envelope(to, Accept(exchange, "modulo4", 0.5, 0.0, 8))
             yield envelope(to, End(exchange, to is other, "lost"))
-            dead = Member(one.id, one.name, one.address, one.incarnation, 1, State.SUSPECT, accusers=(other.id,))
-            yield envelope(to, Ping(self.random.getrandbits(32), (dead,)))
+            accused = replace(one.running.membership.me, state=State.SUSPECT, accusers=(other.id,))
+            yield envelope(to, Ping(self.random.getrandbits(32), (accused,)))
+
+
+class ForgedWords(Behaviour):
+    """Says in the name of each other member that it left, restarted, moved or trained far ahead."""
+
+    excuse = ""
+    beat = 0.2
+
+    def speaks(self) -> Iterator[Envelope]:
+        signer = Signer(partial(sign, self.host.id), verify)
+        for to in self.siege.honest:
+            victim = self.random.choice([host for host in self.siege.honest if host is not to])
+            word = victim.running.membership.me
+            records = (
+                replace(word, state=State.LEFT),
+                replace(word, state=State.LEFT, refutation=word.refutation + 1),
+                replace(word, incarnation=word.incarnation + 1),
+                replace(word, refutation=2**32 - 1, state=State.FAILED),
+                replace(word, refutation=word.refutation + 1, address=self.host.address),
+            )
+            report = Progress(victim.id, 1 << 30, 1 << 30, 1, 1)
+            yield envelope(to, Ping(self.random.getrandbits(32), (signer.sign_member(self.random.choice(records)),)))
+            yield envelope(to, Ping(self.random.getrandbits(32), (), (signer.sign_progress(report),)))
+
+
+class FalseDeaths(Behaviour):
+    """Says of each other member that it failed: a verdict on its own latest word."""
+
+    excuse = "an honest member that a cut keeps from another says the same"
+    beat = 0.2
+
+    def speaks(self) -> Iterator[Envelope]:
+        for to in self.siege.honest:
+            dead = [replace(host.running.membership.me, state=State.FAILED) for host in self.siege.honest]
+            yield envelope(to, Ping(self.random.getrandbits(32), tuple(dead)))
 
 
 class Garbage(Behaviour):
@@ -298,6 +337,8 @@ BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {
     "equivocation": Equivocation,
     "replay": Replay,
     "forged sender": ForgedSender,
+    "forged words": ForgedWords,
+    "false deaths": FalseDeaths,
     "garbage": Garbage,
     "malformed": Malformed,
     "overclaim": Overclaim,
@@ -318,6 +359,8 @@ class Verdict:
     """when each did so"""
     strikes: Counter[str] = field(default_factory=Counter)
     """by reason"""
+    buried: float = 0.0
+    """longest time in seconds for which an honest peer took another one for dead"""
 
 
 class Siege(Cluster):
@@ -339,6 +382,8 @@ class Siege(Cluster):
         self.verdict = Verdict()
         self.listeners.append(self._watch)
         self.behaviour: Behaviour | None = None
+        self._dead: dict[tuple[int, int], float] = {}
+        """(an honest peer, one that it takes for dead) -> since when"""
         self._kind = BEHAVIOURS[behaviour]
 
     def _config(self) -> PeerConfig:
@@ -356,6 +401,7 @@ class Siege(Cluster):
         self.network.run(FORMING)
         assert all(host.running.ready for host in self.network.hosts), "the network never formed"
         self.books.hostile = () if self._kind is Behaviour else (self.culprit.id,)
+        self._look()
         self.behaviour = self._kind(self)
         self.network.tampers = self._tampers
         self._beat()
@@ -391,6 +437,16 @@ class Siege(Cluster):
             self.network.say(self.culprit, told)
         if math.isfinite(self.behaviour.beat):
             self.network.at(self.network.now + self.behaviour.beat, "speaks", self.culprit, self._beat)
+
+    def _look(self) -> None:
+        now = self.network.now
+        for one, other in permutations(self.honest, 2):
+            if one.running.membership.members[other.id].state in (State.FAILED, State.LEFT):
+                begun = self._dead.setdefault((one.index, other.index), now)
+                self.verdict.buried = max(self.verdict.buried, now - begun)
+            else:
+                self._dead.pop((one.index, other.index), None)
+        self.network.at(now + LOOK, "looks", None, self._look)
 
     def _watch(self, host: Host, event: Event) -> None:
         if self.behaviour is None or host is self.culprit:

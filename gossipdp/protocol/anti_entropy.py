@@ -122,7 +122,7 @@ class AntiEntropy:
         self._learnt, self._refused, self._asked = False, False, member.id
         records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
         digest = self._view.buckets.digest(coarse=self._unlike)
-        self._pay(member.id, PushPull(True, records, self._dissemination.reports(), digest), now)
+        self._pay(member.id, PushPull(True, records, self._dissemination.reports(member.id), digest), now)
 
     def _answer(self, message: PushPull, source: bytes, now: float) -> None:
         """The marks in what differs from the digest."""

@@ -15,13 +15,13 @@ from gossipdp.protocol.messages import MAX_RECORDS, Member
 
 __all__ = ["ROOM", "Broadcasts", "pages", "record_size"]
 
-ROOM: Final = 3456
-"""bytes of records in one message: the header's 4096 less 8 progress reports and the rest"""
+ROOM: Final = 3200
+"""bytes of records in one message: the header's 4096 less 6 progress reports and the rest"""
 
 
 def record_size(record: Member) -> int:
     """At most so many bytes does `record` take in a message's header."""
-    return 64 + 34 * len(record.accusers) + len((record.name + record.address + record.software).encode())
+    return 128 + 34 * len(record.accusers) + len((record.name + record.address + record.software).encode())
 
 
 def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:

@@ -27,7 +27,15 @@ __all__ = ["Conduct"]
 EXCUSED: Final = frozenset({"implausible", "schema"})
 """reasons of a refusal that prove nothing: a witness has denied the state, and may be the liar; of two sources with
 models that differ either may"""
-SIGNED: Final = frozenset({"manifest", "manifest of moments", "signature"})
+SIGNED: Final = frozenset(
+    {
+        "manifest",
+        "manifest of moments",
+        "signature",
+        "signature of a member record",
+        "signature of a progress report",
+    }
+)
 """reasons that prove nothing against other software: what is signed may have a part that is not known here"""
 GARBLED: Final = 8
 """messages that cannot be read, of one peer, that are one fault"""

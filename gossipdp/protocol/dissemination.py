@@ -34,7 +34,7 @@ MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 
 MAX_NEWS: Final = 12
 """member records piggybacked on one message"""
-MAX_REPORTS: Final = 8
+MAX_REPORTS: Final = 6
 """progress reports piggybacked on one message"""
 START_TELLS: Final = 3
 """times that each member tells of another's start"""
@@ -135,9 +135,9 @@ class Dissemination:
             records[record.id] = record
         return tuple(records.values())
 
-    def reports(self) -> tuple[Progress, ...]:
-        """How far peers have come, to ride along."""
-        return self._progress.page(MAX_REPORTS)
+    def reports(self, to: bytes) -> tuple[Progress, ...]:
+        """How far peers have come, to ride along on a message to `to`."""
+        return self._progress.page(MAX_REPORTS, to)
 
     def send(self, to: bytes, message: MembershipMessage, address: str = "") -> int:
         """To `to` if that is known, by `address` if it is not where `to` is known to be. Returns the size in bytes."""

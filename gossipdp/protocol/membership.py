@@ -24,12 +24,13 @@ from msgspec.structs import replace
 from gossipdp.protocol.anti_entropy import AntiEntropy
 from gossipdp.protocol.broadcasts import pages
 from gossipdp.protocol.dissemination import UNASKED, Dissemination, MembershipMessage
-from gossipdp.protocol.events import Joined, MemberChanged, Notice
+from gossipdp.protocol.events import Joined, MemberChanged, Notice, UpdateRefused
 from gossipdp.protocol.messages import Member, Nack, Ping, PingRequest, Pong, Progress, PushPull, State
 from gossipdp.protocol.outbound import Mooring
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.probing import Prober
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.signatures import Signer, same_word
 from gossipdp.protocol.suspicion import LAN, LOCAL, PRESETS, WAN, LocalHealth, MembershipConfig
 from gossipdp.protocol.view import LEAP, LIVE, View, overrides
 
@@ -48,6 +49,8 @@ _SEEK_COPY: Final = 60.0
 """seconds between dials to where this peer's own identity is said to be live"""
 _SOUGHT: Final = 8
 """places that are dialled so within that time"""
+_FORGERS: Final = 64
+"""members whose words are not read for a moment, at one time"""
 _AGAINST_COPY: Final = 5.0
 """seconds between refutations of one's own words from another address, or two copies would talk without end"""
 
@@ -56,6 +59,7 @@ class Membership:
     """Args:
 
     me: this peer's record, alive; its incarnation is larger than in any earlier life.
+    signer: signs this peer's record, and checks the records and reports of others.
     progress: reports on it ride on pings.
     speed: steps a second that this peer trains, 0 if none; so does that.
     """
@@ -69,11 +73,12 @@ class Membership:
         outputs: Outputs,
         now: float,
         progress: ProgressBoard,
+        signer: Signer,
         speed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.config = config
-        self._random, self._outputs, self._progress = random, outputs, progress
-        self._view = View(config, me)
+        self._random, self._outputs, self._progress, self._signer = random, outputs, progress, signer
+        self._view = View(config, signer.sign_member(me))
         self._dissemination = Dissemination(
             self._view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
@@ -85,6 +90,8 @@ class Membership:
         self._sought: dict[str, float] = {}
         """address -> when it was last asked whether a copy of this peer is there"""
         self._against_copy_at = now
+        self._unheard: dict[bytes, float] = {}
+        """members that passed on a forged word -> when their records and reports are read again"""
         self.buried = 0
         """times that others thought this peer failed, or may have"""
         self._dial_at: float | None = None
@@ -110,7 +117,7 @@ class Membership:
         """Tell some members directly that this one leaves; the rest hear of it from them. Probe nobody any more."""
         if self.me.state == State.LEFT:
             return
-        self._change_me(State.LEFT, self.me.refutation + 1, now)
+        self._change_me(replace(self.me, state=State.LEFT, refutation=self.me.refutation + 1), now)
         self._prober.stop()
         for peer in self._sample(_TELLS):
             self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer)))
@@ -119,8 +126,7 @@ class Membership:
         """Others are to dial this peer at `address` from now on; at "" it only dials out."""
         if address != self.me.address and self.me.state != State.LEFT:
             self._mooring.at = now
-            self._view.change_me(replace(self.me, address=address))
-            self._change_me(self.me.state, self.me.refutation + 1, now)
+            self._change_me(replace(self.me, address=address, refutation=self.me.refutation + 1), now)
 
     # -- what others read -------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class Membership:
         match message:
             case Ping(sequence):
                 told = self._dissemination
-                pong = Pong(sequence, told.records(source), told.reports(), told.speed())
+                pong = Pong(sequence, told.records(source), told.reports(source), told.speed())
                 told.send(source, pong)
             case Pong(sequence):
                 self._prober.answered(sequence, source, now)
@@ -281,16 +287,21 @@ class Membership:
     ) -> None:
         """`view`: this is a page of a whole view; `asked`: when what it answers was asked."""
         tells, newer, members, me = 0, [], self.members, self.me
-        for record in records:
+        for record in () if self._mistrusts(source, now) else records:
             known = members.get(record.id)
             if known == record:
                 if not view:
                     self._dissemination.echo(record)
                 continue
             if record.id == me.id:
-                self._about_me(record, now)
+                if not self._about_me(record, now):
+                    self._forged("member record", source, now)
+                    break
                 continue
             if record.id == source and self._view.disproves(record, asked):
+                if not self._genuine(record, known):
+                    self._forged("member record", source, now)
+                    break
                 self._adopt(record, now)
                 continue
             if record.id != source and self._view.disproved(record):
@@ -298,13 +309,20 @@ class Membership:
             if known is not None and overrides(known, record):
                 newer.append(known)
                 continue
-            doubted = view and record.state == State.FAILED and known is not None and known.state in LIVE
+            failed = record.state == State.FAILED and known is not None and known.state in LIVE
+            doubted = failed and (view or self._heard_lately(record.id, now))
             if doubted:
-                # A whole view may be old, or from the other side of a partition: let the member speak first.
+                # A whole view may be old, or from the other side of a partition, and the verdict of one member may be
+                # wrong: let the member speak first.
                 record = replace(record, state=State.SUSPECT, accusers=(source,))
-            if not self._room_for(record) if known is None else not overrides(record, known):
+            if known is not None and not overrides(record, known):
                 if record.accusers:
                     self._confirm(record, now)
+                continue
+            if not self._genuine(record, known):
+                self._forged("member record", source, now)
+                break
+            if known is None and not self._room_for(record):
                 continue
             if record.id == source and known is not None and _moved(known, record):
                 # Perhaps nobody moved: it is to ask where it was, for a copy of it may live there.
@@ -318,7 +336,7 @@ class Membership:
                 self._prober.tell(record.id, now)
             if known is not None and known.state == State.FAILED and record.id == source and record.state in LIVE:
                 self._anti_entropy.send_view(source, now)
-        self._progress.merge(reports)
+        self._learn_progress(reports, source, now)
         if self.me != me:
             self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
         if newer:
@@ -328,14 +346,50 @@ class Membership:
             self._joined = True
             self._outputs.emit(Joined(source))
 
-    def _about_me(self, record: Member, now: float) -> None:
+    def _learn_progress(self, reports: Iterable[Progress], source: bytes, now: float) -> None:
+        for report in () if self._mistrusts(source, now) else reports:
+            if self._progress.news(report, source):
+                if not self._signer.verify_progress(report):
+                    self._forged("progress report", source, now)
+                    return
+                self._progress.merge((report,))
+
+    def _genuine(self, record: Member, known: Member | None) -> bool:
+        """Whether the member itself signed the word in `record`. A word that is believed already needs no check."""
+        return (known is not None and same_word(record, known)) or self._signer.verify_member(record)
+
+    def _forged(self, what: str, source: bytes, now: float) -> None:
+        """`source` passed on a word that its member did not sign. No honest peer does: each checks first."""
+        self._unheard[source] = now + self.config.probe_timeout
+        if len(self._unheard) > _FORGERS:
+            del self._unheard[next(iter(self._unheard))]
+        self._outputs.emit(UpdateRefused(source, f"signature of a {what}"))
+
+    def _mistrusts(self, source: bytes, now: float) -> bool:
+        """Whether `source` has just passed on a forged word: then nothing more is checked of it for a probe timeout."""
+        if source in self._unheard and now >= self._unheard[source]:
+            del self._unheard[source]
+        return source in self._unheard
+
+    def _heard_lately(self, peer: bytes, now: float) -> bool:
+        seen = self._view.seen.get(peer)
+        return seen is not None and seen.heard > now - self.config.probe_interval
+
+    def _about_me(self, record: Member, now: float) -> bool:
+        """Notice a copy of this peer, or refute a doubt. False if the record is forged."""
         me = self.me
         # What is older of this start, and at another address, this peer has said itself.
         other = record.incarnation != me.incarnation or record.refutation >= me.refutation
         elsewhere = other and record.state == State.ALIVE and record.address != me.address
+        later = record.incarnation > me.incarnation
+        doubts = not later and overrides(record, me) and me.state != State.LEFT
+        if not (elsewhere or later or doubts):
+            return True
+        if not self._genuine(record, me):
+            return False
         if elsewhere and record.address and me.state != State.LEFT:
             self._seek_copy(record.address, now)
-        copied = record.incarnation > me.incarnation or (elsewhere and record.incarnation == me.incarnation)
+        copied = later or (elsewhere and record.incarnation == me.incarnation)
         if copied and not self._cloned:
             self._cloned = True
             where = record.address or "an outbound-only peer"
@@ -344,16 +398,17 @@ class Membership:
                 "here: a copied home needs keys of its own"
             )
             self._outputs.emit(Notice("GD-205", text))
-        if record.incarnation <= me.incarnation and overrides(record, me) and me.state != State.LEFT:
+        if doubts:
             if elsewhere:
                 if now < self._against_copy_at:
-                    return
+                    return True
                 self._against_copy_at = now + _AGAINST_COPY
             self.health.worse()
             self.buried += record.state == State.FAILED
-            # A later pair than its own is forged. Once the largest were said there would be nothing to say against it.
+            # Only a copy of this peer signs a later pair. Once the largest were said, no answer to it would be left.
             refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
-            self._change_me(State.ALIVE, refutation + 1, now)
+            self._change_me(replace(me, state=State.ALIVE, refutation=min(refutation + 1, 0xFFFF_FFFF)), now)
+        return True
 
     def _seek_copy(self, address: str, now: float) -> None:
         """Whoever answers there, if anybody does, proves who it is: a record alone is anybody's word."""
@@ -362,8 +417,8 @@ class Membership:
             self._sought[address] = now
             self._outputs.send(b"", PushPull(True, (self.me,)), address=address)
 
-    def _change_me(self, state: State, refutation: int, now: float) -> None:
-        self._view.change_me(replace(self.me, state=state, refutation=min(refutation, 0xFFFF_FFFF)))
+    def _change_me(self, me: Member, now: float) -> None:
+        self._view.change_me(self._signer.sign_member(me))
         self._dissemination.spread(self.me, now)
 
     def _suspect(self, peer: bytes, now: float) -> None:

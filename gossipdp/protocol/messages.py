@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 MAX_HEADER: Final = 4096
 """bytes of one header frame"""
@@ -46,11 +46,18 @@ Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 PeerId = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """The peer's Ed25519 public key."""
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Name = Annotated[str, Meta(max_length=48)]
-Address = Annotated[str, Meta(max_length=80)]
+PRINTABLE: Final = (
+    r"\A[^\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*\Z"
+)
+"""Text without control and format characters: another peer's text can change neither a line nor a terminal."""
+UNSIGNED: Final = bytes(64)
+"""in the place of a signature that is not made yet; it verifies for no key"""
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Name = Annotated[str, Meta(max_length=48, pattern=PRINTABLE)]
+Address = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
 """``host:port``, or "" for a peer that can only dial out."""
-Reason = Annotated[str, Meta(max_length=80)]
-CodecName = Annotated[str, Meta(max_length=16)]
+Reason = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
+CodecName = Annotated[str, Meta(max_length=16, pattern=PRINTABLE)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
 Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 """how far v moves against what a moves by: kappa / alpha, or 0"""
@@ -96,6 +103,9 @@ class Member(Struct, frozen=True, array_like=True):
 
     `incarnation` counts starts of the peer and names its state; `refutation` counts refuted suspicions within
     one incarnation, so that refuting never disturbs an exchange.
+
+    The member signs its own word: that it is alive, or that it leaves (`signatures`). Others may only add a suspicion
+    or a failure to a word that says "alive", and then pass the signature of that word on.
     """
 
     id: PeerId
@@ -105,13 +115,14 @@ class Member(Struct, frozen=True, array_like=True):
     refutation: U32
     state: State
     version: Annotated[int, Meta(ge=1, le=255)] = PROTOCOL_VERSION
-    software: Annotated[str, Meta(max_length=16)] = ""
+    software: Annotated[str, Meta(max_length=16, pattern=PRINTABLE)] = ""
     accusers: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_ACCUSERS)] = ()
     """of a suspect: who got no answer from it, each of them itself; empty in all other states"""
+    signature: Signature = UNSIGNED
 
 
 class Progress(Struct, frozen=True, array_like=True):
-    """How far one peer has come; grow-only, merged by maximum."""
+    """How far one peer has come, signed by that peer. Of two reports the one that is ahead in every count stands."""
 
     id: PeerId
     clock: U63
@@ -119,6 +130,7 @@ class Progress(Struct, frozen=True, array_like=True):
     steps: U63
     samples: U63
     rounds: U32
+    signature: Signature = UNSIGNED
 
 
 Bucket = Annotated[bytes, Meta(min_length=4, max_length=DIGEST_BYTES)]

@@ -40,6 +40,7 @@ from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
 from gossipdp.protocol.sharding import Sharding
+from gossipdp.protocol.signatures import Signer
 from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.spreading import Spreading
 from gossipdp.protocol.transfer import Joiner
@@ -75,7 +76,8 @@ class Peer:
         self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin, admits)
         self._outputs.listener = self.conduct.heard
         self._random = random
-        self.progress = ProgressBoard(me.id, lives=self._lives)
+        signer = Signer(sign, verify)
+        self.progress = ProgressBoard(me.id, lives=self._lives, sign=signer.sign_progress)
         self._speed = Speed(self._speeds)
         self.membership = Membership(
             config.membership,
@@ -84,6 +86,7 @@ class Peer:
             outputs=self._news,
             now=now,
             progress=self.progress,
+            signer=signer,
             speed=lambda: self._speed.own,
         )
         self.averaging = Averaging(

@@ -243,7 +243,7 @@ class Prober:
         ping = Ping(
             self._sequence,
             self._dissemination.records(peer),
-            self._dissemination.reports(),
+            self._dissemination.reports(peer),
             self._dissemination.speed(),
         )
         self._dissemination.send(peer, ping, address)

@@ -1,7 +1,9 @@
-"""How far every peer has come: grow-only counters, gossiped and merged by maximum. Their clock is the network's.
+"""How far every peer has come: grow-only counters, gossiped. Their clock is the network's.
 
 A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types"): one entry a peer, written
-by that peer alone, each field merged by maximum, so order, loss and duplication of reports do not matter.
+and signed by that peer alone. Of two reports of a peer the one that is ahead in every field stands, so order, loss and
+duplication of reports do not matter. A report that is ahead in one field and behind in another is of a restarted peer
+that does not know yet what it did before. It changes nothing, and the peer is told its former report.
 
 The furthest leads, by its own steps. If it leaves, dies or stands still, the others may be far behind it, and the clock
 would stand until one of them has come as far. So who has trained on while the clock stood still counts those steps from
@@ -10,12 +12,12 @@ run ahead of all; and only from a value known before those steps began, so it ne
 Of many steps reported at once, as when a daemon has slept and its training has not, most were made before that: no more
 are counted on than twice those of the report before.
 
-A member that lies about progress is believed, and nobody can say afterwards who it was, for reports travel unsigned.
-With one word it takes everybody's clock ahead, for good: what follows the clock, as learning rates do, comes that much
-early, and epochs are closed before their increments have come. From there others count on, as from any clock that
-stands: what they claim is what `clock` says already, and their own steps. At LARGEST no epoch begins any more, and
-nothing is published. A second report would prove nothing, as a liar can name two peers; nor is there a most that a
-clock may gain in some time, for a peer just started, or cut off for long, knows none of it.
+A member that lies about its own progress is believed, and its signature tells afterwards which member it was. With one
+report it takes every peer's clock ahead, for good: what follows the clock, as learning rates do, comes that much early,
+and epochs are closed before their increments have come. From there others count on, as from any clock that stands:
+what they claim is what `clock` says already, and their own steps. At LARGEST no epoch begins any more, and nothing is
+published. No limit on what a clock may gain in some time helps, because a peer that has just started, or was cut off
+for long, cannot know it.
 
 Nothing here knows what a step is.
 """
@@ -26,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gossipdp.protocol.messages import Progress
+from gossipdp.protocol.messages import UNSIGNED, Progress
 
 __all__ = ["LARGEST", "MAX_REPORTS", "ProgressBoard"]
 
@@ -50,11 +52,19 @@ class ProgressBoard:
 
     Args:
         lives: is that member there? Only asked when there is no more room.
+        sign: adds this peer's signature to its own report.
     """
 
-    def __init__(self, me: bytes, lives: Callable[[bytes], bool] = lambda peer: True) -> None:
-        self._me, self._lives = me, lives
+    def __init__(
+        self,
+        me: bytes,
+        lives: Callable[[bytes], bool] = lambda peer: True,
+        sign: Callable[[Progress], Progress] = lambda report: report,
+    ) -> None:
+        self._me, self._lives, self._sign = me, lives, sign
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
+        self._behind: dict[bytes, None] = {}
+        """peers whose own report was not ahead of the one known here: they are to hear that one"""
         self._base = self._life = self._recovered = (0, 0, 0)
         self._clock = self._furthest = 0
         self._known = 0
@@ -101,7 +111,7 @@ class ProgressBoard:
         self._clock, self._made = min(max(clock, *counts), LARGEST), made or self._made
         before, now = self._life, (steps, samples, rounds)
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
-        self._write(self.mine)
+        self._write_mine()
         self._known = self._furthest
 
     def recover(self, steps: int, samples: int) -> None:
@@ -111,35 +121,36 @@ class ProgressBoard:
         """
         self._recovered = self._recovered[0] + steps, self._recovered[1] + samples, 0
 
+    def news(self, report: Progress, source: bytes) -> bool:
+        """Whether `report`, told by `source`, would change anything here. Its signature need not be checked if not."""
+        if report.clock > LARGEST or max(report.steps, report.samples) > MOST_COUNTED:
+            self.refused += 1
+            return False
+        if report.id == self._me:
+            return any(said > known for said, known in zip(_counts(report), _counts(self.mine), strict=True))
+        known = self._reports.get(report.id)
+        if known is None or _ahead(report, known):
+            return True
+        if report.id == source and _counts(report) != _counts(known) and len(self._behind) < MAX_REPORTS:
+            self._behind[source] = None
+        return False
+
     def merge(self, reports: Iterable[Progress]) -> None:
-        """Reports that came from a peer, or from this peer's own store."""
+        """Take in reports that are genuine."""
         for report in reports:
-            if report.clock > LARGEST or max(report.steps, report.samples) > MOST_COUNTED:
-                self.refused += 1
+            if not self.news(report, b""):
                 continue
             if report.id == self._me:
                 self._merge_mine(report)
                 continue
-            known = self._reports.get(report.id)
-            if report == known:
-                continue
-            if known is None:
+            if report.id not in self._reports:
                 # One place is kept for the own entry.
                 full = len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1
                 if full and not (self._lives(report.id) and self._make_room()):
                     self.refused += 1
                     continue
-                self._write(report)
-            else:
-                merged = Progress(
-                    report.id,
-                    max(known.clock, report.clock),
-                    max(known.steps, report.steps),
-                    max(known.samples, report.samples),
-                    max(known.rounds, report.rounds),
-                )
-                if merged != known:
-                    self._write(merged)
+            self._behind.pop(report.id, None)
+            self._write(report)
 
     def _make_room(self) -> bool:
         """Forget one of those who are not there, and what it did."""
@@ -157,23 +168,48 @@ class ProgressBoard:
             report.rounds if report.rounds > mine.rounds else self._base[2],
         )
         self._clock = max(self._clock, report.clock)
-        if self.mine != mine:
-            self._write(self.mine)
+        self._write_mine()
+
+    def _write_mine(self) -> None:
+        """Keep the own report. An unchanged one keeps its signature."""
+        mine, before = self.mine, self._reports.get(self._me)
+        if before is None or _counts(before) != _counts(mine):
+            self._write(mine)
 
     def _write(self, report: Progress) -> None:
         self._furthest = max(self._furthest, report.clock)
         self._reports[report.id] = report
         self._reports.move_to_end(report.id, last=False)
 
-    def page(self, limit: int) -> tuple[Progress, ...]:
-        """Up to `limit` reports to piggyback: the own one, then those changed last, in turn with all the others."""
+    def page(self, limit: int, to: bytes = b"") -> tuple[Progress, ...]:
+        """Up to `limit` reports to piggyback on a message to `to`.
+
+        The own report is first, then that of `to` if its last word was behind what is known here, then those that
+        changed last, in turn with all the others.
+        """
         mine = self._reports.get(self._me)
+        if mine is not None and mine.signature == UNSIGNED:
+            mine = self._reports[self._me] = self._sign(mine)
         head = [] if mine is None or limit < 1 else [mine]
+        owed = self._reports.get(to) if to in self._behind and len(head) < limit else None
+        if owed is not None:
+            self._behind.pop(to)
+            head.append(owed)
         for peer in self._reports:
             if len(head) >= limit:
                 break
-            if peer != self._me:
+            if peer != self._me and self._reports[peer] is not owed:
                 head.append(self._reports[peer])
         for report in head:
             self._reports.move_to_end(report.id)
         return tuple(head)
+
+
+def _counts(report: Progress) -> tuple[int, int, int, int]:
+    return report.clock, report.steps, report.samples, report.rounds
+
+
+def _ahead(report: Progress, known: Progress) -> bool:
+    """Whether `report` is behind `known` in no field and ahead in one."""
+    new, old = _counts(report), _counts(known)
+    return new != old and all(after >= before for after, before in zip(new, old, strict=True))

@@ -55,9 +55,9 @@ class MembershipConfig:
     push_pull_interval: float = 30.0
     """views are compared with one random member: about every probe_interval while that teaches something new, then at
     pauses that double up to this"""
-    bulk_rate: float = 4e3
+    bulk_rate: float = 8e3
     """bytes a second that a peer spends on what can wait, comparing views and gossiping starts; a network whose members
-    all start at once knows itself after about 115 N / bulk_rate seconds"""
+    all start at once knows itself after about 230 N / bulk_rate seconds"""
     reconnect_interval: float = 1.0
     """per interval a failed or suspected member is dialled with probability min(1, 3 F / N), F of them being lost"""
     awareness_max: int = 8

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import TypeAlias
@@ -22,6 +23,8 @@ from gossipdp.protocol.membership import Membership, MembershipConfig, Membershi
 from gossipdp.protocol.messages import Member, Message, Pong, PushPull, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.signatures import Signer
+from simulations.host import sign, verify
 
 __all__ = ["Host", "Members"]
 
@@ -91,7 +94,8 @@ class Members:
 
     def start(self, host: Host, seeds: Iterable[Host]) -> None:
         me = Member(host.id, f"p{host.index}", host.address, 1, 0, State.ALIVE, software="0.1.0")
-        board = ProgressBoard(host.id)
+        signer = Signer(partial(sign, host.id), verify)
+        board = ProgressBoard(host.id, sign=signer.sign_progress)
         board.report(clock=100_000, steps=90_000, samples=3_000_000, rounds=900)
         host.membership = Membership(
             self.config,
@@ -100,6 +104,7 @@ class Members:
             outputs=host.outputs,
             now=self.now,
             progress=board,
+            signer=signer,
         )
         host.membership.join([seed.address for seed in seeds], self.now)
         self._drain(host)

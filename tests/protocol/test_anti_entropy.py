@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trusting import TRUSTING
 
 from gossipdp.protocol import wire
 from gossipdp.protocol.anti_entropy import _FEW, _LEAST
@@ -40,6 +41,7 @@ class Peer:
             outputs=self.outputs,
             now=0.0,
             progress=ProgressBoard(peer_id(number)),
+            signer=TRUSTING,
         )
         for member in known:
             self.hear(Pong(0, (member,)), 99, 0.0)
@@ -143,7 +145,7 @@ def test_list_nobody_asked_for_is_not_answered() -> None:
     assert one.hear(PushPull(False, (record(2),), (), everything, True), 2, 1.0) == []
     one.asks(3)
     assert one.hear(PushPull(False, (record(2),), (), everything, True), 2, 1.0) == []
-    assert len(one.hear(PushPull(False, (record(3),), (), everything, True), 3, 1.0)) == 2
+    assert len(one.hear(PushPull(False, (record(3),), (), everything, True), 3, 1.0)) == 3
     assert one.hear(PushPull(False, (record(3),), (), everything, True), 3, 1.0) == []
 
 
@@ -228,8 +230,8 @@ def test_starts_are_gossiped_while_the_budget_is_half_full_and_deaths_always() -
     news = one.membership._dissemination.broadcasts
     one.hear(Pong(0, (record(3),)), 2, 0.0)
     assert record(3) in news.peek(12, 4000)
-    one.budget.spend(0.6 * one.budget.most, 0.0)
-    one.hear(Pong(0, (record(4), record(2, State.FAILED), record(3, refutation=1))), 2, 0.0)
+    one.budget.spend(0.6 * one.budget.most, 2.0)
+    one.hear(Pong(0, (record(4), record(2, State.FAILED), record(3, refutation=1))), 99, 2.0)
     assert {(member.id, member.state, member.refutation) for member in news.peek(12, 4000)} >= {
         (peer_id(2), State.FAILED, 0),
         (peer_id(3), State.ALIVE, 1),

@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
+from trusting import TRUSTING
 
 from gossipdp.protocol import view as module
 from gossipdp.protocol import wire
@@ -59,7 +60,9 @@ class Peer:
         self.outputs = Outputs()
         self.board = ProgressBoard(me.id)
         random = Random(f"{seed}/{me.name}/{me.incarnation}")
-        self.membership = Membership(config, me, random=random, outputs=self.outputs, now=now, progress=self.board)
+        self.membership = Membership(
+            config, me, random=random, outputs=self.outputs, now=now, progress=self.board, signer=TRUSTING
+        )
         self.events: list[tuple[float, Event]] = []
 
     def hear(self, message: Message, source: int, now: float) -> list[Envelope]:
@@ -1067,7 +1070,7 @@ def test_whole_view_travels_in_pages_that_fit_and_ask_for_one_answer() -> None:
     for number in range(1, 100):
         peer.hear(Pong(0, (record(number),)), number, 0.0)
     pages = [e.message for e in peer.hear(PushPull(True, (record(1),)), 1, 5.0) if isinstance(e.message, PushPull)]
-    assert len(pages) == 3 and not any(page.reply for page in pages)
+    assert len(pages) == 5 and not any(page.reply for page in pages)
     assert all(len(page.members) <= MAX_RECORDS and page.members[0].id == peer_id(0) for page in pages)
     assert {member.id for page in pages for member in page.members} | {peer_id(1)} == set(peer.membership.members)
     again = [e.message for e in peer.hear(PushPull(True, (record(1),)), 1, 5.1) if isinstance(e.message, PushPull)]

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
+from trusting import TRUSTING
 
 from gossipdp.protocol import wire
 from gossipdp.protocol.membership import LAN, Membership, MembershipConfig
@@ -51,6 +52,7 @@ class Machine:
             outputs=self.outputs,
             now=0.0,
             progress=ProgressBoard(peer_id(0)),
+            signer=TRUSTING,
         )
         for number in range(1, others + 1):
             self.hear(Pong(0, (record(number),)), number, 0.0)
@@ -197,7 +199,13 @@ def test_probe_of_a_suspect_tells_it_first_of_all_and_it_refutes_at_once() -> No
         ping = next((e.message for e in one.sent() if isinstance(e.message, Ping) and e.to == peer_id(5)), None)
     assert ping.members[:2] == (record(0), suspect(5, 1))
     five = Membership(
-        LAN, record(5), random=Random(1), outputs=(outputs := Outputs()), now=0.0, progress=ProgressBoard(peer_id(5))
+        LAN,
+        record(5),
+        random=Random(1),
+        outputs=(outputs := Outputs()),
+        now=0.0,
+        progress=ProgressBoard(peer_id(5)),
+        signer=TRUSTING,
     )
     five.receive(ping, peer_id(0), due)
     assert five.me == record(5, refutation=1)

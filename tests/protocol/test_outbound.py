@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
+from trusting import TRUSTING
+
 from gossipdp.protocol import wire
 from gossipdp.protocol.dissemination import Dissemination
 from gossipdp.protocol.membership import Membership
@@ -78,7 +80,7 @@ def test_silent_outbound_only_member_is_pinged_by_its_moorings_and_by_nobody_els
     me, behind = member(0x77), Member(ME, "", "", 1, 0, State.ALIVE)
     others = [member(first) for first in range(0x18, 0xF8, 0x10)]
     outputs, board = Outputs(), ProgressBoard(me.id)
-    machine = Membership(LAN, me, random=Random(1), outputs=outputs, now=0.0, progress=board)
+    machine = Membership(LAN, me, random=Random(1), outputs=outputs, now=0.0, progress=board, signer=TRUSTING)
     for heard in (*others, behind):
         machine.receive(Ping(1, (heard,)), heard.id, 0.0)
     asked: list[bytes] = []

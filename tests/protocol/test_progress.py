@@ -42,16 +42,39 @@ def test_own_report_never_goes_back() -> None:
     assert board.mine == told(0, 50, 50, 400, 5)
 
 
-def test_each_field_is_merged_by_maximum_on_its_own() -> None:
-    board = ProgressBoard(peer(0))
-    board.merge([told(1, 10, 9, 72, 1), told(1, 8, 12, 70, 3)])
-    assert board.of(peer(1)) == told(1, 10, 12, 72, 3)
+@pytest.mark.parametrize("other", [(8, 12, 70, 3), (10, 9, 71, 1), (9, 8, 70, 0)])
+def test_report_that_is_not_ahead_in_every_field_changes_nothing_and_its_peer_is_told_the_known_one(
+    other: tuple[int, int, int, int],
+) -> None:
+    board, known = ProgressBoard(peer(0)), told(1, 10, 9, 72, 1)
+    board.report(clock=1, steps=1, samples=1, rounds=1)
+    board.merge([known, *(told(number, 1, 1, 1, 1) for number in range(2, 40))])
+    assert not board.news(told(1, *other), peer(2)) and known not in board.page(2, peer(1)), "peer 2 is just late"
+    assert not board.news(told(1, *other), peer(1)) and known in board.page(2, peer(1))
+    assert known not in board.page(2, peer(1)), "once is enough, until it says so again"
+    board.merge([told(1, *other)])
+    assert board.of(peer(1)) == known
 
 
+counts = st.tuples(*(st.integers(0, 1000) for _ in range(4)))
+
+
+def lives(numbers: list[tuple[int, list[tuple[int, int, int, int]]]]) -> list[Progress]:
+    """Reports of some peers, each of which grows in every field."""
+    made = []
+    for number, steps in numbers:
+        so_far = (0, 0, 0, 0)
+        for step in steps:
+            so_far = tuple(map(sum, zip(so_far, step, strict=True)))
+            made.append(told(number, *so_far))
+    return made
+
+
+grown = st.lists(st.tuples(st.integers(0, 4), st.lists(counts, max_size=5)), max_size=5, unique_by=lambda each: each[0])
 reports = st.lists(st.builds(told, st.integers(0, 4), *(st.integers(0, 1000) for _ in range(4))), max_size=20)
 
 
-@given(reports, st.randoms())
+@given(grown.map(lives), st.randoms())
 def test_any_order_and_duplication_gives_the_same_board(items: list[Progress], random: object) -> None:
     shuffled = items + items[::2]
     random.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trusting import TRUSTING
 
 from gossipdp.protocol import sharding as module
 from gossipdp.protocol import wire
@@ -160,7 +161,7 @@ class Host:
         self.me = Member(self.id, f"p{number}", f"10.0.0.{number}:1", incarnation, 0, State.ALIVE)
         random = Random(number)
         self.membership = Membership(
-            LAN, self.me, random=random, outputs=self.news, now=0.0, progress=ProgressBoard(self.id)
+            LAN, self.me, random=random, outputs=self.news, now=0.0, progress=ProgressBoard(self.id), signer=TRUSTING
         )
         self.sharding = Sharding(self.membership, incarnation=incarnation, random=random, outputs=self.outputs, now=0.0)
         self.used: list[Lease] = []

@@ -15,8 +15,9 @@ import pytest
 
 from gossipdp.errors import LocalProtocolError, RemoteProtocolError
 from gossipdp.protocol import wire
+from gossipdp.protocol.broadcasts import ROOM, record_size
 from gossipdp.protocol.catalogue import BUFFERS, DATA_LANE, MESSAGES
-from gossipdp.protocol.dissemination import MAX_NEWS
+from gossipdp.protocol.dissemination import MAX_REPORTS
 from gossipdp.protocol.messages import (
     MAX_BUFFER,
     MAX_FRAMES,
@@ -128,7 +129,7 @@ def test_ids_are_dense_and_every_data_lane_type_has_one() -> None:
 def test_the_widest_ordinary_news_and_reports_fit_the_header() -> None:
     member = Member(PEER, "n" * 48, "a" * 80, 0xFFFF_FFFF, 0xFFFF_FFFF, State.ALIVE, 255, "s" * 16)
     progress = Progress(PEER, 1 << 62, 1 << 62, 1 << 62, 0xFFFF_FFFF)
-    message = Ping(1, (member,) * MAX_NEWS, (progress,) * 8)
+    message = Ping(1, (member,) * (ROOM // record_size(member)), (progress,) * MAX_REPORTS, 1.0)
     assert wire.decode(wire.encode(message))[0] == message
 
 

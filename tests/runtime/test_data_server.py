@@ -15,6 +15,7 @@ from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
 from gossipdp.protocol.sharding import MAX_DATA, Sharding
+from gossipdp.protocol.signatures import Signer
 from gossipdp.runtime import data_server, link_data
 from gossipdp.runtime.data_server import DataServer
 from gossipdp.runtime.link_data import Begin, Bye, DataLink, DataLost, Group, Next, Used, data_path, encode
@@ -27,7 +28,15 @@ class Peer:
         from random import Random
 
         me = Member(bytes(32), "p0", "", 1, 0, State.ALIVE)
-        membership = Membership(LAN, me, random=Random(0), outputs=Outputs(), now=0.0, progress=ProgressBoard(me.id))
+        membership = Membership(
+            LAN,
+            me,
+            random=Random(0),
+            outputs=Outputs(),
+            now=0.0,
+            progress=ProgressBoard(me.id),
+            signer=Signer(lambda data: bytes(64), lambda *_: True),
+        )
         self.sharding = Sharding(membership, incarnation=1, random=Random(0), outputs=Outputs(), now=0.0)
 
 

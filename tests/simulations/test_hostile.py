@@ -11,6 +11,7 @@ from msgspec.structs import replace as changed
 
 from gossipdp.protocol import wire
 from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, RumourVoided, Struck, UpdateRefused
+from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import State
 from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.rumour_header import name_of
@@ -41,6 +42,7 @@ def check(name, seed):
     verdict = besiege(seed, name)
     assert verdict.exchanges >= EXCHANGES * calm(seed).exchanges, f"seed {seed}"
     assert verdict.distance <= AWAY.get(name, 3.0 * calm(seed).distance), f"seed {seed}"
+    assert verdict.buried <= 2.1 * LOCAL.probe_interval, f"seed {seed}: taken for dead for {verdict.buried:.2f} s"
     if name in PROVABLE:
         heard = range(3) if not BEHAVIOURS[name].answers else [host for host, met in verdict.met.items() if met > 5]
         assert set(verdict.aside) >= set(heard) and max(verdict.met.values(), default=0) <= WITHIN, (
