@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gossipdp.protocol.messages import printable
 from peers.options import find_home, flags_of, home_option, json_option, set_option
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     tables.print_table(columns, rows)
     for row in rows:
         if row["pinned"] is not None:
-            click.echo(f"{row['name']} is pinned: {tables.printable(row['pinned']) or 'its reason is lost'}")
+            click.echo(f"{row['name']} is pinned: {printable(row['pinned']) or 'its reason is lost'}")
 
 
 @checkpoint.command("save")

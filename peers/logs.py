@@ -11,9 +11,19 @@ import logging
 import sys
 import time
 
+from gossipdp.protocol.messages import printable
+
 __all__ = ["configure"]
 
 FIELDS = ("code", "round", "exchange", "initiator", "partner")
+
+
+def told(record: logging.LogRecord) -> str:
+    """The message of `record`. Text put into it may be another peer's: it cannot change the log or a terminal."""
+    if isinstance(record.args, tuple):
+        args = tuple(printable(value) if isinstance(value, str) else value for value in record.args)
+        return str(record.msg) % args if args else str(record.msg)
+    return record.getMessage()
 
 
 class JsonLines(logging.Formatter):
@@ -26,7 +36,7 @@ class JsonLines(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             **self._peer,
-            "message": record.getMessage(),
+            "message": told(record),
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:
@@ -42,7 +52,7 @@ class Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno <= logging.INFO else f" {record.levelname.lower()}:"
-        text = f"{clock} {self._peer}{level} {record.getMessage()}"
+        text = f"{clock} {self._peer}{level} {told(record)}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gossipdp.protocol.messages import printable
+
 __all__ = ["MEMBER_COLUMNS", "Column", "duration", "print_json", "print_pairs", "print_table", "quantity"]
 
 NONE = "-"
@@ -164,7 +166,3 @@ def cell(column: Column, row: Mapping[str, Any]) -> str:
     except (TypeError, ValueError):
         text = str(value)
     return printable(text) or NONE
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

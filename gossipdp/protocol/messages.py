@@ -506,6 +506,11 @@ class MomentsRefuse(Message, frozen=True):
     reason: Reason
 
 
+def printable(text: str) -> str:
+    """`text`, which another peer may have written, without what could change a log or a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def short(peer: bytes) -> str:
     """Eight hexadecimal digits of a peer id, as logs and tables show it."""
     return peer[:4].hex()

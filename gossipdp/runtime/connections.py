@@ -146,8 +146,3 @@ class Links(Protocol):
 
     def tell_in_vain(self, asker: bytes, address: str) -> None:
         """`asker` was not met at the `address` it asked to be dialled back at."""
-
-
-def printable(text: str) -> str:
-    """What another peer wrote, fit for a log or a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)

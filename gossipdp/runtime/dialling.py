@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from gossipdp.errors import ConfigError, GossipdpError, RemoteProtocolError
-from gossipdp.protocol.messages import Lane, short
+from gossipdp.protocol.messages import Lane, printable, short
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import handshake
-from gossipdp.runtime.connections import Connection, Dial, Link, Links, printable
+from gossipdp.runtime.connections import Connection, Dial, Link, Links
 from gossipdp.runtime.handshake import DiallerHello
 from gossipdp.runtime.identity import split_address
 from gossipdp.runtime.resolver import Resolver, Target

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
-from gossipdp.protocol.messages import PROTOCOL_VERSION, U32, Lane, Name, PeerId, short
+from gossipdp.protocol.messages import PRINTABLE, PROTOCOL_VERSION, U32, Lane, Name, PeerId, short
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.identity import Identity, curve_public_key
 
@@ -38,8 +38,8 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
 """of each start of a daemon (`identity.draw_start`): by it two that have one identity are told apart"""
-Text = Annotated[str, Meta(max_length=160)]
-Place = Annotated[str, Meta(min_length=1, max_length=80)]
+Text = Annotated[str, Meta(max_length=160, pattern=PRINTABLE)]
+Place = Annotated[str, Meta(min_length=1, max_length=80, pattern=PRINTABLE)]
 """``host:port``"""
 
 

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from gossipdp.protocol import events
-from gossipdp.protocol.messages import short
+from gossipdp.protocol.messages import Member, State, short
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
@@ -21,6 +21,8 @@ log = logging.getLogger("gossipdp.node")
 
 AGAIN = 60.0
 """seconds before the same is said again: the protocol dials again and again"""
+MEMBER_LINES = 60
+"""changes of members that are logged in `AGAIN` seconds, each on a line; of more, only their number"""
 REMEMBERED = 256
 """things said, of which it is known when"""
 
@@ -52,6 +54,8 @@ class Journal:
         self._peer, self._status, self._metrics = peer, status, metrics
         self._told: dict[tuple[str, str], float] = {}
         self._advised: set[str] = set()
+        self._changes, self._changes_since = 0, -math.inf
+        """of members, since when"""
 
     def trouble(self, code: str, text: str, now: float, **about: str) -> None:
         """Trouble that no event tells of: it is counted each time, and said, but not again and again.
@@ -85,8 +89,7 @@ class Journal:
             case events.SnapshotTaken(_, refused) if refused:
                 self.trouble("GD-402", f"a snapshot of this host's training was not used: {refused}", now)
             case events.MemberChanged(member, before):
-                was = "" if before is None else f", was {before.name.lower()}"
-                log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
+                self._member_changed(member, before, now)
             case events.ExchangeEnded():
                 self._exchange(event)
             case events.LevelChanged():
@@ -132,6 +135,18 @@ class Journal:
                 log.warning("strike %d of %s: %s", strikes, short(peer), reason, extra={"partner": peer.hex()})
             case events.ChunksInDoubt(partner, count):
                 log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
+
+    def _member_changed(self, member: Member, before: State | None, now: float) -> None:
+        if now >= self._changes_since + AGAIN:
+            if self._changes > MEMBER_LINES:
+                log.warning("%d more changes of members; `gossipdp members` lists them", self._changes - MEMBER_LINES)
+            self._changes, self._changes_since = 0, now
+        self._changes += 1
+        if self._changes <= MEMBER_LINES:
+            was = "" if before is None else f", was {before.name.lower()}"
+            log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
+        if self._changes == MEMBER_LINES:
+            log.warning("%d changes of members within %.0f s: more are counted, not logged", MEMBER_LINES, AGAIN)
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
         log.log(

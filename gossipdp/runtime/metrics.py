@@ -25,7 +25,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gossipdp.protocol import events
-from gossipdp.protocol.messages import Lane, State, short
+from gossipdp.protocol.messages import Lane, State, printable, short
 from gossipdp.runtime.web import WebServer
 
 if TYPE_CHECKING:
@@ -341,6 +341,7 @@ class Metrics:
             self._totals[key] = total
 
     def _reason(self, family: str, reason: str) -> str:
+        reason = printable(reason)
         known = self._reasons.setdefault(family, set())
         if reason in known:
             return reason

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.errors import GossipdpError, LocalProtocolError, RemoteProtocolError
-from gossipdp.protocol.messages import MAX_FRAMES, Lane
+from gossipdp.protocol.messages import MAX_FRAMES, Lane, printable
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import handshake
-from gossipdp.runtime.connections import Connection, Link, Wire, printable
+from gossipdp.runtime.connections import Connection, Link, Wire
 from gossipdp.runtime.dialling import Dialling
 from gossipdp.runtime.handshake import Self, pack
 from gossipdp.runtime.listening import Listening

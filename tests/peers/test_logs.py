@@ -38,6 +38,14 @@ def test_a_text_line_names_the_peer_and_only_levels_that_matter(capsys: pytest.C
     assert fine.endswith(" p1 fine") and bad.endswith(" p1 error: not fine")
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_text_of_another_peer_changes_neither_line_nor_terminal(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("p1", style)
+    logging.getLogger("gossipdp.node").info("member %s is %s", "a\n12:00:00 p1 \x1b[2Jleft\u202e\x9b", "alive")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and "member a?12:00:00 p1 ?[2Jleft?? is alive" in line
+
+
 def test_exchanges_are_told_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("p1", "text")
     logging.getLogger("gossipdp.node").debug("exchange 1")

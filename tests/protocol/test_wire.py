@@ -184,6 +184,7 @@ def trespasses(hint: Any) -> Iterator[Any]:
         yield from ("text", b"\0" * (meta.max_length + 1), b"\0" * (meta.min_length - 1))
     if bare is str:
         yield from (b"bytes", 1, "x" * (meta.max_length + 1))
+        yield from ("a\nb", "a\x1b[2J", "a\r", "\x9bm", "a\u202eb", "a\n", "\x00", "\u2028")
 
 
 @KINDS

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from gossipdp.protocol import events
-from gossipdp.protocol.messages import short
-from gossipdp.runtime.journal import AGAIN, DO, REMEMBERED, Journal
+from gossipdp.protocol.messages import Member, State, short
+from gossipdp.runtime.journal import AGAIN, DO, MEMBER_LINES, REMEMBERED, Journal
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
 
@@ -49,6 +49,19 @@ def test_same_trouble_is_said_once_a_minute(listeners: Listeners, caplog: pytest
     assert told == ["GD-102 nobody can dial this peer"] * 2 + ["GD-102 another address"]
     assert list(status.notices) == told
     assert {vars(record)["code"] for record in caplog.records} == {"GD-102"}
+
+
+def test_changes_of_members_past_a_number_a_minute_are_counted_and_not_logged(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, _, _ = listeners
+    for number in range(5000):
+        ghost = Member(number.to_bytes(32, "big"), "ghost", "10.0.0.1:1", 1, 0, State.ALIVE)
+        journal.observe(events.MemberChanged(ghost, None), 0.001 * number)
+    assert len(caplog.records) == MEMBER_LINES + 1 and "more are counted" in caplog.records[-1].getMessage()
+    journal.observe(events.MemberChanged(ghost, State.ALIVE), AGAIN)
+    told = [record.getMessage() for record in caplog.records[-2:]]
+    assert told[0].startswith("4940 more changes of members") and told[1].startswith("member ghost")
 
 
 def test_texts_past_those_remembered__the_oldest_is_forgotten_and_no_other(listeners: Listeners) -> None:
