@@ -38,11 +38,14 @@ from gossipdp.protocol.messages import (
     Data,
     End,
     Lane,
+    Member,
     Message,
     Miss,
     Offer,
     Ping,
+    Pong,
     Progress,
+    PushPull,
     Ranges,
     Refuse,
     State,
@@ -282,6 +285,48 @@ class FalseDeaths(Behaviour):
             yield envelope(to, Ping(self.random.getrandbits(32), tuple(dead)))
 
 
+class Storm(Behaviour):
+    """Doubts each member at its latest word and repeats its earlier ones, 24 times a second."""
+
+    excuse = "doubts and words that come late are the network's doing, too"
+    beat = 0.04
+
+    def __init__(self, siege: Siege) -> None:
+        super().__init__(siege)
+        self._words: dict[bytes, deque[Member]] = {host.id: deque(maxlen=8) for host in siege.honest}
+
+    def speaks(self) -> Iterator[Envelope]:
+        for host in self.siege.honest:
+            word = host.running.membership.me
+            if word not in self._words[host.id]:
+                self._words[host.id].append(word)
+        for to in self.siege.honest:
+            others = [words for peer, words in self._words.items() if peer != to.id]
+            accusers = tuple(host.id for host in self.siege.honest)
+            doubts = tuple(replace(words[-1], state=State.SUSPECT, accusers=accusers) for words in others)
+            doubts += (replace(self._words[to.id][-1], state=State.FAILED),)
+            earlier = tuple(self.random.choice(words) for words in others)
+            yield envelope(to, Pong(0, doubts))
+            yield envelope(to, Pong(0, earlier))
+            yield envelope(to, PushPull(True, earlier))
+
+
+class Ghosts(Behaviour):
+    """Introduces 1,250 members a second that do not exist, each with a key of its own."""
+
+    excuse = "a network may grow by as many"
+    beat = 0.04
+    a_message = 15
+
+    def speaks(self) -> Iterator[Envelope]:
+        for to in self.siege.honest:
+            for _ in range(3):
+                ids = [self.random.randbytes(32) for _ in range(self.a_message)]
+                ghosts = [Member(peer, "ghost", "10.66.0.1:4000", 1, 0, State.ALIVE) for peer in ids]
+                signed = [Signer(partial(sign, ghost.id), verify).sign_member(ghost) for ghost in ghosts]
+                yield envelope(to, Pong(0, tuple(signed)))
+
+
 class Garbage(Behaviour):
     """Bytes that are no message."""
 
@@ -339,6 +384,8 @@ BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {
     "forged sender": ForgedSender,
     "forged words": ForgedWords,
     "false deaths": FalseDeaths,
+    "storm": Storm,
+    "ghosts": Ghosts,
     "garbage": Garbage,
     "malformed": Malformed,
     "overclaim": Overclaim,
@@ -361,6 +408,8 @@ class Verdict:
     """by reason"""
     buried: float = 0.0
     """longest time in seconds for which an honest peer took another one for dead"""
+    control: float = 0.0
+    """most bytes that an honest peer sent in any four seconds on the control lane, a second"""
 
 
 class Siege(Cluster):
@@ -382,6 +431,8 @@ class Siege(Cluster):
         self.verdict = Verdict()
         self.listeners.append(self._watch)
         self.behaviour: Behaviour | None = None
+        self._sent: Counter[tuple[int, int]] = Counter()
+        """(an honest peer, second) -> bytes on the control lane"""
         self._dead: dict[tuple[int, int], float] = {}
         """(an honest peer, one that it takes for dead) -> since when"""
         self._kind = BEHAVIOURS[behaviour]
@@ -419,6 +470,9 @@ class Siege(Cluster):
             trainer = self.trainers[host.index]
             away.append(float(np.mean((trainer.x - trainer.optimum).astype(np.float64) ** 2)))
         self.verdict.distance = float(np.mean(away))
+        for index, begun in self._sent:
+            sent = sum(self._sent[index, second] for second in range(begun, begun + 4))
+            self.verdict.control = max(self.verdict.control, sent / 4.0)
         return self.verdict
 
     def _execute(self, host: Host, job: jobs.Job) -> jobs.Result:
@@ -427,6 +481,8 @@ class Siege(Cluster):
         return self.books.run(host, job)
 
     def _tampers(self, host: Host, envelope: Envelope) -> Iterable[Envelope]:
+        if host is not self.culprit and envelope.lane == Lane.CONTROL:
+            self._sent[host.index, int(self.network.now)] += sum(memoryview(frame).nbytes for frame in envelope.frames)
         if host is self.culprit and self.behaviour is not None:
             return self.behaviour.sends(envelope)
         return (envelope,)

@@ -17,6 +17,7 @@ import math
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.answers import Answers
 from gossipdp.protocol.broadcasts import pages, record_size
 from gossipdp.protocol.buckets import first_of, pack, unpack
 from gossipdp.protocol.dissemination import Dissemination
@@ -41,8 +42,11 @@ _UNLIKE: Final = 0.25
 class AntiEntropy:
     """Whom to compare views with, and when."""
 
-    def __init__(self, view: View, dissemination: Dissemination, *, random: Random, now: float) -> None:
+    def __init__(
+        self, view: View, dissemination: Dissemination, answers: Answers, *, random: Random, now: float
+    ) -> None:
         self._view, self._config, self._dissemination, self._random = view, view.config, dissemination, random
+        self._answers = answers
         self._asked = b""
         """who owes a list"""
         self._owed: dict[bytes, int] = {}
@@ -122,7 +126,7 @@ class AntiEntropy:
         self._learnt, self._refused, self._asked = False, False, member.id
         records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
         digest = self._view.buckets.digest(coarse=self._unlike)
-        self._pay(member.id, PushPull(True, records, self._dissemination.reports(member.id), digest), now)
+        self._pay(member.id, PushPull(True, records, self._dissemination.reports(member.id, now), digest), now)
 
     def _answer(self, message: PushPull, source: bytes, now: float) -> None:
         """The marks in what differs from the digest."""
@@ -160,8 +164,11 @@ class AntiEntropy:
 
     def _welcome(self, source: bytes, now: float, *, few: bool) -> None:
         """A page with hardly anything on it; a newcomer is named a few members to ask instead."""
-        picked = (self._view.pick(self._random) for _ in range(_FEW * few))
-        self._send(source, list(dict.fromkeys(member.id for member in picked if member is not None)), _FEW, now)
+        self._answers.owe(source, self._view.me, now)
+        for member in (self._view.pick(self._random) for _ in range(_FEW * few)):
+            if member is not None and member.id != source:
+                self._answers.owe(source, member, now)
+        self._answers.handle_timer(now)
 
     def _send(self, to: bytes, peers: list[bytes], most: int, now: float) -> None:
         """Records of up to `most` of `peers`, in pages; of more the rest waits for another exchange, and which they are
@@ -177,7 +184,7 @@ class AntiEntropy:
             self._pay(to, PushPull(False, page), now)
 
     def _pay(self, to: bytes, message: PushPull, now: float) -> None:
-        self._dissemination.budget.spend(self._dissemination.send(to, message), now)
+        self._dissemination.budget.spend(self._dissemination.send(to, message, now), now)
 
     def _affords(self, now: float) -> int:
         """How many records the budget has left."""

@@ -477,7 +477,9 @@ class Averaging:
         if self._matching.idle(now):
             return
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
-        alive = [member for member in self._membership.alive() if member.state == State.ALIVE]
+        members, heard = self._membership.alive(), self._membership.heard_lately
+        # A doubt that others raise costs a member no exchange while it speaks.
+        alive = [member for member in members if member.state == State.ALIVE or heard(member.id, now)]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         excluded |= dict.fromkeys(self.apart, "apart")
         excluded |= {member.id: "aside" for member in alive if self.shuns(member.id, now)}

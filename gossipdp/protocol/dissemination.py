@@ -39,7 +39,7 @@ MAX_REPORTS: Final = 6
 START_TELLS: Final = 3
 """times that each member tells of another's start"""
 BURST: Final = 4.0
-"""seconds of the bulk rate that can be spent at once"""
+"""seconds of the bulk rate, and of the control rate, that can be spent at once"""
 UNASKED: Final = 0
 """the sequence of a Pong that answers nothing and only carries gossip"""
 
@@ -62,6 +62,8 @@ class Dissemination:
         self.broadcasts = Broadcasts()
         self.budget = Budget(self._config.bulk_rate, self._config.bulk_rate * BURST, now)
         """bytes for what can wait: starts gossiped, and views compared"""
+        self.control = Budget(self._config.control_rate, self._config.control_rate * BURST, now)
+        """bytes for everything"""
         self._ring: list[bytes] = []
         self._gossip_at = now
 
@@ -95,12 +97,14 @@ class Dissemination:
     def handle_timer(self, now: float) -> None:
         if not self.broadcasts or now < self._gossip_at:
             return
-        self._gossip_at = now + self._config.gossip_interval
-        for peer in self._next_in_ring(self._config.gossip_peers):
-            records = self.records(peer, spread=True)
-            size = self.send(peer, Pong(UNASKED, records))
+        config = self._config
+        for peer in self._next_in_ring(config.gossip_peers):
+            records = self.records(peer, now, spread=True)
+            size = self.send(peer, Pong(UNASKED, records), now)
             if all(map(_starts, records)):
                 self.budget.spend(size, now)
+        # An overdrawn budget makes news rarer. It stops no news, or a flood of pings could.
+        self._gossip_at = now + min(max(config.gossip_interval, self.control.ready(now) - now), config.probe_interval)
         if self._view.count == 1:
             self.broadcasts = Broadcasts()
 
@@ -117,10 +121,10 @@ class Dissemination:
                 chosen[peer] = None
         return list(chosen)
 
-    def records(self, to: bytes, *, about: bytes = b"", spread: bool = False) -> tuple[Member, ...]:
+    def records(self, to: bytes, now: float, *, about: bytes = b"", spread: bool = False) -> tuple[Member, ...]:
         """What a message to `to` carries: this peer's own record, what is believed of the receiver unless that is
         good, and news. A suspect is so told first of all, by whoever speaks to it, and can refute at once
-        (Lifeguard's buddy system, section IV.C)."""
+        (Lifeguard's buddy system, section IV.C). Without `spread`, news does not ride on an overdrawn budget."""
         view = self._view
         records = {view.me.id: view.me}
         receiver = view.members.get(to)
@@ -129,19 +133,21 @@ class Dissemination:
         if about in view.members:
             records[about] = view.members[about]
         room = ROOM - sum(record_size(record) for record in records.values())
-        count = MAX_NEWS - len(records)
+        count = 0 if self.control.left(now) < 0.0 and not spread else MAX_NEWS - len(records)
         news = self.broadcasts.take(count, room, self._limit) if spread else self.broadcasts.peek(count, room)
         for record in news:
             records[record.id] = record
         return tuple(records.values())
 
-    def reports(self, to: bytes) -> tuple[Progress, ...]:
-        """How far peers have come, to ride along on a message to `to`."""
-        return self._progress.page(MAX_REPORTS, to)
+    def reports(self, to: bytes, now: float) -> tuple[Progress, ...]:
+        """How far peers have come, to ride along on a message to `to`; on an overdrawn budget only this peer's own."""
+        return self._progress.page(MAX_REPORTS if self.control.left(now) >= 0.0 else 1, to)
 
-    def send(self, to: bytes, message: MembershipMessage, address: str = "") -> int:
+    def send(self, to: bytes, message: MembershipMessage, now: float, address: str = "") -> int:
         """To `to` if that is known, by `address` if it is not where `to` is known to be. Returns the size in bytes."""
-        return self._outputs.send(to, message, address=address or self._view.address_of(to))
+        size = self._outputs.send(to, message, address=address or self._view.address_of(to))
+        self.control.spend(size, now)
+        return size
 
 
 def tells(config: MembershipConfig, member: Member) -> bool:

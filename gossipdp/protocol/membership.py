@@ -1,9 +1,9 @@
 """Who is there: SWIM membership with Lifeguard (algorithms as in hashicorp/memberlist and serf).
 
-Three machines under one roof: `probing` asks whether members are there, `dissemination` spreads what is news, `view` is
-what this peer believes. Here is what connects them: merging what others say into the view, refuting what they say of
-this peer, failing suspects in time, the exchange of whole views now and then, and finding others: seeds and remembered
-members are dialled until somebody answers, failed ones for ever, so that a healed network finds itself.
+Several machines under one roof: `probing` asks whether members are there, `dissemination` spreads news, `anti_entropy`
+compares whole views, `seeking` finds others, `answers` keeps what is owed to them, and `view` is what this peer
+believes. Here is what connects them: checking what others say and merging it into the view, refuting what they say of
+this peer, failing suspects in time.
 
 No socket, clock, key or vector is here, and nothing of exchanges: others read `members`, `alive` and the
 `MemberChanged` events.
@@ -21,34 +21,27 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.answers import Answers
 from gossipdp.protocol.anti_entropy import AntiEntropy
-from gossipdp.protocol.broadcasts import pages
 from gossipdp.protocol.dissemination import UNASKED, Dissemination, MembershipMessage
 from gossipdp.protocol.events import Joined, MemberChanged, Notice, UpdateRefused
+from gossipdp.protocol.introductions import Introductions
 from gossipdp.protocol.messages import Member, Nack, Ping, PingRequest, Pong, Progress, PushPull, State
 from gossipdp.protocol.outbound import Mooring
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.probing import Prober
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.seeking import Seeking
 from gossipdp.protocol.signatures import Signer, same_word
 from gossipdp.protocol.suspicion import LAN, LOCAL, PRESETS, WAN, LocalHealth, MembershipConfig
 from gossipdp.protocol.view import LEAP, LIVE, View, overrides
 
 __all__ = ["LAN", "LOCAL", "PRESETS", "WAN", "Membership", "MembershipConfig", "MembershipMessage"]
 
-_STAGGER: Final = 2.0
-"""dials to different seeds are join_interval / 2 apart"""
 _TELLS: Final = 8
 """members told directly that this one leaves, or that others think them failed, at one time"""
-_DIALS: Final = 3.0
-"""dials to each failed member per reconnect interval, over all its dialers"""
-_UNKNOWN_SEEDS: Final = 60.0
-"""seconds between dials, at the longest, to seeds that are nobody's known address: an island may stand behind them; and
-on average to members remembered but not known, of whom the same may be true"""
-_SEEK_COPY: Final = 60.0
-"""seconds between dials to where this peer's own identity is said to be live"""
-_SOUGHT: Final = 8
-"""places that are dialled so within that time"""
+_ACQUAINTED: Final = 1024
+"""members that are looked for after a restart"""
 _FORGERS: Final = 64
 """members whose words are not read for a moment, at one time"""
 _AGAINST_COPY: Final = 5.0
@@ -83,31 +76,25 @@ class Membership:
             self._view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
         self._prober = Prober(self._view, self._dissemination, self._suspect, random=random, now=now)
-        self._seeds: tuple[str, ...] = ()
-        self._round: list[tuple[bytes, str]] = []
-        """who is still to be dialled in this round, the next last"""
         self._joined = self._cloned = False
-        self._sought: dict[str, float] = {}
-        """address -> when it was last asked whether a copy of this peer is there"""
         self._against_copy_at = now
+        self._refute_at, self._refuted, self._refutation = math.inf, -math.inf, 0
+        """when to deny a doubt next, when that was done last, and up to which refutation this peer's word is to go"""
+        self._introductions = Introductions()
         self._unheard: dict[bytes, float] = {}
         """members that passed on a forged word -> when their records and reports are read again"""
         self.buried = 0
         """times that others thought this peer failed, or may have"""
-        self._dial_at: float | None = None
-        self._dial_wait = config.join_interval
         self._mooring = Mooring(self._view, self._dissemination, now)
-        self._anti_entropy = AntiEntropy(self._view, self._dissemination, random=random, now=now)
-        self._reconnect_at = now + config.reconnect_interval * random.random()
+        self._answers = Answers(self._view, self._dissemination)
+        self._anti_entropy = AntiEntropy(self._view, self._dissemination, self._answers, random=random, now=now)
+        self._seeking = Seeking(self._view, self._dissemination, outputs, random=random, now=now)
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def join(self, addresses: Sequence[str], now: float) -> None:
         """Dial `addresses`, and the members remembered, until anybody answers; any one alive is enough."""
-        self._seeds = tuple(dict.fromkeys(address for address in addresses if address != self.me.address))
-        self._dial_wait = self.config.join_interval
-        self._round = []
-        self._dial(now)
+        self._seeking.join(addresses, now)
 
     def remember(self, members: Iterable[Member]) -> None:
         """Members known from an earlier life: dialled like seeds by `join`, believed only when they answer."""
@@ -120,7 +107,7 @@ class Membership:
         self._change_me(replace(self.me, state=State.LEFT, refutation=self.me.refutation + 1), now)
         self._prober.stop()
         for peer in self._sample(_TELLS):
-            self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer)))
+            self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer, now)), now)
 
     def advertise(self, address: str, now: float) -> None:
         """Others are to dial this peer at `address` from now on; at "" it only dials out."""
@@ -145,7 +132,7 @@ class Membership:
 
     @property
     def refused(self) -> int:
-        """Members there was no room for."""
+        """Times that a record was not taken in: the table was full, or its sender introduced too many members."""
         return self._view.refused
 
     def alive(self) -> list[Member]:
@@ -178,6 +165,20 @@ class Membership:
     def _failed(self, peer: bytes) -> bool:
         return self.members[peer].state == State.FAILED
 
+    def heard(self, peer: bytes) -> bool:
+        """Whether this member has ever spoken to this peer itself."""
+        return self._view.heard(peer)
+
+    def acquainted(self) -> list[Member]:
+        """Members to look for after a restart: those that have spoken to this peer, in this life or in an earlier one.
+        Only their addresses count."""
+        return self._view.acquainted()[:_ACQUAINTED]
+
+    def heard_lately(self, peer: bytes, now: float) -> bool:
+        """Whether a message came from `peer` within the last probe interval."""
+        seen = self._view.seen.get(peer)
+        return seen is not None and seen.heard > now - self.config.probe_interval
+
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""
         return self._view.linked(peer)
@@ -189,6 +190,10 @@ class Membership:
     def address_of(self, peer: bytes) -> str:
         """Where `peer` is to be dialled, or ""."""
         return self._view.address_of(peer)
+
+    def left(self, address: str) -> bool:
+        """Whether the member at `address` said goodbye, and no other member is there."""
+        return self._view.left(address)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -224,8 +229,8 @@ class Membership:
         match message:
             case Ping(sequence):
                 told = self._dissemination
-                pong = Pong(sequence, told.records(source), told.reports(source), told.speed())
-                told.send(source, pong)
+                pong = Pong(sequence, told.records(source, now), told.reports(source, now), told.speed())
+                told.send(source, pong, now)
             case Pong(sequence):
                 self._prober.answered(sequence, source, now)
             case PingRequest(sequence, target, address):
@@ -244,10 +249,11 @@ class Membership:
             math.inf if gossip is None else gossip,
             self._prober.timer(),
             self._anti_entropy.timer(),
-            self._reconnect_at,
+            self._answers.timer(),
+            self._refute_at,
+            self._seeking.timer(),
             self._view.next_verdict(),
             self._mooring.timer(),
-            math.inf if self._dial_at is None else self._dial_at,
         )
 
     def handle_timer(self, now: float) -> None:
@@ -260,18 +266,16 @@ class Membership:
         self._dissemination.handle_timer(now)
         if self.me.state == State.LEFT:
             return
-        if self._dial_at is not None and now >= self._dial_at:
-            self._dial(now)
+        self._seeking.handle_timer(now)
         self._prober.handle_timer(now)
         self._mooring.handle_timer(now)
+        self._refute(now)
+        self._answers.handle_timer(now)
         for peer in self._view.overdue(now):
             self._adopt(replace(self.members[peer], state=State.FAILED, accusers=()), now)
         if self._anti_entropy.handle_timer(now):
             for peer in self._view.forget(now):
                 self._gone(peer)
-        if now >= self._reconnect_at:
-            self._reconnect_at = now + self.config.reconnect_interval * (0.5 + 0.5 * self._random.random())
-            self._reconnect()
 
     # -- records (SWIM section 4.2) -----------------------------------------------------------------------------
 
@@ -286,7 +290,7 @@ class Membership:
         asked: float,
     ) -> None:
         """`view`: this is a page of a whole view; `asked`: when what it answers was asked."""
-        tells, newer, members, me = 0, [], self.members, self.me
+        tells, members, me = 0, self.members, self.me
         for record in () if self._mistrusts(source, now) else records:
             known = members.get(record.id)
             if known == record:
@@ -307,10 +311,11 @@ class Membership:
             if record.id != source and self._view.disproved(record):
                 continue
             if known is not None and overrides(known, record):
-                newer.append(known)
+                # As a page of the view, not as gossip: the sender may stand across a partition just healed.
+                self._answers.owe(source, known, now)
                 continue
             failed = record.state == State.FAILED and known is not None and known.state in LIVE
-            doubted = failed and (view or self._heard_lately(record.id, now))
+            doubted = failed and (view or self.heard_lately(record.id, now))
             if doubted:
                 # A whole view may be old, or from the other side of a partition, and the verdict of one member may be
                 # wrong: let the member speak first.
@@ -319,6 +324,8 @@ class Membership:
                 if record.accusers:
                     self._confirm(record, now)
                 continue
+            if record.id != source and not self._introduces(source, record, known, now):
+                continue
             if not self._genuine(record, known):
                 self._forged("member record", source, now)
                 break
@@ -326,7 +333,7 @@ class Membership:
                 continue
             if record.id == source and known is not None and _moved(known, record):
                 # Perhaps nobody moved: it is to ask where it was, for a copy of it may live there.
-                self._dissemination.send(source, PushPull(False, pages(self.me, [known])[0]))
+                self._answers.owe(source, known, now)
             # What comes with a whole view has been gossiped already, except what the sender says of itself.
             self._adopt(record, now, spread=not view or known is not None or record.id == source)
             if view and record.id != source:
@@ -338,13 +345,18 @@ class Membership:
                 self._anti_entropy.send_view(source, now)
         self._learn_progress(reports, source, now)
         if self.me != me:
-            self._dissemination.send(source, Pong(UNASKED, self._dissemination.records(source)))
-        if newer:
-            # As a page of the view, not as gossip: the sender may stand across a partition just healed.
-            self._dissemination.send(source, PushPull(False, pages(self.me, newer)[0]))
+            self._answers.owe(source, self.me, now)
+        self._answers.handle_timer(now)
         if self._view.hear(source, now) is not None and not self._joined:
             self._joined = True
             self._outputs.emit(Joined(source))
+
+    def _introduces(self, source: bytes, record: Member, known: Member | None, now: float) -> bool:
+        """Whether `source` may tell this peer of a member that it did not know, or knew as dead."""
+        if self._view.crowded(record) or (known is None and not self._introductions.allows(source, now)):
+            self._view.refused += 1
+            return False
+        return True
 
     def _learn_progress(self, reports: Iterable[Progress], source: bytes, now: float) -> None:
         for report in () if self._mistrusts(source, now) else reports:
@@ -371,10 +383,6 @@ class Membership:
             del self._unheard[source]
         return source in self._unheard
 
-    def _heard_lately(self, peer: bytes, now: float) -> bool:
-        seen = self._view.seen.get(peer)
-        return seen is not None and seen.heard > now - self.config.probe_interval
-
     def _about_me(self, record: Member, now: float) -> bool:
         """Notice a copy of this peer, or refute a doubt. False if the record is forged."""
         me = self.me
@@ -388,7 +396,7 @@ class Membership:
         if not self._genuine(record, me):
             return False
         if elsewhere and record.address and me.state != State.LEFT:
-            self._seek_copy(record.address, now)
+            self._seeking.copy(record.address, now)
         copied = later or (elsewhere and record.incarnation == me.incarnation)
         if copied and not self._cloned:
             self._cloned = True
@@ -403,19 +411,23 @@ class Membership:
                 if now < self._against_copy_at:
                     return True
                 self._against_copy_at = now + _AGAINST_COPY
-            self.health.worse()
             self.buried += record.state == State.FAILED
             # Only a copy of this peer signs a later pair. Once the largest were said, no answer to it would be left.
             refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
-            self._change_me(replace(me, state=State.ALIVE, refutation=min(refutation + 1, 0xFFFF_FFFF)), now)
+            self._refutation = min(max(refutation, self._refutation - 1) + 1, 0xFFFF_FFFF)
+            self._refute_at = max(now, self._refuted + self.config.probe_timeout)
+            self._refute(now)
         return True
 
-    def _seek_copy(self, address: str, now: float) -> None:
-        """Whoever answers there, if anybody does, proves who it is: a record alone is anybody's word."""
-        self._sought = {place: at for place, at in self._sought.items() if now < at + _SEEK_COPY}
-        if address not in self._sought and len(self._sought) < _SOUGHT:
-            self._sought[address] = now
-            self._outputs.send(b"", PushPull(True, (self.me,)), address=address)
+    def _refute(self, now: float) -> None:
+        """Deny a doubt, once in a probe timeout: each denial is news to the whole network."""
+        if now < self._refute_at:
+            return
+        self._refute_at = math.inf
+        if self.me.refutation < self._refutation:
+            self._refuted = now
+            self.health.worse()
+            self._change_me(replace(self.me, refutation=self._refutation), now)
 
     def _change_me(self, me: Member, now: float) -> None:
         self._view.change_me(self._signer.sign_member(me))
@@ -446,9 +458,7 @@ class Membership:
         record = self.members[record.id]
         if before is None and record.state in LIVE:
             self._prober.joined(record.id)
-        if self._dial_at is not None and self._view.alone:
-            self._dial_wait = self.config.join_interval
-            self._dial_at = min(self._dial_at, now + self._dial_wait)
+        self._seeking.changed(now)
         if spread:
             self._dissemination.spread(record, now)
         if before is None or (before.state, before.incarnation, before.address) != (
@@ -470,43 +480,6 @@ class Membership:
     def _sample(self, count: int) -> list[bytes]:
         live = [member.id for member in self._view.alive() if self._view.reaches(member.id)]
         return self._random.sample(live, min(count, len(live)))
-
-    # -- finding others -----------------------------------------------------------------------------------------
-
-    def _dial(self, now: float) -> None:
-        """Dial seeds and some of the remembered members, one after another, for the first that answers sends its whole
-        view: all while nobody is there, later only seeds nobody is known at, more and more seldom."""
-        alone = self._view.alone
-        if not self._round:
-            remembered = [peer for peer in self._view.remembered if peer not in self.members] if alone else []
-            chosen = self._random.sample(remembered, min(_TELLS, len(remembered)))
-            self._round = [(peer, self._view.remembered[peer]) for peer in chosen]
-            self._round += [(b"", address) for address in self._seeds]
-            self._random.shuffle(self._round)
-        if not alone:
-            known = {member.address for member in self.members.values()}
-            self._round = [(peer, address) for peer, address in self._round if not peer and address not in known]
-        if self._round:
-            peer, address = self._round.pop()
-            self._outputs.send(peer, PushPull(True, (self.me,)), address=address)
-        if self._round:
-            self._dial_at = now + self.config.join_interval / _STAGGER
-            return
-        wait = min(self._dial_wait, self.config.join_longest) if alone else self._dial_wait
-        self._dial_wait = min(2.0 * wait, _UNKNOWN_SEEDS)
-        self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())
-
-    def _reconnect(self) -> None:
-        """Dial somebody lost, so that after a heal the two sides meet; though it be after so long that both have
-        forgotten each other."""
-        lost = list(self._view.lost)
-        if lost and self._random.random() < min(1.0, _DIALS * len(lost) / self._view.count):
-            peer = lost[self._random.randrange(len(lost))]
-            self._dissemination.send(peer, PushPull(True, (self.me, self.members[peer])))
-        if self._view.remembered and self._random.random() < self.config.reconnect_interval / _UNKNOWN_SEEDS:
-            unknown = [peer for peer in self._view.remembered if peer not in self.members]
-            for peer in self._random.sample(unknown, min(1, len(unknown))):
-                self._outputs.send(peer, PushPull(True, (self.me,)), address=self._view.remembered[peer])
 
 
 def _moved(known: Member, told: Member) -> bool:

@@ -52,5 +52,5 @@ class Mooring:
             return
         self.at = now + PERIODS * self._view.config.probe_interval
         for peer in moorings(self._view.me.id, self._view.alive()):
-            gossip = Pong(UNASKED, self._dissemination.records(peer), self._dissemination.reports(peer))
-            self._dissemination.send(peer, gossip)
+            gossip = Pong(UNASKED, self._dissemination.records(peer, now), self._dissemination.reports(peer, now))
+            self._dissemination.send(peer, gossip, now)

@@ -39,6 +39,8 @@ DONE: Final = "done"
 """why an offer is refused by who has had its share until its next round begins"""
 EXCUSED: Final = 3
 """rounds without a match in which that is no reason to be lonely"""
+UNPROVEN: Final = 0.125
+"""share of the offers that may go to members that never answered a ping, while others have"""
 MOST_GUESTS: Final = 4
 """a round: all exchanges are then as many as in an early one, and move an anchor no further"""
 
@@ -197,6 +199,10 @@ class Matching:
         # Who cannot at all, as a joiner, is not waited for.
         if now < self._sought_at + lasted and any(self.reasons.get(peer, BUSY) == BUSY for peer in others):
             possible, self._lonely_since = others, now
+        # Of the members that never answered a ping any number may not exist.
+        proven = [peer for peer in possible if rtt(peer) is not None]
+        if 0 < len(proven) < len(possible) and self._random.random() >= UNPROVEN:
+            possible = proven
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
         fresh = [peer for peer in fresh if peer not in met] or fresh
         if not fresh:

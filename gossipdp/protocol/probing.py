@@ -127,8 +127,8 @@ class Prober:
             if seen is not None and sample <= self._config.awareness_max * self._config.probe_interval:
                 seen.rtt = sample if seen.rtt is None else seen.rtt + (sample - seen.rtt) / 8
             if sent.asker:
-                records = self._dissemination.records(sent.asker, about=source)
-                self._dissemination.send(sent.asker, Pong(sent.asked, records))
+                records = self._dissemination.records(sent.asker, now, about=source)
+                self._dissemination.send(sent.asker, Pong(sent.asked, records), now)
         if probe is not None and sequence in probe.sequences and source in (probe.target, *probe.relays):
             self._probe = None
             self.health.better()
@@ -136,7 +136,7 @@ class Prober:
     def ping_for(self, asker: bytes, sequence: int, target: bytes, address: str, now: float) -> None:
         """`asker` did not hear `target`: try in its place (SWIM's ping-req)."""
         if target == self._view.me.id:
-            self._dissemination.send(asker, Pong(sequence, self._dissemination.records(asker)))
+            self._dissemination.send(asker, Pong(sequence, self._dissemination.records(asker, now)), now)
         elif len(self.nack_at) < MAX_RELAYED:
             mine = self._ping(target, now, address)
             self.sent[mine].asker, self.sent[mine].asked = asker, sequence
@@ -171,7 +171,7 @@ class Prober:
             del self.nack_at[sequence]
             sent = self.sent[sequence]
             if self._config.lifeguard:
-                self._dissemination.send(sent.asker, Nack(sent.asked))
+                self._dissemination.send(sent.asker, Nack(sent.asked), now)
         probe = self._probe
         if probe is not None and now >= probe.verdict_at:
             self._probe = None
@@ -202,9 +202,16 @@ class Prober:
                 peer = self.order.pop()
                 if self._view.lives(peer):
                     return peer
-            self.order = [member.id for member in self._view.alive()]
+            self.order = self._next_round()
             self._random.shuffle(self.order)
         return None
+
+    def _next_round(self) -> list[bytes]:
+        """Each live member that this peer has heard, and as many of the others: those may not exist."""
+        view = self._view
+        heard = [member.id for member in view.alive() if member.id not in view.hearsay]
+        others, room = list(view.hearsay), max(8, len(heard))
+        return heard + (others if len(others) <= room else self._random.sample(others, room))
 
     def _probe_indirectly(self, probe: _Probe, now: float) -> None:
         probe.indirect_at = math.inf
@@ -212,7 +219,7 @@ class Prober:
         probe.relays.update(chosen)
         address = self._view.address_of(probe.target)
         for relay in chosen:
-            self._dissemination.send(relay, PingRequest(min(probe.sequences), probe.target, address))
+            self._dissemination.send(relay, PingRequest(min(probe.sequences), probe.target, address), now)
         # Once more directly: the first may have been lost with the connection it was sent on.
         probe.sequences.add(self._ping(probe.target, now))
 
@@ -226,9 +233,9 @@ class Prober:
         return self._random.sample(others, min(count, len(others)))
 
     def _unanswered(self, probe: _Probe, now: float) -> None:
-        self.health.worse()
-        if len(probe.nacks) < len(probe.relays):
-            self.health.worse()
+        # The silence of a member that was never heard says nothing of this peer: it may not exist.
+        if self._view.heard(probe.target):
+            self.health.worse(2 if len(probe.nacks) < len(probe.relays) else 1)
         # Whoever was heard from meanwhile lives, whatever became of the answer.
         if probe.target in self._view.members and self._view.sight(probe.target).heard <= probe.started:
             self._silent(probe.target, now)
@@ -242,9 +249,9 @@ class Prober:
         self.sent[self._sequence] = _Sent(peer, now)
         ping = Ping(
             self._sequence,
-            self._dissemination.records(peer),
-            self._dissemination.reports(peer),
+            self._dissemination.records(peer, now),
+            self._dissemination.reports(peer, now),
             self._dissemination.speed(),
         )
-        self._dissemination.send(peer, ping, address)
+        self._dissemination.send(peer, ping, now, address)
         return self._sequence

@@ -58,6 +58,9 @@ class MembershipConfig:
     bulk_rate: float = 8e3
     """bytes a second that a peer spends on what can wait, comparing views and gossiping starts; a network whose members
     all start at once knows itself after about 230 N / bulk_rate seconds"""
+    control_rate: float = 64e3
+    """bytes a second that a peer spends on all of membership, on average over some seconds; beyond it news, answers and
+    progress reports wait, and pings and their answers carry no news"""
     reconnect_interval: float = 1.0
     """per interval a failed or suspected member is dialled with probability min(1, 3 F / N), F of them being lost"""
     awareness_max: int = 8

@@ -20,6 +20,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gossipdp.protocol.buckets import Buckets
+from gossipdp.protocol.introductions import most_hearsay
 from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.suspicion import MembershipConfig, suspicion_bounds, suspicion_timeout
 
@@ -92,6 +93,10 @@ class View:
         self.remembered: dict[bytes, str] = {}
         """where those were to be dialled who were members in an earlier life, or failed and have been forgotten"""
         self.refused = 0
+        self.heard_from = 0
+        """members known that have spoken to this peer itself"""
+        self.hearsay: dict[bytes, None] = {}
+        """live members that have not"""
         self._alive: list[Member] | None = None
         self._verdict_at: float | None = math.inf
         """the first deadline or an earlier time; None when it must be looked for"""
@@ -119,8 +124,16 @@ class View:
         return random.choice(live) if live else None
 
     def address_of(self, peer: bytes) -> str:
+        """Where `peer` is to be dialled, or "". A member that left is not: it dials when it comes back."""
         member = self.members.get(peer)
-        return self.remembered.get(peer, "") if member is None else member.address
+        if member is None:
+            return self.remembered.get(peer, "")
+        return "" if member.state == State.LEFT else member.address
+
+    def left(self, address: str) -> bool:
+        """Whether the member at `address` said goodbye, and no other member is there."""
+        states = [self.members[peer].state for peer in self.dead if self.members[peer].address == address]
+        return State.LEFT in states and not any(member.address == address for member in self.alive())
 
     def remember(self, members: Iterable[Member]) -> None:
         """Keep where `members` were to be dialled; the first remembered make room."""
@@ -131,13 +144,33 @@ class View:
                 if len(self.remembered) > MAX_MEMBERS:
                     del self.remembered[next(iter(self.remembered))]
 
+    def acquainted(self) -> list[Member]:
+        """Members that spoke to this peer, in this life or in an earlier one, and have not left; the live first."""
+        lost = [self.members[peer] for peer in self.dead if self.members[peer].state == State.FAILED]
+        met = [member for member in [*self.alive(), *lost] if self.heard(member.id)]
+        left = {self.members[peer].address for peer in self.dead if self.members[peer].state == State.LEFT}
+        earlier = [(peer, address) for peer, address in self.remembered.items() if not self.heard(peer)]
+        return met + [Member(peer, "", at, 0, 0, State.FAILED) for peer, at in earlier if at not in left]
+
     def hear(self, peer: bytes, now: float) -> Seen | None:
         """`peer` spoke; None if it is nobody known."""
         if peer not in self.members or peer == self.me.id:
             return None
         seen = self.sight(peer)
+        self.heard_from += seen.heard == -math.inf
+        self.hearsay.pop(peer, None)
         seen.heard, seen.linked = now, True
         return seen
+
+    def heard(self, peer: bytes) -> bool:
+        """Whether this member has ever spoken to this peer itself."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.heard > -math.inf
+
+    def crowded(self, record: Member) -> bool:
+        """Whether `record`, told by another member, is one more live member than this peer takes on hearsay."""
+        full = len(self.hearsay) >= most_hearsay(self.heard_from)
+        return full and record.state in LIVE and record.id not in self.hearsay and not self.heard(record.id)
 
     def sight(self, peer: bytes) -> Seen:
         """What was seen of this other member."""
@@ -201,6 +234,7 @@ class View:
         if not live:
             self.dead[peer] = now
         _put(self.outbound, peer, live and not record.address)
+        _put(self.hearsay, peer, live and not self.heard(peer))
         _put(self.lost, peer, record.state in (State.SUSPECT, State.FAILED))
         self.suspected.pop(peer, None)
         if record.state == State.SUSPECT:
@@ -253,8 +287,9 @@ class View:
         return now - self.dead.get(peer, now)
 
     def _remove(self, peer: bytes) -> None:
-        if self.members[peer].state == State.FAILED:
+        if self.members[peer].state == State.FAILED and self.heard(peer):
             self.remember([self.members[peer]])  # across a cut it may be well
+        self.heard_from -= self.heard(peer)
         self.buckets.drop(peer)
         del self.members[peer], self.dead[peer], self._ids[bisect_left(self._ids, peer)]
         del self._raised[peer]

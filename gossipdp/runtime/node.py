@@ -20,7 +20,7 @@ from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
-from gossipdp.protocol.messages import Ack, Data, Member, State, short
+from gossipdp.protocol.messages import Ack, Data, Member, short
 from gossipdp.protocol.moments import Moments
 from gossipdp.protocol.origin import Live
 from gossipdp.protocol.outputs import Envelope
@@ -357,7 +357,8 @@ class Node:
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code, ours):
                 cause = "no peer met there: " if code == "GD-101" else ""
-                self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now)
+                if not (code == "GD-101" and self.peer.membership.left(address)):
+                    self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now)
                 if peer:
                     self.peer.link_down(peer, reason, now)
                 if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:
@@ -541,12 +542,12 @@ class Node:
             self._journal.trouble("GD-506", told, now)
         if self._data is not None:
             self._data.tick(now)
-        members = [member for member in self.peer.membership.members.values() if member.id != self.peer.id]
-        addresses = {member.id: member.address for member in members if member.state != State.LEFT}
+        members = self.peer.membership.acquainted()
+        addresses = {member.id: member.address for member in members}
         if addresses and addresses != self._remembered and now >= self._remember_at:
             self._remember_at = now + REMEMBER_EVERY
             try:
-                self._remember([member for member in members if member.id in addresses])
+                self._remember(members)
                 self._remembered = addresses
             except GossipdpError as error:
                 self._journal.trouble(error.code, f"{error.cause}: {error.seen}", now)

@@ -19,6 +19,7 @@ from simulations.mistakes.base import (
     OUTBOUND,
     PROBING,
     REUNION,
+    SEEKING,
     SUSPICION,
     VIEW,
     Mutation,
@@ -53,16 +54,16 @@ MUTATIONS = (
     Mutation(
         "never-dialled-again",
         "a failed member is not dialled again",
-        MEMBERSHIP,
-        "        lost = list(self._view.lost)\n",
+        SEEKING,
+        "        lost = list(view.lost)\n",
         "        lost: list[bytes] = []\n",
     ),
     Mutation(
         "never-refutes",
         "a member does not refute what is said of it",
         MEMBERSHIP,
-        "if record.incarnation <= me.incarnation and overrides(record, me) and me.state != State.LEFT:",
-        "if False:",
+        "doubts = not later and overrides(record, me) and me.state != State.LEFT",
+        "doubts = False",
     ),
     Mutation(
         "forged-for-ever",
@@ -95,9 +96,9 @@ MUTATIONS = (
     Mutation(
         "dials-once",
         "seeds are dialled once only",
-        MEMBERSHIP,
-        "        self._dial_at = now + wait * (0.75 + 0.25 * self._random.random())",
-        "        self._dial_at = None",
+        SEEKING,
+        "        self._at = now + wait * (0.75 + 0.25 * self._random.random())",
+        "        self._at = math.inf",
     ),
     Mutation(
         "refused-and-asks",
@@ -268,9 +269,9 @@ MUTATIONS = (
     Mutation(
         "unknown-seeds-seldom",
         "a seed that nobody is known at is dialled once a minute from the first",
-        MEMBERSHIP,
-        "else self._dial_wait\n",
-        "else _UNKNOWN_SEEDS\n",
+        SEEKING,
+        "else self._wait\n",
+        "else _SELDOM\n",
     ),
     Mutation(
         "lag-by-one-clock",

@@ -222,7 +222,7 @@ def test_traffic_keeps_to_the_budget_however_many_ask() -> None:
         sent += sum(len(envelope.frames[0]) for envelope in one.outputs.messages)
         one.outputs.messages.clear()
     # Whoever asks is answered at least with this peer's own record.
-    assert sent <= LAN.bulk_rate * (60.0 + 8.0) + 3000 * 80
+    assert sent <= LAN.bulk_rate * (60.0 + 8.0) + 3000 * 150
 
 
 def test_starts_are_gossiped_while_the_budget_is_half_full_and_deaths_always() -> None:

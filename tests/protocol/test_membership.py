@@ -760,6 +760,7 @@ def test_silent_probe_goes_through_k_relays_then_suspects_tells_the_suspect_and_
     peer = Peer(record(0))
     peer.hear(Ping(1, tuple(record(number) for number in range(1, 7))), 1, 0.0)
     peer.run_to(0.0)
+    peer.membership.contact(peer_id(5), 0.0)
     ping, at = probing(peer, 5)
     direct = peer.run_to(at + LAN.probe_timeout - 0.001)
     assert not [envelope for envelope in direct if isinstance(envelope.message, PingRequest)]
@@ -780,6 +781,7 @@ def test_silent_probe_goes_through_k_relays_then_suspects_tells_the_suspect_and_
 def test_nacks_of_all_relays_say_that_the_silence_is_not_mine() -> None:
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2), record(3))), 1, 0.0)
+    peer.membership.contact(peer_id(3), 0.0)
     ping, at = probing(peer, 3)
     relays = [e.to for e in peer.run_to(at + LAN.probe_timeout) if isinstance(e.message, PingRequest)]
     assert set(relays) == {peer_id(1), peer_id(2)}
@@ -948,9 +950,59 @@ def test_many_forged_records_of_oneself_in_one_message_are_answered_once() -> No
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
     forged = tuple(record(0, refutation=number, state=S) for number in range(1, 20))
-    sent = [e for e in peer.hear(Ping(2, (record(1), *forged)), 1, 1.0) if e.to == peer_id(1)]
-    assert len([e for e in sent if isinstance(e.message, Pong)]) == 2, "the ping's answer, and one to what was said"
-    assert peer.membership.me.refutation == 20
+    sent = [e.message for e in peer.hear(Ping(2, (record(1), *forged)), 1, 1.0) if e.to == peer_id(1)]
+    assert [type(message) for message in sent] == [PushPull, Pong], "one to what was said, and the ping's answer"
+    assert peer.membership.me.refutation == 2
+    peer.run_to(1.0 + LAN.probe_timeout)
+    assert peer.membership.me.refutation == 2 + LEAP + 1
+
+
+def test_answers_to_one_member_wait_for_a_probe_timeout_and_are_never_dropped() -> None:
+    peer = Peer(record(0))
+    others = range(2, 62)
+    for number in others:
+        peer.hear(Ping(1, (record(number, refutation=5),)), number, 0.0)
+    sent = []
+    for turn, number in enumerate(others):
+        old = record(number, refutation=turn % 5)
+        sent += [e for e in peer.hear(Pong(0, (record(1), old)), 1, 1.0 + 0.004 * turn) if e.to == peer_id(1)]
+    answers = [envelope.message for envelope in sent]
+    assert answers == [PushPull(False, (record(0), record(2, refutation=5)))]
+    answers += [e.message for e in peer.run_to(6.0) if e.to == peer_id(1) and isinstance(e.message, PushPull)]
+    assert len(answers) <= 6 and all(not answer.digest for answer in answers)
+    told = {member.id for answer in answers for member in answer.members}
+    assert told >= {peer_id(number) for number in others}
+
+
+def test_doubts_in_quick_succession_are_denied_once_a_probe_timeout() -> None:
+    peer = Peer(record(0))
+    denials = set()
+    for turn in range(100):
+        me = peer.membership.me
+        peer.hear(Ping(turn, (record(1), replace(me, state=S))), 1, 1.0 + 0.01 * turn)
+        peer.run_to(1.0 + 0.01 * turn)
+        denials.add(peer.membership.me.refutation)
+    assert denials == {1, 2}
+    peer.run_to(1.0 + 2.0 * LAN.probe_timeout)
+    assert peer.membership.me.refutation == 3
+
+
+def test_overdrawn_control_budget_thins_messages_and_delays_news_by_a_probe_interval_at_most() -> None:
+    peer = Peer(record(0))
+    for number in range(1, 10):
+        peer.hear(Ping(1, (record(number, refutation=1),)), number, 0.0)
+    peer.board.merge([Progress(peer_id(number), 1, 1, 1, 1) for number in range(1, 10)])
+    peer.membership._dissemination.control.spend(1e9, 1.0)
+    [pong] = [e.message for e in peer.hear(Ping(7, (record(1, refutation=1),)), 1, 1.0) if isinstance(e.message, Pong)]
+    assert pong.sequence == 7 and pong.members == (record(0),) and len(pong.progress) <= 1
+    doubted = [record(number, refutation=1, state=S) for number in (2, 3)]
+    peer.hear(Pong(0, (record(1, refutation=1), *doubted)), 1, 1.0)
+    times = []
+    while (due := peer.membership.timer()) is not None and due < 4.0:
+        peer.membership._dissemination.control.spend(1e9, due)
+        peer.membership.handle_timer(due)
+        times += [due for e in peer.sent() if isinstance(e.message, Pong) and len(e.message.members) > 2]
+    assert len(set(times)) >= 2 and times[0] <= 1.0 + LAN.probe_interval
 
 
 def disabused(forged: Member) -> Peer:

@@ -80,9 +80,11 @@ def test_own_record_is_in_the_digest_and_changes_with_it() -> None:
 
 
 def test_addresses_of_the_failed_are_remembered_when_they_are_forgotten_and_those_of_the_departed_are_not() -> None:
-    made = view(record(1, State.FAILED), record(2, State.LEFT))
-    assert len(made.forget(LAN.forget_after + 1.0)) == 2
-    assert list(made.remembered) == [record(1).id]
+    made = view(record(1, State.FAILED), record(2, State.LEFT), record(3, State.FAILED))
+    for number in (1, 2):
+        made.hear(record(number).id, 0.0)
+    assert len(made.forget(LAN.forget_after + 1.0)) == 3
+    assert list(made.remembered) == [record(1).id], "no other member that failed has ever spoken"
 
 
 def test_of_more_than_can_be_remembered_the_latest_are(monkeypatch: pytest.MonkeyPatch) -> None:
