@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gossipdp.errors import ConfigError, HardwareError, MismatchError
-from peers.tables import printable
+from gossipdp.protocol.messages import printable
 
 __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "stays_alone"]
 

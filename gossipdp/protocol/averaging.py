@@ -477,9 +477,9 @@ class Averaging:
         if self._matching.idle(now):
             return
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
-        members, heard = self._membership.alive(), self._membership.heard_lately
         # A doubt that others raise costs a member no exchange while it speaks.
-        alive = [member for member in members if member.state == State.ALIVE or heard(member.id, now)]
+        known = self._membership
+        alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         excluded |= dict.fromkeys(self.apart, "apart")
         excluded |= {member.id: "aside" for member in alive if self.shuns(member.id, now)}

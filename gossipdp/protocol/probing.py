@@ -85,8 +85,11 @@ class Prober:
         """A random place in the order, so that whoever joined last is not probed by all at once (section 4.3).
 
         For members never known before. One that has come back is in the order still, or has its place in the next:
-        given another each time, a few members that come and go would keep all others from being probed.
+        given another each time, a few members that come and go would keep all others from being probed. One of many
+        that this peer has only heard of waits for the next round.
         """
+        if len(self._view.hearsay) > self._room:
+            return
         if len(self.order) > 2 * len(self._view.members):
             self.order = [member for member in dict.fromkeys(self.order) if self._view.lives(member)]
         place = int(self._random.random() * (len(self.order) + 1))
@@ -210,8 +213,13 @@ class Prober:
         """Each live member that this peer has heard, and as many of the others: those may not exist."""
         view = self._view
         heard = [member.id for member in view.alive() if member.id not in view.hearsay]
-        others, room = list(view.hearsay), max(8, len(heard))
-        return heard + (others if len(others) <= room else self._random.sample(others, room))
+        others = list(view.hearsay)
+        return heard + (others if len(others) <= self._room else self._random.sample(others, self._room))
+
+    @property
+    def _room(self) -> int:
+        """Members of one round, at the most, that were never heard."""
+        return max(8, self._view.heard_from)
 
     def _probe_indirectly(self, probe: _Probe, now: float) -> None:
         probe.indirect_at = math.inf

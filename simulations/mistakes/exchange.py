@@ -525,8 +525,8 @@ MUTATIONS = (
         "progress-overwritten",
         "a late report on a peer's progress overwrites a later one",
         PROGRESS,
-        "max(known.clock, report.clock)",
-        "report.clock",
+        "if known is None or _ahead(report, known):",
+        "if known is None or report != known:",
     ),
     Mutation(
         "progress-from-zero",

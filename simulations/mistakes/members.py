@@ -211,8 +211,8 @@ MUTATIONS = (
         "forgotten-for-good",
         "sides that have forgotten each other never meet again once the seed is gone",
         VIEW,
-        "        if self.members[peer].state == State.FAILED:\n            self.remember([self.members[peer]])",
-        "        if False:\n            pass",
+        "        if self.members[peer].state == State.FAILED and self.heard(peer):\n",
+        "        if False:\n",
         "tests/protocol/test_membership.py",
     ),
     Mutation(
@@ -458,14 +458,14 @@ MUTATIONS = (
         "accused-in-good-health",
         "who has to refute does not doubt its own health",
         MEMBERSHIP,
-        "            self.health.worse()\n            self.buried",
-        "            self.buried",
+        "            self._refuted = now\n            self.health.worse()\n",
+        "            self._refuted = now\n",
     ),
     Mutation(
         "copy-unnoticed",
         "a copied home that started later is not noticed",
         MEMBERSHIP,
-        "copied = record.incarnation > me.incarnation or (",
+        "copied = later or (",
         "copied = (",
     ),
     Mutation(
@@ -479,7 +479,7 @@ MUTATIONS = (
         "copy-unsought",
         "nobody asks where its own identity is said to be live",
         MEMBERSHIP,
-        "            self._seek_copy(record.address, now)",
+        "            self._seeking.copy(record.address, now)",
         "            pass",
     ),
     Mutation(
