@@ -30,6 +30,7 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.link_socket import MAX_PATH, check_private, user_of
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
@@ -230,8 +231,9 @@ class ControlServer:
         self._poll.modify(connection.socket, select.EPOLLOUT)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # gone again, or out of descriptors for now
-            peer, _ = self._listener.accept()
+        if (peer := accept(self._listener)) is None:
+            return
+        with contextlib.suppress(OSError):  # gone again
             peer.setblocking(False)
             if user_of(peer) not in (os.getuid(), 0):
                 peer.close()

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import ctypes
 import logging
-import resource
 import secrets
 import signal
 import socket
@@ -38,7 +37,7 @@ from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.rumours import RumoursConfig
 from gossipdp.protocol.spreading import SpreadingConfig
-from gossipdp.runtime import files
+from gossipdp.runtime import descriptors, files
 from gossipdp.runtime.addresses import advertised, doubt
 from gossipdp.runtime.copies import OvertakenError
 from gossipdp.runtime.doors import Doors
@@ -412,12 +411,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
     logs.configure(arguments.home.name, arguments.log_format, verbose=arguments.verbose)
     keep_memory()
-    # Descriptors are what a peer with many links runs out of first.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < 8192:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     try:
         home = expanded(arguments.home).absolute()
+        descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
         kernels.warm_up()  # before anybody can wait for this peer
         if config.exchange.strategy == "epidemic":

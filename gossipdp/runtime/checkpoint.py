@@ -26,7 +26,8 @@ from safetensors import SafetensorError, safe_open
 
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.schema import Dtype, Entry, Schema
-from gossipdp.runtime.files import Hex, read_bounded
+from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.files import Hex, read_bounded, reading
 
 __all__ = [
     "FORMAT",
@@ -174,7 +175,8 @@ class Checkpoint:
             yield _cast(piece, entry.dtype)
 
     def _open(self) -> Any:
-        return safe_open(self.path / STATE, framework="numpy")
+        with spare():
+            return safe_open(self.path / STATE, framework="numpy")
 
 
 def verify(path: Path) -> Checkpoint:
@@ -185,7 +187,7 @@ def verify(path: Path) -> Checkpoint:
         for name, record in manifest.files.items():
             _check_file(path / name, record)
         schema = read_bounded(path / SCHEMA, MAX_SCHEMA)
-        with open(path / STATE, "rb") as file:
+        with reading(path / STATE) as file:
             if int.from_bytes(file.read(8), "little") > MAX_HEADER:
                 raise ValueError(f"{STATE}: header past {MAX_HEADER} bytes")
         checkpoint = Checkpoint(path, manifest, schema)
@@ -255,8 +257,8 @@ def _check_file(path: Path, record: FileRecord) -> None:
     if length != record.bytes:
         raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
     digest, room = hashlib.blake2b(digest_size=32), memoryview(bytearray(min(PIECE, length)))
-    with open(path, "rb", buffering=0) as file:
-        while room and (count := file.readinto(room)):
+    with reading(path) as file:
+        while room and (count := file.readinto(room)):  # type: ignore[attr-defined]
             digest.update(room[:count])
     if digest.hexdigest() != record.blake2b:
         raise ValueError(f"{path.name}: the contents do not match their hash")

@@ -93,6 +93,12 @@ class Wire(Protocol):
     def answer(self, route: bytes, frames: Sequence[Buffer]) -> None:
         """Say something to an inbound connection; a full or vanished one does not hear it."""
 
+    def prove(self, connection: Connection) -> None:
+        """A member is proven on this inbound connection."""
+
+    def dismiss(self, connection: Connection) -> None:
+        """The link of this inbound connection is over: close it soon, once last words have left."""
+
     def shut(self, connection: Connection, linger: float) -> None:
         """Close a dialled connection; what has been handed over has `linger` seconds to leave."""
 

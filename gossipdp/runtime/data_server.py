@@ -18,6 +18,7 @@ from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.blocks import DataSet, Lease
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.data_passes import Passes, Place
+from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.link_data import (
     DATA_VERSION,
@@ -159,9 +160,7 @@ class DataServer:
     # -- connections ------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
+        if (connection := accept(self._listener)) is None:
             return
         connection.setblocking(False)
         if user_of(connection) != os.geteuid() or len(self._readers) >= MAX_READERS:

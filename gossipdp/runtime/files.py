@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from gossipdp.errors import DataError
+from gossipdp.runtime.descriptors import spare
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +45,8 @@ class Files:
     """The few things a store asks of a file system; a test hands in one that fails or forgets."""
 
     def create(self, path: Path) -> IO[bytes]:
-        return open(path, "xb", buffering=0, opener=_private)
+        with spare():
+            return open(path, "xb", buffering=0, opener=_private)
 
     def write(self, file: IO[bytes], piece: memoryview) -> None:
         while piece:
@@ -67,13 +69,15 @@ class Files:
         return room.f_bavail * room.f_frsize if room.f_blocks else math.inf
 
     def names(self, directory: Path) -> list[str]:
-        return os.listdir(directory)
+        with spare():
+            return os.listdir(directory)
 
     def rename(self, before: Path, after: Path) -> None:
         os.replace(before, after)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with spare():
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -178,8 +182,13 @@ def replace_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]
             temporary.unlink(missing_ok=True)
 
 
+def reading(path: Path) -> IO[bytes]:
+    with spare():
+        return open(path, "rb")
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
-    with open(path, "rb") as file:
+    with reading(path) as file:
         contents = file.read(limit + 1)
     if len(contents) > limit:
         raise ValueError(f"{path.name}: more than {limit} bytes")

@@ -29,6 +29,7 @@ from nacl.signing import SigningKey, VerifyKey
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.messages import short
+from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import unwritable
 
 KEY_BYTES: Final = 32
@@ -311,7 +312,8 @@ def _write(path: Path, data: bytes, name: Callable[[Path, Path], object]) -> Non
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with spare():
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -328,7 +330,8 @@ def _write(path: Path, data: bytes, name: Callable[[Path, Path], object]) -> Non
 
 
 def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with spare():
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -336,7 +339,8 @@ def _sync_directory(path: Path) -> None:
 
 
 def _read_key(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with spare():
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         text = file.read(4 * KEY_BYTES)

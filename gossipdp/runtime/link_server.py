@@ -17,6 +17,7 @@ from typing import Final
 
 from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
+from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.link_events import (
     Attached,
     Detached,
@@ -191,9 +192,7 @@ class LinkServer:
         """All who wait, but no more than may be arriving at once: others want their turn."""
         events: list[LinkEvent] = []
         for _ in range(MAX_ARRIVING):
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
+            if (connection := accept(self._listener)) is None:
                 break
             connection.setblocking(False)
             if user_of(connection) != os.geteuid():

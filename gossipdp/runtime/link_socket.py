@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.places import expanded, homes_of_user
 
 __all__ = ["MAX_PACKET", "check_private", "default_home", "expected", "receive", "shut", "socket_path", "user_of"]
@@ -66,11 +67,12 @@ def check_private(directory: Path) -> None:
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and the descriptors that came with it; b"" at the end-of-file. Raises OSError."""
-    try:
-        packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        # The other end went without reading all it was told. That is reported once, and before its own last words.
-        packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+    with spare():
+        try:
+            packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            # The other end went without reading all it was told. That is reported once, and before its last words.
+            packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for received in fds:
             os.close(received)

@@ -58,6 +58,11 @@ class Listening:
         """The inbound connection that libzmq calls `route`, if its hello has come."""
         return self._routes.get(route)
 
+    def route_on(self, descriptor: int) -> bytes:
+        """The route of the link's connection that has this descriptor, or b""."""
+        found = (x.route for x in self._routes.values() if x.descriptor == descriptor and x.link is not None)
+        return next(found, b"")
+
     def refused(self, origin: str, code: str, reason: str) -> None:
         self._counters.handshakes[code] += 1
         if self._refusals < REFUSALS_A_TURN:
@@ -135,6 +140,7 @@ class Listening:
             link.connections = mates
             for mate in mates.values():
                 mate.link, mate.deadline = link, math.inf
+                self._links.wire.prove(mate)
                 del self._pending[mate.route]
                 self._links.write(mate, pack(handshake.Welcome()))
             self._links.bring_up(link)

@@ -6,10 +6,12 @@ back. What training processes map too is not counted.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-import psutil
+from gossipdp.runtime.files import read_bounded
 
 __all__ = ["FIXED", "PER_PARAMETER", "MemoryWatch", "own"]
 
@@ -22,9 +24,12 @@ CALM: Final = 0.8
 
 
 def own() -> int:
-    """Bytes of this process in memory that are shared with no other."""
-    memory = psutil.Process().memory_info()
-    return int(memory.rss - getattr(memory, "shared", 0))
+    """Bytes of this process in memory that are shared with no other; 0 if the system does not say."""
+    try:
+        _, resident, shared, *_ = read_bounded(Path("/proc/self/statm"), 4096).split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class MemoryWatch:

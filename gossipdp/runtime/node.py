@@ -363,17 +363,14 @@ class Node:
                     self.peer.link_down(peer, reason, now)
                 if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:
                     raise error
-            case wires.HandshakeRefused(address, code, reason):
-                self._journal.trouble(code, f"from {address or 'an unknown address'}: {reason}", now)
+            case wires.HandshakeRefused() | wires.Crowded() | wires.Flooded():
+                self._journal.trouble(*wires.told(event), now)
             case wires.CopyMet(address, incarnation, start):
                 mine, copy = (self._incarnation, self._transport.start), (incarnation, start)
                 error = judge(mine, copy, address)
                 if error is not None and self._stopping_at == math.inf:
                     raise error
                 self._journal.trouble("GD-205", f"a copy of this home was started at {address}", now)
-            case wires.Flooded(peer, unread):
-                text = f"the link of {short(peer)} is closed: {unread} of its messages were waiting to be read"
-                self._journal.trouble("GD-402", text, now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):

@@ -144,6 +144,10 @@ class Peering:
         """The inbound connection of this number is gone."""
         self._listening.descriptor_closed(descriptor)
 
+    def route_on(self, descriptor: int) -> bytes:
+        """The route of the inbound link connection with this descriptor; b"" if no link has it."""
+        return self._listening.route_on(descriptor)
+
     def flooded(self, over: bytes | Connection, unread: int) -> None:
         """A connection, or the inbound one of this route, sent more than this peer could read: `unread` messages."""
         self.drop("flood", unread)
@@ -345,6 +349,8 @@ class Peering:
             connection.queue.clear()
             self.unqueue(connection)
             self._listening.unroute(connection)
+            if link.inbound:
+                self.wire.dismiss(connection)
             if connection.handle is not None:
                 self.wire.shut(connection, linger)
                 connection.handle = None

@@ -20,6 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.runtime.descriptors import spare
+
 __all__ = ["Allocation", "Region", "read_blob", "write_blob"]
 
 Vector = NDArray[np.float32]
@@ -47,7 +49,8 @@ class Region:
             raise ValueError("the shared memory is not sealed against resizing")
         if os.fstat(fd).st_size != length:
             raise ValueError(f"the shared memory has {os.fstat(fd).st_size} bytes, not {length}")
-        memory = mmap.mmap(fd, length)
+        with spare():
+            memory = mmap.mmap(fd, length)  # keeps a copy of the descriptor
         _mapped.add(memory)
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
@@ -90,7 +93,8 @@ class Allocation:
     def __init__(self, size: int) -> None:
         self.size = size
         self._length, self._done = 3 * _stride(size), 0
-        self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with spare():
+            self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
     def step(self) -> bool:
         """Allocate the next piece; True once all is there and sealed."""

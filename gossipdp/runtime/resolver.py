@@ -6,10 +6,13 @@ libzmq would look it up on its only I/O thread and hold up every link meanwhile.
 
 from __future__ import annotations
 
+import errno
 import queue
 import socket
 import threading
 from typing import Final, NamedTuple
+
+from gossipdp.runtime.descriptors import spare
 
 MAX_LOOKUPS: Final = 8
 MAX_TARGETS: Final = 4
@@ -70,8 +73,8 @@ def _resolve(host: str, port: int, flags: int) -> list[Target]:
 def _has_route(family: int, place: tuple[str | int | bytes, ...]) -> bool:
     """Connecting a datagram socket sends nothing: it only asks the routing table."""
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        with spare(), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # not asked: dialling will tell
     return True

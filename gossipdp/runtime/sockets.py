@@ -9,24 +9,49 @@ its own).
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import struct
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from gossipdp.protocol.messages import MAX_BUFFER
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.identity import CurveKeys
 from gossipdp.runtime.transport_events import TransportLimits
 
-__all__ = ["Sockets", "buffers", "dial_failure", "monitor_events", "peer_ip", "plain_ip", "receive", "source", "user"]
+__all__ = [
+    "Severing",
+    "Sockets",
+    "await_words",
+    "buffers",
+    "dial_failure",
+    "identify",
+    "monitor_events",
+    "plain_ip",
+    "receive",
+    "received",
+    "source",
+    "user",
+]
 
 HIGH_WATER: Final = 64
 """messages in each pipe to libzmq; the protocol's credit stays below"""
+EVENTS: Final = 1024
+"""events read from a monitor at once, at the most"""
 VIEW_BYTES: Final = 4096
 """received frames up to this size become bytes, larger ones stay where libzmq put them"""
+SO_COOKIE: Final = 57
+"""socket(7), Linux 4.12"""
+BYTES_RECEIVED: Final = slice(128, 136)
+"""tcpi_bytes_received in struct tcp_info (linux/tcp.h, Linux 4.1)"""
+DEFER: Final = 4
+"""seconds"""
+_EVENT: Final = struct.Struct("=Hi")
 _READABLE: Final = int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
 
@@ -57,7 +82,7 @@ class Sockets:
         router.setsockopt(zmq.CURVE_SECRETKEY, self._server.secret)
         router.setsockopt(zmq.ZAP_DOMAIN, b"gossipdp")
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.BACKLOG, 1024)
+        router.setsockopt(zmq.BACKLOG, 4096)
         return router
 
     def dealer(self) -> Socket:
@@ -119,12 +144,15 @@ def receive(source: Socket) -> list[zmq.Frame]:
 
 
 def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
-    while not monitor.closed:
+    """Some events, with their values; more may wait. The I/O thread may make them faster than they are read."""
+    for _ in range(EVENTS):
+        if monitor.closed:
+            return
         try:
-            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+            event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
         except zmq.ZMQError:
             return
-        yield int(event["event"]), int(event["value"])
+        yield event, value
 
 
 def dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
@@ -167,17 +195,68 @@ def plain_ip(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def peer_ip(descriptor: int) -> str:
-    """Who is at the other end of a connection of libzmq's, "" if it is gone already. Not its port, which is another
-    each time."""
+# -- connections that libzmq accepted --------------------------------------------------------------------------------
+#
+# A monitor tells their descriptors. One may be closed by now, and its number belong to something else: the kernel's
+# cookie tells sockets apart.
+
+
+def await_words(listener: int) -> None:
+    """Have the kernel hold connections back from a listener until something comes on them: a dialler speaks first."""
+    with suppress(OSError), socket.socket(fileno=os.dup(listener)) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER)
+
+
+def identify(descriptor: int) -> tuple[str, bytes]:
+    """The IP address at the other end of a connection, and its cookie; both empty if it is gone already."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
-        return ""
+        return "", b""
     try:
         host, *_ = borrowed.getpeername()
+        return plain_ip(host), borrowed.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8)
     except (OSError, ValueError):
-        return ""
+        return "", b""
     finally:
         borrowed.detach()
-    return plain_ip(host)
+
+
+def received(descriptor: int) -> int:
+    """Bytes that have ever come on a connection."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return 0
+    try:
+        told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED.stop)
+    except OSError:
+        return 0
+    finally:
+        borrowed.detach()
+    return int.from_bytes(told[BYTES_RECEIVED], sys.byteorder)
+
+
+class Severing:
+    """Shuts connections of libzmq's down. It has a descriptor number of its own for that, so it never needs a new one,
+    and what it shuts down is what it has looked at."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._own = os.dup(self._nothing)
+
+    def hang_up(self, descriptor: int, cookie: bytes) -> None:
+        """Shut the connection of this cookie down, if it is there; libzmq then closes it."""
+        with suppress(OSError):
+            os.dup2(descriptor, self._own, inheritable=False)
+            connection = socket.socket(fileno=self._own)
+            try:
+                if cookie and connection.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8) == cookie:
+                    connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+        os.dup2(self._nothing, self._own, inheritable=False)
+
+    def close(self) -> None:
+        os.close(self._nothing)
+        os.close(self._own)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import math
-import resource
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -27,15 +26,30 @@ from gossipdp.errors import ConfigError, UnreachableError
 from gossipdp.protocol.messages import Lane
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.connections import Connection
+from gossipdp.runtime.descriptors import shares, spare
 from gossipdp.runtime.handshake import Self
 from gossipdp.runtime.identity import Identity, NetworkSecret, draw_start, known_curve_keys
 from gossipdp.runtime.inbox import Inbox
 from gossipdp.runtime.peering import Peering
-from gossipdp.runtime.sockets import Socket, Sockets, buffers, dial_failure, monitor_events, peer_ip, plain_ip, receive
+from gossipdp.runtime.sockets import (
+    Severing,
+    Socket,
+    Sockets,
+    await_words,
+    buffers,
+    dial_failure,
+    identify,
+    monitor_events,
+    plain_ip,
+    receive,
+    received,
+)
 from gossipdp.runtime.sockets import source as source_of
 from gossipdp.runtime.sockets import user as user_of
+from gossipdp.runtime.strangers import Strangers
 from gossipdp.runtime.transport_events import (
     CopyMet,
+    Crowded,
     Dialable,
     DialFailed,
     Flooded,
@@ -48,10 +62,12 @@ from gossipdp.runtime.transport_events import (
     TransportCounters,
     TransportEvent,
     TransportLimits,
+    told,
 )
 
 __all__ = [
     "CopyMet",
+    "Crowded",
     "DialFailed",
     "Dialable",
     "Flooded",
@@ -65,17 +81,22 @@ __all__ = [
     "TransportCounters",
     "TransportEvent",
     "TransportLimits",
+    "told",
 ]
 
 TURN_BYTES: Final = 1 << 19
 """a turn takes messages up to so many bytes: payloads that pile up before they are used leave the caches"""
 READ: Final = 4096
 """messages read from one socket in one turn, at the most"""
+GRACE: Final = 0.5
+"""seconds in which the other side may close a connection whose link is over"""
+TELL_AGAIN: Final = 60.0
+"""seconds between two events that say that strangers are many"""
 MAX_CUT: Final = 1024
 """routes remembered of connections that were closed for sending too much"""
 COPY_BYTES: Final = 64 << 10
 """libzmq takes sent messages past this size without a copy"""
-_LISTENER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_LISTENER_EVENTS: Final = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _DIALLER_EVENTS: Final = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -120,19 +141,21 @@ class Transport:
         self.identity = identity
         allowed = allowed and allowed | {identity.id}
         self._allowed, self._banned = known_curve_keys(tuple(allowed)), known_curve_keys(tuple(banned))
-        # A dialled link holds 8 descriptors: a connection and three mailboxes (socket, both monitor ends) a lane.
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        limits = replace(self._limits, links=max(4, min(self._limits.links, (descriptors - 256) // 8)))
+        files = shares()
+        limits = replace(self._limits, links=min(self._limits.links, files.links))
         self.scarce = ""
         """what is to be told if there are fewer links for want of descriptors"""
         if limits.links < self._limits.links:
-            self.scarce = f"{descriptors} open files are enough for {limits.links} links of {self._limits.links}"
+            self.scarce = f"{files.limit} open files are enough for {limits.links} links of {self._limits.links}"
         self.start = draw_start(time.time())
         me = Self(identity, network, run, incarnation, self.start, allowed, banned)
         self.admits = me.admits
         """is a link with this member wanted, by the operator's lists?"""
         self._peering = Peering(me, self, limits, self.counters, time.monotonic())
-        self._origins: dict[int, str] = {}
+        patience = limits.handshake + limits.hello + 0.5
+        self._strangers = Strangers(files.strangers, patience, lambda stranger: received(stranger.descriptor))
+        self._crowd_told = -math.inf
+        self._severing = Severing()
         self._broken: tuple[int, int] | None = None
         self._watched: Collection[int] = ()
         self._callbacks: dict[Socket, Callable[[], None]] = {}
@@ -149,6 +172,7 @@ class Transport:
                 self._listen(listen)
             except BaseException:
                 self._sockets.context.destroy(linger=0)
+                self._severing.close()
                 raise
 
     # -- the public face -----------------------------------------------------------------------------------------
@@ -192,7 +216,8 @@ class Transport:
         self._watch(readable)
         peering = self._peering
         peering.now = time.monotonic()
-        wait = 0.0 if peering.events or self._inbox else max(0.0, min(timeout, peering.next_timer() - peering.now))
+        due = min(peering.next_timer(), self._strangers.next_timer())
+        wait = 0.0 if peering.events or self._inbox else max(0.0, min(timeout, due - peering.now))
         ready: set[int] = set()
         polled: list[tuple[Any, int]] = self._poller.poll(math.ceil(wait * 1000))
         peering.now = time.monotonic()
@@ -202,6 +227,7 @@ class Transport:
             elif callback := self._callbacks.get(source):  # an earlier callback may have closed this socket
                 callback()
         self._deliver()
+        self._part()
         peering.run_timers()
         events, peering.events = peering.events, []
         return events, ready
@@ -220,15 +246,17 @@ class Transport:
             watched.disable_monitor()  # see `shut`
         self._callbacks.clear()
         self._sockets.context.destroy(linger=int(linger * 1000))
+        self._severing.close()
 
     # -- the wire of `Peering` -----------------------------------------------------------------------------------
 
     def open(self, connection: Connection, endpoint: str) -> None:
         try:
-            dealer = self._sockets.dealer()
-            connection.handle = (dealer, None)
-            monitor = self._sockets.monitor(dealer, _DIALLER_EVENTS | _HANDSHAKE_FAILURES)
-            connection.handle = (dealer, monitor)
+            with spare():
+                dealer = self._sockets.dealer()
+                connection.handle = (dealer, None)
+                monitor = self._sockets.monitor(dealer, _DIALLER_EVENTS | _HANDSHAKE_FAILURES)
+                connection.handle = (dealer, monitor)
             self._attach(monitor, lambda: self._on_dialler_monitor(connection, monitor))
             self._attach(dealer, lambda: self._on_dealer(connection))
             dealer.connect(endpoint)
@@ -254,6 +282,12 @@ class Transport:
             self._router.send_multipart([route, *frames], zmq.NOBLOCK)
         except zmq.ZMQError:
             pass
+
+    def prove(self, connection: Connection) -> None:
+        self._strangers.proven(connection.descriptor, connection.route)
+
+    def dismiss(self, connection: Connection) -> None:
+        self._strangers.dismissed(connection.descriptor, connection.route, time.monotonic(), GRACE)
 
     def shut(self, connection: Connection, linger: float) -> None:
         dealer, monitor = connection.handle
@@ -374,16 +408,33 @@ class Transport:
 
     def _on_listener_monitor(self, monitor: Socket) -> None:
         for event, value in monitor_events(monitor):
-            if event == zmq.EVENT_ACCEPTED:
-                self._origins[value] = peer_ip(value)
+            if event == zmq.EVENT_LISTENING:
+                await_words(value)
+            elif event == zmq.EVENT_ACCEPTED:
+                origin, cookie = identify(value)
+                self._strangers.accepted(value, cookie, origin, self._peering.now)
             elif event != zmq.EVENT_DISCONNECTED:
                 self._broken = (event, value)  # its descriptor follows: the one I/O thread says both in a row
             else:
-                origin = self._origins.pop(value, "")
+                origin = self._strangers.closed(value)
                 if self._broken is not None:
                     self._handshake_broken(origin, *self._broken)
                     self._broken = None
                 self._peering.descriptor_closed(value)
+
+    def _part(self) -> None:
+        """Close inbound connections that are too many, or took too long to prove a member."""
+        crowd = self._strangers.crowd()
+        for stranger in crowd + self._strangers.late(self._peering.now):
+            if route := self._peering.route_on(stranger.descriptor):  # the event that it was accepted came late
+                self._strangers.readmitted(stranger, route)
+            else:
+                self._severing.hang_up(stranger.descriptor, stranger.cookie)
+        if crowd:
+            self.counters.handshakes["crowded"] += len(crowd)
+            if self._peering.now >= self._crowd_told + TELL_AGAIN:
+                self._crowd_told = self._peering.now
+                self._peering.events.append(Crowded(crowd[0].origin, self._strangers.most))
 
     def _handshake_broken(self, origin: str, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:

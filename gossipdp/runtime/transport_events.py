@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossipdp.protocol.messages import Lane
+from gossipdp.protocol.messages import Lane, short
 from gossipdp.protocol.wire import Buffer
 
 MAX_COUNTED_PEERS: Final = 4096
@@ -89,6 +89,17 @@ class Flooded(TransportEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Crowded(TransportEvent):
+    """More than `most` inbound connections had no proven member. Some were closed, and most came from `address`.
+
+    Told once a minute at the most.
+    """
+
+    address: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunLearned(TransportEvent):
     """A peer that knew no run has heard it from a verified one, and is of that run from now on."""
 
@@ -104,6 +115,17 @@ class Dialable(TransportEvent):
     address: str
     dialable: bool
     opinions: int
+
+
+def told(event: HandshakeRefused | Crowded | Flooded) -> tuple[str, str]:
+    """Code and text of an event that only the operator needs to know."""
+    match event:
+        case HandshakeRefused(address, code, reason):
+            return code, f"from {address or 'an unknown address'}: {reason}"
+        case Crowded(address, most):
+            return "GD-104", f"more than {most} unfinished connections, most from {address}: the oldest are closed"
+        case Flooded(peer, unread):
+            return "GD-402", f"the link of {short(peer)} is closed: {unread} of its messages were waiting to be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +173,7 @@ class TransportCounters:
     received_bytes: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     received_messages: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     handshakes: Counter[str] = field(default_factory=Counter)
-    """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), GD-nnn"""
+    """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), crowded (closed to make room), GD-nnn"""
     drops: Counter[str] = field(default_factory=Counter)
     """by reason: own (unroutable, redial, links, queue, unreachable, link down), others' (unverified, malformed,
     flood)"""

@@ -7,24 +7,49 @@ default it is bound to loopback.
 from __future__ import annotations
 
 import errno
+import logging
+import math
 import socket
+import sys
 import threading
+import time
+from contextlib import suppress
+from ipaddress import ip_address
 from socketserver import ThreadingMixIn
-from typing import Final
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication
 
 from gossipdp.errors import ConfigError, HardwareError
+from gossipdp.runtime.descriptors import accept
 
 __all__ = ["WebServer"]
 
+log = logging.getLogger("gossipdp.metrics")
+
 PORTS: Final = 100
 """tried from the one asked for, upwards"""
+MOST: Final = 16
+"""connections open at once"""
+PAUSE: Final = 0.02
+"""seconds without a new connection when descriptors are short"""
+DEADLINE: Final = 10.0
+"""seconds from a connection to the end of its answer"""
+TELL_AGAIN: Final = 60.0
+"""seconds between two log lines about readers"""
 
 
 class _Request(WSGIRequestHandler):
-    timeout = 10
-    """seconds a reader may take to send its request"""
+    server: WebServer
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        self.server.asked(self.connection)
+        if self.server.serves(self.headers.get("Host", "")):
+            return True
+        self.send_error(421, "this host has another name")
+        return False
 
     def log_message(self, format: str, *args: object) -> None:
         """A scrape every few seconds is no news."""
@@ -43,9 +68,18 @@ class WebServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 1024
 
-    def __init__(self, listen: str, application: WSGIApplication) -> None:
+    def __init__(self, listen: str, application: WSGIApplication, deadline: float = DEADLINE) -> None:
+        self._deadline = deadline
+        self._silent: dict[socket.socket, float] = {}
+        """connections without a request, and their ends"""
+        self._asking: dict[socket.socket, float] = {}
+        """connections with one"""
+        self._lock = threading.Lock()
+        self._told = -math.inf
         host, port = _endpoint(listen)
+        self._name = listen.rpartition(":")[0].lower()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         for candidate in range(port, min(port + PORTS, 65536)) if port else (0,):
             try:
@@ -67,10 +101,87 @@ class WebServer(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 4)  # a reader speaks first
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    # -- connections: few, and each for a short time -------------------------------------------------------------
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            connection: socket.socket | None = self.socket.accept()[0]
+        except OSError:
+            time.sleep(PAUSE)  # the reserve of descriptors is not for as many readers as come
+            connection = accept(self.socket)
+        if connection is None:
+            raise OSError(errno.EMFILE, "no connection, or no descriptor for it")
+        try:
+            return connection, connection.getpeername()
+        except OSError:
+            connection.close()
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._silent) + len(self._asking) >= MOST:
+                oldest = next(iter(self._silent or self._asking))
+                self._cut(oldest, f"more than {MOST} readers at once")
+            self._silent[request] = time.monotonic() + self._deadline
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._silent.pop(request, None)
+            self._asking.pop(request, None)
+        super().shutdown_request(request)
+
+    def asked(self, connection: socket.socket) -> None:
+        """The request of a connection has come."""
+        with self._lock:
+            if (end := self._silent.pop(connection, None)) is not None:
+                self._asking[connection] = end
+
+    def serves(self, host: str) -> bool:
+        """Whether a request with this Host header is answered.
+
+        A web page may give its own name the address of this host, and have the browser read what only this host may.
+        Such a request has the page's name in it. Where the server listens to other hosts, any name is right.
+        """
+        name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host).strip("[]").lower()
+        if not name or name in ("localhost", self._name) or not ip_address(self.server_name).is_loopback:
+            return True
+        try:
+            return bool(ip_address(name))
+        except ValueError:
+            return False
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for connection, end in [*self._silent.items(), *self._asking.items()]:
+                if now >= end:
+                    self._cut(connection, f"not done in {self._deadline:g} s")
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        self._tell(f"{client_address[0]}: {sys.exc_info()[1]}")
+
+    def _cut(self, connection: socket.socket, reason: str) -> None:
+        """End a connection; its thread sees that, and ends."""
+        self._silent.pop(connection, None)
+        self._asking.pop(connection, None)
+        try:
+            self._tell(f"{connection.getpeername()[0]}: {reason}")
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def _tell(self, reason: str) -> None:
+        if time.monotonic() >= self._told + TELL_AGAIN:
+            self._told = time.monotonic()
+            log.warning("a reader of metrics got no answer: %s", reason)
 
     @property
     def address(self) -> tuple[str, int]:

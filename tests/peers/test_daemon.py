@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import resource
 import select
 import signal
 import socket
@@ -298,10 +297,9 @@ def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
 def test_few_descriptors_that_cut_the_links_are_told(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    monkeypatch.setattr("gossipdp.runtime.transport.resource.getrlimit", lambda _: (512, hard))
+    monkeypatch.setattr("gossipdp.runtime.descriptors.resource.getrlimit", lambda _: (512, 512))
     node = start()
-    assert list(node.status.notices)[:1] == ["GD-104 512 open files are enough for 32 links of 128"]
+    assert list(node.status.notices)[:1] == ["GD-104 512 open files are enough for 40 links of 128"]
     assert "ulimit -n" in node.status.describe()["do"]["GD-104"]
 
 

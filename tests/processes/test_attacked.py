@@ -5,16 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from running import Host, Network, environment, until
+from running import Host, end, environment, until
 
 from gossipdp.protocol.messages import Lane, Ping
 from gossipdp.protocol.wire import encode
 from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.transport import LinkUp, Transport
+from peers.control import ask
 from simulations.wan.processes import NETWORK
 
 pytestmark = pytest.mark.processes
@@ -25,13 +29,26 @@ GROWS_BY = 300 << 20
 """bytes: what floods may leave in a daemon's memory"""
 
 
-def started(network: Network) -> Host:
-    """A daemon without a training process, which has founded its network."""
-    network.settle_in()
-    host = network.founder
-    host.start_daemon()
-    until("the daemon answers", host.status, 30, [host])
-    return host
+def limited(files: int) -> Callable[[Sequence[str]], list[str]]:
+    """A command under a limit of open files; 0: under this process's own."""
+    return lambda argv: ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *argv] if files else list(argv)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    """`started(256)`: a daemon with a limit of 256 open files, which has founded its network; gone with the test."""
+    hosts = []
+
+    def start(files: int = 0) -> Host:
+        host = Host(tmp_path, "h0", founder=True, within=limited(files))
+        hosts.append(host)
+        host.settle_in(None)
+        host.start_daemon()
+        until("the daemon answers", host.status, 30, [host])
+        return host
+
+    yield start
+    end(hosts)
 
 
 def port(host: Host) -> int:
@@ -65,13 +82,73 @@ def kill_partners(host: Host, rounds: int, partners: int) -> None:
     assert done.stdout.split() == ["killed"] * rounds, f"{done.stderr}\n{host.last_words()}"
 
 
+@contextmanager
+def strangers(host: Host, count: int, said: int) -> Iterator[None]:
+    """Connections that are opened again as they are closed, to the peer's port and to that of its metrics."""
+    metrics = urlsplit(host.status()["metrics"]).port
+    words = [str(count), str(said), str(port(host)), str(metrics)]
+    argv = [sys.executable, str(Path(__file__).with_name("strangers.py")), *words]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            assert process.stdout.readline() == "open\n"
+            yield
+        finally:
+            process.stdin.close()
+
+
 def test_fifty_partners_killed_while_they_flood__daemon_lives_and_its_memory_is_bounded(
-    network: Callable[..., Network],
+    started: Callable[..., Host],
 ) -> None:
-    host = started(network(1))
+    host = started()
     assert host.daemon is not None
     before = host.daemon.memory
     kill_partners(host, rounds=5, partners=10)
     assert host.daemon.code is None and host.status(), host.last_words()
     assert host.daemon.memory < before + GROWS_BY
     assert link(host) < JOINS_WITHIN
+
+
+def check_strangers(host: Host, count: int, said: int) -> None:
+    assert host.daemon is not None
+    with strangers(host, count, said):
+        joined = sorted(link(host) for _ in range(5))
+        assert host.daemon.code is None and host.status(), host.last_words()
+    assert joined[3] < JOINS_WITHIN, joined
+    until("the daemon closes what strangers left", lambda: host.daemon.descriptors < 60, 15, [host])  # type: ignore[union-attr]
+    with urllib.request.urlopen(host.status()["metrics"], timeout=10) as answer:
+        assert b"gossipdp_build_info" in answer.read()
+    assert "Traceback" not in host.text()
+
+
+def test_more_idle_strangers_than_descriptors__honest_hosts_join(started: Callable[..., Host]) -> None:
+    check_strangers(started(256), 1300, said=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("said", [0, 1])
+@pytest.mark.parametrize(("files", "count"), [(256, 1300), (1024, 1300), (4096, 5000), (0, 9000)])
+def test_strangers_at_every_limit__honest_hosts_join(
+    started: Callable[..., Host], files: int, count: int, said: int
+) -> None:
+    check_strangers(started(files), count, said)
+
+
+@pytest.mark.long
+def test_two_hundred_partners_killed_while_they_flood__daemon_lives(started: Callable[..., Host]) -> None:
+    host = started()
+    assert host.daemon is not None
+    before = host.daemon.memory
+    kill_partners(host, rounds=10, partners=20)
+    assert host.daemon.code is None and host.status(), host.last_words()
+    assert host.daemon.memory < before + GROWS_BY
+
+
+@pytest.mark.long
+def test_strangers_while_a_model_comes__attached_and_saved(started: Callable[..., Host]) -> None:
+    host = started(256)
+    with strangers(host, 1300, said=1):
+        host.start_training()
+        until("it trains", lambda: host.status().get("training") == "attached", 60, [host])
+        ask(host.home, "checkpoint")
+        until("a checkpoint is written", lambda: host.status().get("checkpoint"), 30, [host])

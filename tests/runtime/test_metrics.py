@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import math
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 import types
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import prometheus_client
@@ -24,6 +28,7 @@ from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Lane, Member, State, short
 from gossipdp.protocol.rumour_messages import Rumour
+from gossipdp.runtime import web
 from gossipdp.runtime.metrics import MAX_PEERS, MAX_REASONS, OTHER, Metrics
 from gossipdp.runtime.transport_events import LinkStatus, TransportCounters
 
@@ -460,6 +465,56 @@ def test_silent_connection_holds_nobody_up(metrics: Metrics) -> None:
     with socket.create_connection(address):
         assert "gossipdp_build_info" in scrape(*address)
         metrics.close()
+
+
+def test_more_silent_connections_than_allowed__a_scrape_is_answered_and_one_line_says_so(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = metrics.serve("127.0.0.1:0")
+    with ExitStack() as stack:
+        for _ in range(3 * web.MOST):
+            connection = stack.enter_context(socket.create_connection(address))
+            connection.sendall(b"GET /metr")
+        assert "gossipdp_build_info" in scrape(*address)
+        assert sum(thread.name.startswith("Thread") for thread in threading.enumerate()) <= web.MOST + 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "more than 16 readers at once" in caplog.text
+
+
+def test_request_one_byte_at_a_time__closed_at_its_deadline(capfd: pytest.CaptureFixture[str]) -> None:
+    server = web.WebServer("127.0.0.1:0", lambda _, start: [], deadline=0.3)
+    try:
+        with socket.create_connection(server.address, timeout=5) as slow:
+            begun, sent = time.monotonic(), b"GET / HTTP/1.0\r\nX: " + b"x" * 1000
+            slow.settimeout(0.05)
+            while time.monotonic() < begun + 5:
+                try:
+                    slow.sendall(sent[:1])
+                    sent = sent[1:]
+                    assert slow.recv(1) == b""
+                    break
+                except TimeoutError:
+                    pass
+                except OSError:
+                    break
+            assert time.monotonic() - begun < 3
+    finally:
+        server.stop()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:1", 200), ("localhost", 200), ("[::1]:9470", 200), ("", 200), ("rebound.example:9470", 421)],
+)
+def test_host_header_of_another_name__refused_on_loopback(metrics: Metrics, host: str, status: int) -> None:
+    connection = http.client.HTTPConnection(*metrics.serve("127.0.0.1:0"), timeout=5)
+    connection.putrequest("GET", "/metrics", skip_host=True)
+    connection.putheader("Host", host)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == status and (b"gossipdp_build_info" in answer.read()) == (status == 200)
+    connection.close()
 
 
 @pytest.mark.parametrize("listen", ["9470", "127.0.0.1:http", "127.0.0.1:99999", ":1"])

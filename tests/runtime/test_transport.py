@@ -571,8 +571,9 @@ def test_stranger_is_refused_by_an_address_that_its_next_connection_has_too(net:
     hello = b"\x04\xc8\x05HELLO\x01\x00" + bytes(192)  # a box that no key opens
     for connections in (1, 2):
         with socket.create_connection(("127.0.0.1", b.port)) as stranger:
+            stranger.sendall(greeting)
             net.settle(0.05)
-            stranger.sendall(greeting + hello)
+            stranger.sendall(hello)
             net.until(lambda: len(net.events(b, HandshakeRefused)) == connections)  # noqa: B023
     assert {(event.address, event.code) for event in net.events(b, HandshakeRefused)} == {("127.0.0.1", "GD-201")}
 
@@ -719,6 +720,10 @@ class Stranger:
             self.socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public)
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret)
         self.port = port
+
+    def watch(self) -> zmq.Socket[bytes]:
+        """A socket that can be read once the connection is lost."""
+        return self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
     def connect(self) -> Stranger:
         self.socket.connect(f"tcp://127.0.0.1:{self.port}")
@@ -933,11 +938,41 @@ def test_half_open_connections_do_not_keep_an_honest_peer_out(net: Net) -> None:
         assert time.monotonic() - started < 2
         for connection in idle:
             connection.settimeout(0)
-        net.until(lambda: a.counters.handshakes["timeout"] >= 300)
+        net.until(lambda: a.counters.handshakes["timeout"] + a.counters.handshakes["crowded"] >= 300)
         assert all(map(hung_up_after_greeting, idle))
     finally:
         for connection in idle:
             connection.close()
+
+
+def test_member_that_says_no_hello__its_connection_is_closed_in_time(net: Net) -> None:
+    a = net.peer()
+    with Stranger(a.port, net.secret, Identity.generate()) as stranger:
+        watched = stranger.watch()
+        stranger.say([b"\x90not a hello"])
+        net.until(lambda: a.counters.drops["unverified"])
+        net.until(lambda: watched.poll(0), FAST.handshake + FAST.hello + 3)
+
+
+def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -> None:
+    a, member = net.peer(), Identity.generate()
+    me = Self(member, network="tiny", run=RUN, incarnation=1, start=START)
+    hellos = [DiallerHello(me, bytes(32), lane) for lane in Lane]
+    strangers = [Stranger(a.port, net.secret, member).connect() for _ in Lane]
+    try:
+        watched = [stranger.watch() for stranger in strangers]
+        for stranger, hello in zip(strangers, hellos, strict=True):
+            stranger.say(hello.hello())
+            answer = hear(net, stranger)
+            assert isinstance(answer, handshake.Answer)
+            stranger.say(hello.answer(answer))
+        net.until(lambda: net.events(a, LinkUp))
+        strangers[0].say(pack(handshake.Bye("over")))
+        net.until(lambda: net.events(a, LinkDown))
+        net.until(lambda: all(monitor.poll(0) for monitor in watched))
+    finally:
+        for stranger in strangers:
+            stranger.__exit__()
 
 
 def hung_up_after_greeting(connection: socket.socket) -> bool:
