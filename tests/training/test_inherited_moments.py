@@ -78,8 +78,7 @@ def train(
 def die(peer: Attachment) -> None:
     """The process is gone without a word."""
     assert peer._session is not None and peer._session._link is not None
-    for hook in peer._hooks:
-        hook.remove()
+    peer._stop()
     peer._session._link.close()
     peer._session._retry_at = math.inf
 
