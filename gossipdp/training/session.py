@@ -461,7 +461,8 @@ class Session:
                 self._phase = _Phase.ARRIVED
             case links.Pace(every, clock, samples):
                 self._daemon_every = every
-                self._accounts.paced(clock, samples)
+                # Before the session's model is loaded or kept, the clock here is that of the model before.
+                self._accounts.paced(clock if self._phase is _Phase.OPEN else 0, samples)
             case links.Slot(session) if session == self._session:
                 self._slots.append(message)
             case links.Settled(snapshot):
@@ -506,8 +507,8 @@ class Session:
 
     def _carry_on(self) -> None:
         """The daemon's model is what the live parameters were when they were written: nothing is lost."""
-        log.warning("attached to the daemon again; it took this process's model over, with all %d steps", self.clock)
         self._accounts.kept(self._start_clock)
+        log.warning("attached to the daemon again; it took this process's model over, with all %d steps", self.clock)
         self._begin()
 
     def _begin(self) -> None:

@@ -246,6 +246,8 @@ def test_a_daemon_that_took_the_live_model_over__the_process_keeps_its_parameter
         for _ in range(2):
             train(models[0], optimizers[0])
         second.begin_session()
+        # To step the anchor there was a round, which the daemon tells before the process has begun.
+        second.server.send(links.Pace(4, at + 50, 0))
         train(models[0], optimizers[0])
     for _ in range(peer.steps):
         train(models[1], optimizers[1])
@@ -269,6 +271,13 @@ def test_a_model_older_than_what_snapshots_brought_is_loaded__all_steps_that_are
     train(model, optimizer, 10, first.pump)
     first.server.close()
     second = LedgerDaemon(tmp_path, every=4, anchor=np.zeros_like(first.a), clock=3)
+    begin = second.begin_session
+
+    def begin_and_pace() -> None:
+        begin()
+        second.server.send(links.Pace(4, 90, 0))
+
+    second.begin_session = begin_and_pace  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING, "gossipdp"):
         for _ in range(20):
             train(model, optimizer, 1, second.pump)
