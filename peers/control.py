@@ -210,7 +210,9 @@ class ControlServer:
         return requests
 
     def close(self) -> None:
-        """Answer nobody any more, and take the socket away."""
+        """Answer nobody any more, and take the socket away; a second call does nothing."""
+        if self._listener.fileno() < 0:
+            return
         for connection in list(self._connections.values()):
             connection.close()
         self._poll.close()

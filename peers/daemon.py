@@ -26,7 +26,7 @@ from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS, kernels, kernels_sparse
 from gossipdp.config import Config
-from gossipdp.errors import ConfigError, GossipdpError, refused_here
+from gossipdp.errors import ConfigError, DataError, GossipdpError, refused_here
 from gossipdp.protocol import membership
 from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.exchange import Deadlines
@@ -101,6 +101,9 @@ class Control:
     def filenos(self) -> Sequence[int]:
         return self._server.filenos()
 
+    def close(self) -> None:
+        self._server.close()
+
     def handle(self, fd: int) -> None:
         for request in self._server.handle(fd):
             try:
@@ -140,6 +143,11 @@ class Signals:
 
     def filenos(self) -> Sequence[int]:
         return [self._read.fileno()]
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._read.close()
+        self._write.close()
 
     def handle(self, fd: int) -> None:
         numbers = self._read.recv(64)
@@ -234,12 +242,12 @@ def build(home: Path, config: Config) -> Node:
     if belonging is None:
         raise ConfigError("GD-314", "this home belongs to no network", seen=str(home), do="`gossipdp up` or `join`")
     control = ControlServer(home)  # first: its lock says that no other daemon has this home
-    identity, secret = Identity.load(home), NetworkSecret.load(home)
+    identity, secret = keys_of(home)
     incarnation = next_incarnation(home)
     store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
     run = _run(home, store, belonging.name)
     # What may fail comes before the link: whoever finds its socket takes the daemon for started.
-    metrics, remembered = Metrics(), _remembered(home / MEMBERS)
+    metrics, (remembered, damaged) = Metrics(), _remembered(home / MEMBERS)
     scraped = metrics_address(metrics, config.metrics.listen)
     listen = None if config.network.listen == "off" else config.network.listen
     limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()))
@@ -300,11 +308,22 @@ def build(home: Path, config: Config) -> Node:
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
     if transport.scarce:
         node.notice("GD-104", transport.scarce)
+    if damaged:
+        node.notice("GD-603", damaged)
     unsure = doubt(address, config.network.listen.removeprefix("tcp://").rpartition(":")[0], config.network.seeds)
     if unsure is not None:
         node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
     _start(node, home, config, founder=belonging.founder and not run, store=store, remembered=remembered)
     return node
+
+
+def keys_of(home: Path) -> tuple[Identity, NetworkSecret]:
+    """This peer's key and its network's secret. Raises ConfigError GD-206: one is missing or damaged."""
+    try:
+        return Identity.load(home), NetworkSecret.load(home)
+    except FileNotFoundError as error:
+        do = "restore it from a backup; `gossipdp join` with an invite brings network.secret back"
+        raise ConfigError("GD-206", "a key file is missing", seen=str(error.filename), do=do) from None
 
 
 def _run(home: Path, store: Store, network: str) -> bytes:
@@ -325,12 +344,14 @@ def _remember(path: Path, members: Sequence[Member]) -> None:
     files.save_members(path, kept)
 
 
-def _remembered(path: Path) -> list[Member]:
+def _remembered(path: Path) -> tuple[list[Member], str]:
+    """Members to be dialled, and what to tell if their file was damaged: seeds will do, too."""
+    try:
+        kept = files.load_members(path)
+    except DataError as error:
+        return [], files.set_aside(path, error)
     # Of a member remembered only its address counts: incarnation 0 gives way to whatever it says of itself.
-    return [
-        Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED)
-        for known in files.load_members(path)
-    ]
+    return [Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED) for known in kept], ""
 
 
 def _start(
@@ -340,6 +361,8 @@ def _start(
         node.peer.found()
         log.info("this peer founds the network %s with its first training process's model", config.network.name)
         homes.write_invite(home, (node.status.address,), config)
+    else:
+        homes.renew_invite(home, node.status.address, [member.address for member in remembered], config)
     now = time.monotonic()
     seeds = [] if founder else list(config.network.seeds)
     newest = store.newest()

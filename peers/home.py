@@ -30,7 +30,7 @@ from gossipdp import config as configuration
 from gossipdp.config import Config
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
-from gossipdp.runtime.identity import MAX_SEEDS, SECRET_FILE, Identity, Invite, NetworkSecret, replace_file
+from gossipdp.runtime.identity import MAX_SEEDS, Identity, Invite, NetworkSecret, replace_file
 from gossipdp.runtime.places import expanded, homes_of_user
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "presets",
     "read_config",
     "read_invite",
+    "renew_invite",
     "rotate_secret",
     "run_file",
     "write_invite",
@@ -245,7 +246,7 @@ def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
         invite.secret.save(home)
     else:
         if old != invite.secret:
-            replace_file(home / SECRET_FILE, invite.secret.reveal().hex().encode() + b"\n")
+            invite.secret.replace(home)
             # `up` was said here and on the host of the invite: the network is the inviter's, to be founded there.
             founder = False
     known = Belonging(name=invite.network, founder=founder, seeds=invite.seeds)
@@ -257,7 +258,7 @@ def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
 def rotate_secret(home: Path) -> NetworkSecret:
     """A new network secret; invites and peers with the old one are refused once the daemon is restarted."""
     secret = NetworkSecret.generate()
-    replace_file(home / SECRET_FILE, secret.reveal().hex().encode() + b"\n")
+    secret.replace(home)
     return secret
 
 
@@ -306,6 +307,25 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     path = home / "invite"
     replace_file(path, f"{invite.encode()}.{settings}\n".encode())
     return path
+
+
+def renew_invite(home: Path, address: str, others: Sequence[str], config: Config) -> None:
+    """Have HOME/invite, if there is one, name this peer's `address` of today.
+
+    Args:
+        others: addresses of other members. Another address of this host that is not among them is an earlier one of
+            this peer's own.
+    """
+    path = home / "invite"
+    if not address or not path.is_file():
+        return
+    try:
+        seeds: Sequence[str] = read_invite(read_text(path)).invite.seeds
+    except ConfigError:
+        seeds = others  # damaged
+    host = address.rpartition(":")[0]
+    kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] != host]
+    write_invite(home, [address, *(seed for seed in kept if seed != address)], config)
 
 
 def read_invite(text: str) -> NewNetwork:

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from gossipdp.errors import HardwareError, RemoteProtocolError
+from gossipdp.errors import DataError, HardwareError, RemoteProtocolError
 from gossipdp.protocol.blocks import DataSet, Lease
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.data_passes import Passes, Place
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.files import load_state, save_state
+from gossipdp.runtime.files import load_state, save_state, set_aside
 from gossipdp.runtime.link_data import (
     DATA_VERSION,
     Begin,
@@ -78,19 +78,23 @@ class DataServer:
     """Args:
 
     home: the peer's, which has a link server.
+    told: called with what to tell if the file that says what was finished is damaged.
 
     Raises:
         HardwareError: GD-104, the socket cannot be made.
-        DataError: GD-603, the file that says what was finished cannot be read.
     """
 
-    def __init__(self, home: Path, feed: Feed) -> None:
+    def __init__(self, home: Path, feed: Feed, told: Callable[[str], None]) -> None:
         self._feed = feed
         self._readers: dict[int, _Reader] = {}
         self._groups: dict[tuple[bytes, bytes], _Group] = {}
         """by the group's id and the data's digest"""
         self._path, self._state = data_path(home), home / STATE
-        state = load_state(self._state, bytes)
+        try:
+            state = load_state(self._state, bytes)
+        except DataError as error:
+            state = None
+            told(set_aside(self._state, error))
         if state is not None:
             feed(lambda peer, _: peer.sharding.restore(state))
         self._snapshot = b""

@@ -33,6 +33,7 @@ __all__ = [
     "save_members",
     "save_run",
     "save_state",
+    "set_aside",
 ]
 
 MAX_STATE: Final = 16 << 20
@@ -121,6 +122,16 @@ def load_state(path: Path, kind: type[T]) -> T | None:
         raise DataError(
             "GD-603", f"{path} cannot be read", seen=str(error), do="move it away; the peer writes a new one"
         ) from None
+
+
+def set_aside(path: Path, error: DataError) -> str:
+    """Rename a damaged file that this peer can do without; what to tell. A new one is written in time."""
+    kept = path.with_name(f"{path.name}.damaged")
+    try:
+        path.rename(kept)
+    except OSError as refused:
+        return f"{path} is damaged ({error.seen}), is not used, and cannot be moved away: {refused.strerror}"
+    return f"{path} is damaged ({error.seen}): it is kept as {kept.name}, and a new one is begun"
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

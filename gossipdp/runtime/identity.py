@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
 import os
 import re
 import secrets
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ from nacl.signing import SigningKey, VerifyKey
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.messages import short
 from gossipdp.runtime.descriptors import spare
-from gossipdp.runtime.files import unwritable
+from gossipdp.runtime.files import reading, unwritable
 
 KEY_BYTES: Final = 32
 IDENTITY_FILE: Final = "identity.key"
@@ -77,7 +79,7 @@ class Identity:
     def create(cls, home: Path) -> Identity:
         """A new identity, on disk before it is used; FileExistsError if there is one already."""
         seed = secrets.token_bytes(KEY_BYTES)
-        write_new(home / IDENTITY_FILE, seed.hex().encode() + b"\n")
+        write_new(home / IDENTITY_FILE, key_line(seed))
         return cls(seed)
 
     @classmethod
@@ -145,7 +147,11 @@ class NetworkSecret:
 
     def save(self, home: Path) -> None:
         """Keep the secret in `home`; FileExistsError if there is one already."""
-        write_new(home / SECRET_FILE, self._value.hex().encode() + b"\n")
+        write_new(home / SECRET_FILE, key_line(self._value))
+
+    def replace(self, home: Path) -> None:
+        """Keep the secret in `home` instead of the one that is there."""
+        replace_file(home / SECRET_FILE, key_line(self._value))
 
     @property
     def fingerprint(self) -> str:
@@ -338,24 +344,43 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def key_line(key: bytes) -> bytes:
+    """What a key file holds: the key in hexadecimal digits, and a checksum, so that no other key is taken for it."""
+    return f"{key.hex()} {_key_checksum(key)}\n".encode()
+
+
+def _key_checksum(key: bytes) -> str:
+    return hashlib.blake2b(key, digest_size=4, person=b"gossipdp-keyfile").hexdigest()
+
+
 def _read_key(path: Path) -> bytes:
-    with spare():
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode & 0o777
-        text = file.read(4 * KEY_BYTES)
+    """The key in a file; one that an earlier version wrote has no checksum. Raises FileNotFoundError: there is none."""
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        with reading(path) as file:
+            text = file.read(4 * KEY_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        seen, do = f"{path}: {error.strerror}", "see to the file; restore it from a backup if it is lost"
+        raise ConfigError("GD-206", "a key file cannot be read", seen=seen, do=do) from None
+    mode = stat.S_IMODE(mode)
     if mode & 0o077:
         raise ConfigError(
             "GD-206", "a key file is open to other users", seen=f"{path} has mode {mode:03o}", do=f"chmod 600 {path}"
         )
-    if not re.fullmatch(rb"[0-9a-f]{64}\s*", text):
+    key = re.fullmatch(rb"([0-9a-f]{64})(?: ([0-9a-f]{8}))?\s*", text)
+    value = b"" if key is None else bytes.fromhex(key[1].decode())
+    if key is None or (key[2] is not None and key[2].decode() != _key_checksum(value)):
         raise ConfigError(
             "GD-206",
             "a key file is damaged",
             seen=f"{path}, {len(text)} bytes",
             do="restore it; without it this host joins as a new peer in a new home",
         )
-    return bytes.fromhex(text.decode())
+    return value
 
 
 def _clamped(seed: bytes) -> bytes:

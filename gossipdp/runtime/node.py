@@ -65,6 +65,8 @@ class Service(Protocol):
 
     def handle(self, fd: int) -> None: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
@@ -150,7 +152,7 @@ class Node:
 
     def serve_data(self, home: Path) -> None:
         """Tell who asks at `home` which samples are his."""
-        self._data = DataServer(home, self._feed)
+        self._data = DataServer(home, self._feed, partial(self.notice, "GD-603"))
         self._services.append(self._data)
 
     def run(self) -> None:
@@ -212,8 +214,8 @@ class Node:
             newest = f"{self.status.checkpoint} is the newest" if self.status.checkpoint else "none is of this start"
             text = f"the checkpoint under way, of step {self.peer.clock} of the network's clock, is given up; {newest}"
             self._journal.trouble("GD-602", text, self._clock())
-        if self._data is not None:
-            self._data.close()
+        for service in self._services:
+            service.close()
         self._link.close()
         self._transport.close()
         self._compute.close()

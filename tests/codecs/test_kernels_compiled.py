@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 CODE = """
 import numpy as np
@@ -22,3 +26,21 @@ def test_kernels_are_compiled_where_they_cannot_be_kept() -> None:
         for environment in (variables, dict(os.environ))
     ]
     assert not said[0].stderr and said[0].stdout == said[1].stdout
+
+
+@pytest.mark.parametrize(("kind", "content"), [("nbi", b""), ("nbi", b"x" * 90), ("nbc", b"")])
+def test_damaged_file_of_a_compiled_kernel__begun_anew_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, content: bytes
+) -> None:
+    source = tmp_path / "tiny.py"
+    source.write_text(
+        "from gossipdp.codecs.kernels_compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
+    )
+    assert [runpy.run_path(str(source))["twice"](21) for _ in range(2)] == [42, 42]
+    assert not caplog.records
+    (kept,) = tmp_path.rglob(f"*.{kind}")
+    kept.write_bytes(content)
+    assert runpy.run_path(str(source))["twice"](21) == 42
+    (told,) = caplog.messages
+    assert told.startswith(f"GD-603 compiled kernels in {kept.parent} are damaged")
+    assert runpy.run_path(str(source))["twice"](21) == 42 and len(caplog.messages) == 1

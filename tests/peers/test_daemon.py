@@ -83,6 +83,9 @@ class NoSignals:
     def filenos(self) -> list[int]:
         return []
 
+    def close(self) -> None:
+        pass
+
 
 def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Path:
     meta = CheckpointMeta(
@@ -292,6 +295,50 @@ def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
     with pytest.raises(HardwareError):
         start()
     assert not link_path(where).exists()
+
+
+@pytest.mark.parametrize("name", ["identity.key", "network.secret"])
+@pytest.mark.parametrize("how", ["missing", "a folder"])
+def test_key_missing_or_a_folder__the_start_ends_for_good(where: Path, start: Start, name: str, how: str) -> None:
+    (where / name).unlink()
+    if how == "a folder":
+        (where / name).mkdir(mode=0o700)
+    with pytest.raises(ConfigError, match="GD-206") as caught:
+        start()
+    assert str(where / name) in caught.value.seen
+    assert daemon.failed(daemon.told(caught.value)) == ConfigError.exit_code  # not RETRY
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]]", b"\0" * 100, None])
+@pytest.mark.parametrize("name", [daemon.MEMBERS, "data.json"])
+def test_damaged_memory_of_members_or_data__set_aside_and_told(
+    where: Path, start: Start, name: str, damage: bytes | None
+) -> None:
+    if damage is None:
+        (where / name).mkdir()
+    else:
+        (where / name).write_bytes(damage)
+    node = start()
+    assert [notice[:6] for notice in node.status.notices] == ["GD-603"] and noticed(node) == {"GD-603": 1.0}
+    assert (where / f"{name}.damaged").exists() and not (where / name).exists()
+
+
+def test_daemon_has_left__its_sockets_are_gone(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "Signals", NoSignals)
+    flags = {"network.name": "tiny", "network.listen": "off", "metrics.listen": "off"}
+    node = daemon.build(where, home.read_config(where, flags, {}))
+    assert socket_path(where).exists() and link_path(where).exists()
+    node.close()
+    assert not socket_path(where).exists() and not link_path(where).exists()
+
+
+def test_started_at_another_port__its_invite_names_that(where: Path, start: Start) -> None:
+    files.save_run(where / "run", RUN)
+    config = home.read_config(where, {"network.name": "tiny", "preset": "local"}, {})
+    home.write_invite(where, ["127.0.0.1:9", "192.0.2.7:4710"], config)
+    node = start()
+    brought = home.read_invite((where / "invite").read_text()).invite
+    assert brought.seeds == (node.status.address, "192.0.2.7:4710")
 
 
 def test_few_descriptors_that_cut_the_links_are_told(

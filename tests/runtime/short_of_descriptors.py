@@ -44,7 +44,7 @@ def main() -> None:
     descriptors.claim()
     secret = NetworkSecret.generate()
     control, link = ControlServer(home), LinkServer(home)
-    data = DataServer(home, lambda command: None)
+    data = DataServer(home, lambda command: None, print)
     web = WebServer("127.0.0.1:0", lambda environ, start: [start("200 OK", []) and b""][:0])
     limits = TransportLimits(connect=0.3, handshake=0.3)
     ours = Transport(Identity.generate(), secret, network="tiny", run=b"", incarnation=1, listen=None, limits=limits)

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from gossipdp.errors import DataError, HardwareError
+from gossipdp.errors import HardwareError
 from gossipdp.protocol.blocks import DataSet, Lease
 from gossipdp.protocol.membership import LAN, Membership
 from gossipdp.protocol.messages import Member, State
@@ -42,8 +42,8 @@ class Peer:
 
 class Daemon:
     def __init__(self, home):
-        self.peer = Peer()
-        self.server = DataServer(home, lambda command: command(self.peer, 0.0))
+        self.peer, self.told = Peer(), []
+        self.server = DataServer(home, lambda command: command(self.peer, 0.0), self.told.append)
 
     def pump(self):
         import select
@@ -248,9 +248,10 @@ def test_what_is_finished_is_kept_with_the_checkpoint_it_belongs_to(tmp_path):
     assert ledger.finished == [1 << leased.block, 0]
     again.server.close()
     (tmp_path / data_server.STATE).write_text("[")
-    with pytest.raises(DataError) as error:
-        Daemon(tmp_path)
-    assert error.value.code == "GD-603"
+    damaged = Daemon(tmp_path)
+    (told,) = damaged.told
+    assert "data.json.damaged" in told and damaged.peer.sharding.ledger(b"d" * 16) is None
+    damaged.server.close()
 
 
 def test_a_link_without_a_daemon_is_lost(tmp_path):

@@ -21,6 +21,7 @@ from gossipdp.runtime.identity import (
     Invite,
     NetworkSecret,
     curve_public_key,
+    key_line,
     next_incarnation,
     replace_file,
     split_address,
@@ -63,12 +64,29 @@ def test_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in caught.value.do
 
 
-@pytest.mark.parametrize("content", [b"", b"00", b"zz" * 32, b"00" * 33])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"00", b"zz" * 32, b"00" * 33, b"00" * 32 + b" 00000000\n", key_line(bytes(32)).replace(b"0", b"1", 1)],
+)
 def test_damaged_key_file_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
     write_new(tmp_path / IDENTITY_FILE, content)
     with pytest.raises(ConfigError, match=r"GD-206.*damaged") as caught:
         Identity.load(tmp_path)
     assert content == b"" or content.decode() not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_key_file_without_a_checksum__as_an_earlier_version_wrote_it__loads(tmp_path: Path) -> None:
+    write_new(tmp_path / SECRET_FILE, bytes(range(32)).hex().encode() + b"\n")
+    assert NetworkSecret.load(tmp_path) == NetworkSecret(bytes(range(32)))
+    NetworkSecret(bytes(32)).replace(tmp_path)
+    assert NetworkSecret.load(tmp_path) == NetworkSecret(bytes(32))
+    assert (tmp_path / SECRET_FILE).read_bytes() == key_line(bytes(32))
+
+
+def test_key_that_is_a_folder__refused_as_unreadable(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_FILE).mkdir(mode=0o700)
+    with pytest.raises(ConfigError, match=r"GD-206 a key file cannot be read"):
+        Identity.load_or_create(tmp_path)
 
 
 def test_signature_holds_for_its_data_and_peer_only() -> None:

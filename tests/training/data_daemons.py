@@ -35,7 +35,7 @@ class DataDaemon:
             config, me, random=Random(number), sign=lambda _: b"", verify=lambda *_: True, now=daemons.now()
         )
         self.server: DataServer | None = None
-        self.server = DataServer(home, self.feed)
+        self.server = DataServer(home, self.feed, lambda text: None)
 
     def feed(self, command: Callable[[Peer, float], Any]) -> Any:
         result = command(self.peer, self._daemons.now())
