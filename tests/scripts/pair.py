@@ -89,8 +89,8 @@ class Pair:
             joiner.settle_in(homes.write_invite(founder.home, [founder.address], config).read_text())
             for host in self.hosts:
                 host.start_daemon()
-            until("both daemons are members", lambda: all(map(self._knows_both, self.hosts)), 60, self.hosts)
-            until("the nursery is open", self._door.exists, 60)
+            until("both daemons are members", lambda: all(map(self._knows_both, self.hosts)), 150, self.hosts)
+            until("the nursery is open", self._door.exists, 150)
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
+from ledger_daemon import LedgerDaemon, PumpedDaemon
 from test_attach import attach, equal, small, submits, train, vector
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.training.attach import Attachment
 
@@ -281,9 +282,17 @@ def test_a_loop_without_an_optimizer_says_itself_when_a_step_is_over(daemon: Led
     assert peer.steps == 7, "and no more"
 
 
-def attach_alone(daemon: LedgerDaemon, model: nn.Module) -> Attachment:
-    import gossipdp
+def test_ranks_that_say_themselves_when_a_step_is_over_exchange(pumped: PumpedDaemon, group_of_one: None) -> None:
+    model = small()
+    peer = attach_alone(pumped, model)
+    by_hand(model, peer, pumped.pump)
+    assert peer.steps == 6 and not peer.alone
+    peer.detach()
+    pumped.pump()
+    assert sum(steps for steps, _ in submits(pumped)) == 6
 
+
+def attach_alone(daemon: LedgerDaemon, model: nn.Module) -> Attachment:
     return gossipdp.attach(model, home=daemon.server.path.parent, timeout=20)
 
 
