@@ -120,7 +120,7 @@ class Seeking:
         """Dial somebody lost, so that after a heal the two sides meet, also after so long that both have forgotten each
         other."""
         view, random = self._view, self._random
-        lost = list(view.lost)
+        lost = view.lost_elsewhere()
         if lost and random.random() < min(1.0, _DIALS * len(lost) / view.count):
             peer = lost[random.randrange(len(lost))]
             self._dissemination.send(peer, PushPull(True, (view.me, view.members[peer])), now)

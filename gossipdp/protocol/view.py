@@ -245,6 +245,15 @@ class View:
             self._verdict_at = None
         return before
 
+    def lost_elsewhere(self) -> list[bytes]:
+        """The lost members, but not the failed ones at whose address a live member answers now: their host was rebuilt
+        under a new identity."""
+        if not self.lost:
+            return []
+        taken = {member.address for member in (self.me, *self.alive())} - {""}
+        lost = [self.members[peer] for peer in self.lost]
+        return [member.id for member in lost if member.state != State.FAILED or member.address not in taken]
+
     def disproves(self, record: Member, asked: float) -> bool:
         """Does a member's own word, in answer to what was `asked` then, show that what is believed of it was forged?"""
         known = self.members.get(record.id)

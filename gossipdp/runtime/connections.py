@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from gossipdp.protocol.messages import Lane
 from gossipdp.protocol.wire import Buffer
+from gossipdp.runtime.dial_causes import Cause
 from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self
 from gossipdp.runtime.resolver import Target
 from gossipdp.runtime.transport_events import TransportCounters, TransportEvent, TransportLimits
@@ -70,8 +71,16 @@ class Dial:
         """who asked to be dialled back there"""
         self.targets: deque[Target] = deque()
         self.target = ""
-        self.failures: list[tuple[str, str]] = []
-        """(code, text) for each address tried"""
+        self.failures: list[Cause] = []
+        """of each address tried; their texts begin with it"""
+        self.began = -math.inf
+        """when the address tried now was dialled"""
+        self.opened = False
+        """CURVE is done there on one connection"""
+        self.looking = ""
+        """under which key a second look at it comes back"""
+        self.leads_back = False
+        """this peer itself answers there"""
         self.ours = False
         """this peer's own lists keep out who is there"""
         self.link: Link | None = None

@@ -18,6 +18,7 @@ from gossipdp.protocol.messages import Lane, printable, short
 from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import handshake
 from gossipdp.runtime.connections import Connection, Dial, Link, Links
+from gossipdp.runtime.dial_causes import SILENT, Cause, Looks, timed_out, unreachable, unresolved
 from gossipdp.runtime.handshake import DiallerHello
 from gossipdp.runtime.identity import split_address
 from gossipdp.runtime.resolver import Resolver, Target
@@ -27,6 +28,9 @@ __all__ = ["Dialling"]
 
 MAX_DIAL_BACKS: Final = 4
 """dials at one time that others asked for"""
+OWN: Final = 3600.0
+"""Seconds for which an address that led back to this peer is not dialled."""
+MAX_OWN: Final = 64
 
 
 class Dialling:
@@ -35,7 +39,10 @@ class Dialling:
         self._limits, self._counters = links.limits, links.counters
         self._dials: dict[str, Dial] = {}
         self._failed: dict[str, float] = {}
+        self._own: dict[str, float] = {}
+        """Addresses that led back to this peer, and when."""
         self._resolver = Resolver()
+        self._looks = Looks(links.limits.connect)
 
     @property
     def queued_bytes(self) -> int:
@@ -74,7 +81,10 @@ class Dialling:
 
     def said(self, nonce: bytes) -> bool:
         """Is the hello of this `nonce` one of this peer's own? Then the address it dialled leads back to itself."""
-        return any(dial.nonce == nonce for dial in self._dials.values())
+        own = [dial for dial in self._dials.values() if dial.nonce == nonce]
+        for dial in own:
+            dial.leads_back = True
+        return bool(own)
 
     # -- one address after the other -----------------------------------------------------------------------------
 
@@ -82,7 +92,7 @@ class Dialling:
         return self._links.now < self._failed.get(address, -math.inf) + self._limits.redial
 
     def _start(self, address: str, to: bytes) -> Dial | None:
-        if self._failed_lately(address):
+        if self._failed_lately(address) or self._links.now < self._own.get(address, -math.inf) + OWN:
             self._links.drop("redial")
             return None
         if len(self._dials) >= self._limits.dials or not self._links.room():
@@ -101,7 +111,7 @@ class Dialling:
         try:
             host, port = split_address(dial.address)
         except ConfigError as error:
-            dial.failures.append((error.code, f"{dial.address} is not host:port"))
+            dial.failures.append(Cause(error.code, f"{dial.address} is not host:port"))
             self._give_up(dial)
             return
         found = self._resolver.look_up(dial.address, host, port)
@@ -110,7 +120,7 @@ class Dialling:
 
     def _resolved(self, dial: Dial, found: list[Target] | str) -> None:
         if isinstance(found, str):
-            dial.failures.append(("GD-101", f"{dial.address} {found}"))
+            dial.failures.append(unresolved(found).at(dial.address))
         else:
             dial.targets.extend(found)
         self._dial_next(dial)
@@ -121,18 +131,19 @@ class Dialling:
             target = dial.targets.popleft()
             dial.target = target.text
             if not target.routable:
-                dial.failures.append(("GD-101", f"{target.text} no route"))
+                dial.failures.append(unreachable("no route").at(target.text))
                 continue
             dial.link = link = Link(dial.address, inbound=False, now=self._links.now)
             link.dial = dial
             dial.nonce = secrets.token_bytes(32)
+            dial.began, dial.opened, dial.looking = self._links.now, False, ""
             dial.deadline = self._links.now + self._limits.connect + self._limits.handshake
             try:
                 for lane in Lane:
                     self._open(link, lane, target.endpoint, dial.nonce)
             except OSError as error:
                 self._links.close_connections(link)
-                dial.failures.append(("GD-104", f"{target.text} no socket here: {error.strerror}"))
+                dial.failures.append(Cause("GD-104", f"{target.text} no socket here: {error.strerror}"))
                 continue
             return
         self._give_up(dial)
@@ -140,9 +151,13 @@ class Dialling:
     def _give_up(self, dial: Dial) -> None:
         del self._dials[dial.address]
         self._failed[dial.address] = self._links.now
-        code = min((code for code, _ in dial.failures), key=lambda code: code == "GD-101", default="GD-101")
-        reason = "; ".join(text for _, text in dial.failures)
-        self._links.events.extend(DialFailed(to, dial.address, reason, code, dial.ours) for to in sorted(dial.wanted))
+        if dial.leads_back and len(self._own) < MAX_OWN:
+            self._own[dial.address] = self._links.now
+        first = min(dial.failures, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
+        reason = "; ".join(cause.text for cause in dial.failures)
+        self._links.events.extend(
+            DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)
+        )
         self._links.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.tell_in_vain(asker, dial.address)
@@ -159,20 +174,33 @@ class Dialling:
         """CURVE is done: the hello is next."""
         if connection.link is not None and (dial := connection.link.dial) is not None:
             assert isinstance(connection.hello, DiallerHello)
+            dial.opened = True
             dial.deadline = self._links.now + self._limits.hello
             self._links.write(connection, connection.hello.hello())
 
     def failed(self, dial: Dial, code: str, reason: str, result: str = "") -> None:
         """The address tried now is none. `result` is the word it is counted under, the code if there is none."""
         assert dial.link is not None
-        self._counters.handshakes[result or code] += 1
         hellos = [connection.hello for connection in dial.link.connections.values()]
         copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._links.me.identity.id]
         # Not before the other side has had the proof, or has gone.
         self._links.events.extend(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1])
         self._links.close_connections(dial.link)
         dial.link = None
-        dial.failures.append((code, f"{dial.target} {reason}"))
+        found: Cause | str = Cause(code, reason, SILENT if result == "timeout" else "")
+        unmade, broke_off = result == "unreachable", result in ("GD-201", "broken") and not dial.opened
+        # Members that only ask to be dialled back do not hear why they are not met.
+        if dial.wanted and (unmade or broke_off):
+            elapsed = self._links.now - dial.began
+            found = self._looks.begin(dial.target, Cause(code, reason), broke_off, elapsed, self._links.now)
+        if isinstance(found, Cause):
+            self._failed_for(dial, found, result)
+        else:
+            dial.looking, dial.deadline = found, math.inf
+
+    def _failed_for(self, dial: Dial, cause: Cause, result: str) -> None:
+        self._counters.handshakes[cause.code if cause.code != "GD-101" else result or cause.code] += 1
+        dial.failures.append(cause.at(dial.target))
         self._dial_next(dial)
 
     def answered(self, connection: Connection, link: Link, dial: Dial, frames: list[Buffer]) -> None:
@@ -247,14 +275,17 @@ class Dialling:
         if not self._dials:
             return math.inf
         due = min(dial.deadline for dial in self._dials.values())
-        return min(due, self._links.now + 0.02) if self._resolver.pending else due
+        return min(due, self._links.now + 0.02) if self._resolver.pending or self._looks.pending else due
 
     def run_timers(self) -> None:
-        if not self._dials and not self._resolver.pending:
+        if not self._dials and not self._resolver.pending and not self._looks.pending:
             return
         for address, found in self._resolver.collect():
             if (dial := self._dials.get(address)) and dial.link is None:
                 self._resolved(dial, found)
+        for key, cause in self._looks.collect(self._links.now):
+            for dial in [dial for dial in self._dials.values() if dial.looking == key]:
+                self._failed_for(dial, cause, "unreachable")
         for dial in list(self._dials.values()):
             if self._links.now >= dial.deadline and dial.link is not None:
                 self._timed_out(dial, dial.link)
@@ -263,9 +294,11 @@ class Dialling:
         if any(connection.proof_sent for connection in link.connections.values()):
             reason = f"no welcome in {self._limits.hello:g} s"
         else:
-            reason = f"no answer in {self._limits.connect:g} s"
+            reason = timed_out(dial.target, self._limits.connect).text
         self.failed(dial, "GD-101", reason, "timeout")
 
     def sweep(self) -> None:
         oldest = self._links.now - self._limits.redial
         self._failed = {address: when for address, when in self._failed.items() if when > oldest}
+        self._own = {address: when for address, when in self._own.items() if when > self._links.now - OWN}
+        self._looks.sweep(self._links.now)

@@ -5,6 +5,7 @@ Nothing is decided here, and nobody but the reader is told: what an event makes 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Member, State, short
 from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.headway import Reminder
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
 
@@ -29,8 +31,8 @@ REMEMBERED = 256
 DO: Final = {
     "GD-101": "see that a peer runs there, that its address is right, that firewalls let its port through",
     "GD-104": "raise the limit of open files (`ulimit -n`, systemd's LimitNOFILE)",
-    "GD-201": "compare `gossipdp keys show` of both hosts, who has the wrong secret joins again with a new invite; if"
-    " it is a proxy or tunnel that is dialled, see that a peer runs behind it",
+    "GD-201": "compare the fingerprints that `gossipdp keys show` prints on both hosts: the host with the wrong secret"
+    " joins again with a new invite",
     "GD-202": "see who is at that address: it does not hold the key that it shows",
     "GD-203": "`gossipdp status` names network and run; to join another one, take a home of its own (--home)",
     "GD-204": "if they are to have links, see to [safety] ban and allow on both hosts",
@@ -53,19 +55,32 @@ class Journal:
     def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
         self._peer, self._status, self._metrics = peer, status, metrics
         self._told: dict[tuple[str, str], float] = {}
-        self._advised: set[str] = set()
+        self._advised: set[tuple[str, str]] = set()
         self._changes, self._changes_since = 0, -math.inf
         """of members, since when"""
+        self._reminded = ""
 
-    def trouble(self, code: str, text: str, now: float, **about: str) -> None:
+    def trouble(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
         """Trouble that no event tells of: it is counted each time, and said, but not again and again.
 
-        What to do about `code` is said with the first that has it.
+        What to do, `do` or else the advice for `code`, is said with the first that has it.
         """
         self._metrics.observe(events.Notice(code, text))
-        self._say(code, text, now, **about)
+        self._say(code, text, now, do, **about)
 
-    def _say(self, code: str, text: str, now: float, **about: str) -> None:
+    def remind(self, reminder: Reminder | None) -> None:
+        """Say it, though it was said before, always with what to do. In `status` it takes the place of the last one."""
+        if reminder is None:
+            return
+        self._metrics.observe(events.Notice(reminder.code, reminder.text))
+        log.warning("%s %s; do: %s", *reminder, extra={"code": reminder.code})
+        with contextlib.suppress(ValueError):
+            self._status.notices.remove(self._reminded)
+        self._reminded = f"{reminder.code} {reminder.text}"
+        self._status.notices.append(self._reminded)
+        self._status.advice[reminder.code] = reminder.do
+
+    def _say(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
         last = self._told.get((code, text), -math.inf)
         if now - last < AGAIN:
             return
@@ -73,9 +88,11 @@ class Journal:
         self._told[(code, text)] = now
         if len(self._told) > REMEMBERED:
             del self._told[next(iter(self._told))]
-        do = DO.get(code, "")
-        advice = f"; do: {do}" if do and code not in self._advised else ""
-        self._advised.add(code)
+        do = do or DO.get(code, "")
+        advice = f"; do: {do}" if do and (code, do) not in self._advised else ""
+        if len(self._advised) >= REMEMBERED:
+            self._advised.clear()
+        self._advised.add((code, do))
         log.warning("%s %s%s", code, text, advice, extra={"code": code, **about})
         self._status.notices.append(f"{code} {text}")
         if do:

@@ -33,7 +33,8 @@ from gossipdp.runtime.copies import judge
 from gossipdp.runtime.data_server import DataServer
 from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.faults import FaultPoint
-from gossipdp.runtime.journal import Journal
+from gossipdp.runtime.headway import Headway
+from gossipdp.runtime.journal import DO, Journal
 from gossipdp.runtime.keeper import Keeper
 from gossipdp.runtime.memory_watch import MemoryWatch
 from gossipdp.runtime.metrics import Metrics
@@ -122,6 +123,7 @@ class Node:
         self._faults = FaultPoint.from_environment()
         self.status = Status(peer, transport, network=config.network)
         self._journal = Journal(peer, self.status, metrics)
+        self._headway = Headway(clock())
         self._pins = Pins(store, self._journal)
         self._memory = MemoryWatch(config.waiting)
         self.doors = Doors()
@@ -357,10 +359,11 @@ class Node:
             case wires.LinkUp(peer, address, inbound):
                 self.doors.opened()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
-            case wires.DialFailed(peer, address, reason, code, ours):
+            case wires.DialFailed(peer, address, reason, code, ours, do):
                 cause = "no peer met there: " if code == "GD-101" else ""
                 if not (code == "GD-101" and self.peer.membership.left(address)):
-                    self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now)
+                    self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now, do)
+                    self._headway.failed(address or short(peer), code, reason, do or DO.get(code, ""))
                 if peer:
                     self.peer.link_down(peer, reason, now)
                 if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:
@@ -541,6 +544,7 @@ class Node:
             self._journal.trouble("GD-506", told, now)
         if self._data is not None:
             self._data.tick(now)
+        self._journal.remind(self._headway.look(self.peer, self.status.transfer, now))
         members = self.peer.membership.acquainted()
         addresses = {member.id: member.address for member in members}
         if addresses and addresses != self._remembered and now >= self._remember_at:

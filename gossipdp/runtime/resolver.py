@@ -7,14 +7,12 @@ libzmq would look it up on its only I/O thread and hold up every link meanwhile.
 from __future__ import annotations
 
 import errno
-import queue
 import socket
-import threading
 from typing import Final, NamedTuple
 
 from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.errands import Errands
 
-MAX_LOOKUPS: Final = 8
 MAX_TARGETS: Final = 4
 
 
@@ -28,8 +26,12 @@ class Target(NamedTuple):
 
 class Resolver:
     def __init__(self) -> None:
-        self._done: queue.SimpleQueue[tuple[str, list[Target] | str]] = queue.SimpleQueue()
-        self.pending = 0
+        self._errands: Errands[list[Target] | str] = Errands("gossipdp-resolver")
+
+    @property
+    def pending(self) -> int:
+        """Names that are being looked up."""
+        return self._errands.pending
 
     def look_up(self, key: str, host: str, port: int) -> list[Target] | str | None:
         """Targets for `host:port`, the reason there are none, or None: `collect` will return it later, under `key`."""
@@ -39,25 +41,20 @@ class Resolver:
             return "is not a name"
         except OSError:
             pass
-        if self.pending >= MAX_LOOKUPS:
-            return "too many names are being looked up"
-        self.pending += 1
-        threading.Thread(target=self._run, args=(key, host, port), name="gossipdp-resolver", daemon=True).start()
-        return None
+        if self._errands.start(key, lambda: _looked_up(host, port)):
+            return None
+        return "too many names are being looked up"
 
     def collect(self) -> list[tuple[str, list[Target] | str]]:
         """What has been resolved since the last call."""
-        done = []
-        while not self._done.empty():
-            done.append(self._done.get_nowait())
-            self.pending -= 1
-        return done
+        return self._errands.collect()
 
-    def _run(self, key: str, host: str, port: int) -> None:
-        try:
-            self._done.put((key, _resolve(host, port, 0)))
-        except OSError as error:
-            self._done.put((key, f"name not resolved: {error.strerror}"))
+
+def _looked_up(host: str, port: int) -> list[Target] | str:
+    try:
+        return _resolve(host, port, 0)
+    except OSError as error:
+        return f"name not resolved: {error.strerror}"
 
 
 def _resolve(host: str, port: int, flags: int) -> list[Target]:

@@ -158,7 +158,7 @@ def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
 def dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
     """Code, reason and the word to count it under, for a dialled connection that was not made."""
     if event == zmq.EVENT_CLOSED:
-        return "GD-101", "refused", "unreachable"
+        return "GD-101", "refused, or no way there", "unreachable"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "GD-204", "refused this peer's key: it is banned there, or not among those allowed", "GD-204"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:

@@ -75,13 +75,14 @@ class Status:
     last_exchange: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
     leaving: bool = False
+    transfer: str = ""
+    """how far the model that is fetched has come"""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
     """what `journal` has said last"""
     advice: dict[str, str] = field(default_factory=dict)
     """code -> what to do, of what has been said"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
     _rates: dict[bytes, _Rate] = field(default_factory=dict)
-    _transfer: str = ""
     _started: float = field(default_factory=time.monotonic)
     _shares: list[float] = field(default_factory=list)
 
@@ -98,9 +99,9 @@ class Status:
             case events.ChunksInDoubt(_, count):
                 self.in_doubt += count
             case events.TransferProgress(source, chunks, of):
-                self._transfer = f"{chunks} of {of} chunks from {short(source)}"
+                self.transfer = f"{chunks} of {of} chunks from {short(source)}"
             case events.StateReady() | events.ResyncEnded():
-                self._transfer = ""
+                self.transfer = ""
             case events.ResyncBegan(reason):
                 self.resyncs[reason] += 1
             case events.RoundDone():
@@ -206,7 +207,7 @@ class Status:
             "metrics": self.metrics,
             "home": self.home,
             "state": state,
-            "transfer": self._transfer,
+            "transfer": self.transfer,
             "resyncing": peer.resyncing,
             "resyncs": dict(self.resyncs),
             "apart": len(peer.apart),

@@ -47,7 +47,8 @@ class LinkDown(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class DialFailed(TransportEvent):
-    """`reason` names each address tried and what came of it. `peer` is b"" when only the address was known.
+    """`reason` names each address tried and what came of it; `dial_causes` has the words.
+    `peer` is b"" when only the address was known.
 
     code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret, or a proxy in front of nobody;
     GD-202 an identity was not proven; GD-203 another network or run; GD-204 this peer's key is banned there, or not
@@ -60,6 +61,8 @@ class DialFailed(TransportEvent):
     code: str
     ours: bool = False
     """GD-204 by this peer's own lists"""
+    do: str = field(default="", compare=False)
+    """What to do about it, where the code alone does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,19 @@ def test_nothing_is_kept_of_members_this_peer_has_had_nothing_to_do_with() -> No
     assert made.hear(record(99).id, 2.0) is None and made.hear(made.me.id, 2.0) is None and len(made.seen) == 1
 
 
+def test_failed_member_at_a_live_ones_address_is_not_dialled_there__its_host_was_rebuilt() -> None:
+    made = view(
+        record(1, State.FAILED, address="10.0.0.7:4710"),
+        record(2, State.FAILED, address="10.0.0.8:4710"),
+        record(3, State.FAILED),  # where this peer itself is now
+        record(4, State.SUSPECT, address="10.0.0.9:4710"),
+        record(5, address="10.0.0.7:4710"),
+        record(6, State.FAILED, address=""),
+        record(7, address=""),
+    )
+    assert made.lost_elsewhere() == [record(number).id for number in (2, 4, 6)]
+
+
 def test_own_record_is_in_the_digest_and_changes_with_it() -> None:
     made, other = view(record(1)), view(record(1))
     assert made.buckets.digest() == other.buckets.digest()

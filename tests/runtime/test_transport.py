@@ -454,11 +454,26 @@ def test_every_address_of_a_name_is_tried_and_named(
     address = f"two.example:{closed_port}"
     assert a.send(b"", address, Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed))
-    reason = f"240.0.0.1:{closed_port} no route; 127.0.0.1:{closed_port} refused"
+    reason = f"240.0.0.1:{closed_port} unreachable: no route; 127.0.0.1:{closed_port} refused"
     assert net.events(a, DialFailed) == [DialFailed(b"", address, reason, "GD-101")]
     b = net.peer()
     assert a.send(b"", f"two.example:{b.port}", Lane.CONTROL, PING)
     net.until(lambda: net.events(b, Received))
+
+
+def test_listener_whose_backlog_is_full_is_timed_out_and_not_refused(net: Net) -> None:
+    a = net.peer(limits=replace(FAST, connect=0.3))
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        address = f"127.0.0.1:{full.getsockname()[1]}"
+        a.send(b"", address, Lane.CONTROL, PING)
+        net.until(lambda: net.events(a, DialFailed))
+    [event] = net.events(a, DialFailed)
+    assert event.reason.startswith(f"{address} timed out: no answer in 0.3 s") and "firewall" in event.do
 
 
 def test_name_that_does_not_resolve_is_gd_101(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,6 +533,9 @@ def test_dialling_oneself_is_said_to_be_that(net: Net) -> None:
     net.until(lambda: net.events(a, DialFailed))
     assert "leads back to the dialler itself" in net.events(a, DialFailed)[0].reason
     assert a.links() == []
+    net.forget()
+    net.settle(0.05)  # past `redial`
+    assert not a.send(bytes(32), at(a), Lane.CONTROL, PING) and not net.events(a, DialFailed), "not dialled again"
 
 
 def test_busy_port_is_gd_104(net: Net) -> None:
@@ -561,6 +579,8 @@ def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
             net.until(lambda: a.send(b"", address, Lane.CONTROL, PING))
             net.until(failed)
             (event,) = net.events(a, DialFailed)
+            assert event.code == "GD-101" and "without a word: a proxy" in event.reason
+            assert event.do.startswith("start the peer behind the proxy")
             assert doors.failed(event.address, event.code, event.reason, ours=event.ours) is None
             net.forget()
 

@@ -1,0 +1,75 @@
+"""Tells a joining peer's operator every half minute that it makes no headway, why, and what to do.
+
+Nothing here may dial or log: the node feeds it, and says what comes out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from gossipdp.protocol.peer import Peer
+
+__all__ = ["EVERY", "Headway", "Reminder"]
+
+EVERY: Final = 30.0
+"""Seconds without headway after which it is told, and told again."""
+SHOWN: Final = 3
+"""Addresses that are named."""
+MOST: Final = 64
+"""Addresses of which the last failure is kept."""
+
+
+class Reminder(NamedTuple):
+    code: str
+    text: str
+    do: str
+
+
+class Headway:
+    """Args:
+
+    now: the start of the join.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = self._moved = self._told = now
+        self._state: tuple[int, str] = (0, "")
+        self._failed: dict[str, Reminder] = {}
+
+    def failed(self, address: str, code: str, reason: str, do: str) -> None:
+        """A dial of `address` failed. `do` may be empty."""
+        self._failed.pop(address, None)
+        if len(self._failed) < MOST:
+            self._failed[address] = Reminder(code, f"{address}: {reason}", do)
+
+    def look(self, peer: Peer, transfer: str, now: float) -> Reminder | None:
+        """What to say now of `peer`. `transfer`: how far its model has come, in words; "" before the first chunk."""
+        members = len(peer.membership.alive())
+        if peer.ready or peer.founds:
+            self._began = self._moved = self._told = math.inf  # a join happens once a start
+            return None
+        if (bool(members), transfer) != (bool(self._state[0]), self._state[1]):
+            self._moved = self._told = now
+        self._state = members, transfer
+        if now < self._told + EVERY:
+            return None
+        self._told = now
+        if transfer:
+            text = f"the model does not come on, for {now - self._moved:.0f} s: {transfer}"
+            return Reminder("GD-106", text, "see `gossipdp members`: is the sender alive, and its link free?")
+        if members:
+            text = f"{members} members are met, and none has given a model for {now - self._moved:.0f} s"
+            do = "start the training of the host that founded the network: its first attach brings the model"
+            return Reminder("GD-106", text, do)
+        return self._alone(now)
+
+    def _alone(self, now: float) -> Reminder:
+        since = f"not in the network after {now - self._began:.0f} s"
+        if not self._failed:
+            do = "name a member: --seed HOST:PORT, or join with its invite"
+            return Reminder("GD-101", f"{since}: no address of a member is known, or none has answered yet", do)
+        last = list(self._failed.values())[-SHOWN:]
+        told = "; ".join(failure.text for failure in last)
+        do = next((failure.do for failure in reversed(last) if failure.do), "see what is said of each address")
+        return Reminder(last[-1].code, f"{since}: {told}", do)
