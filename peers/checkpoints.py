@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint"]
 
+PATIENCE = 3600.0
+"""Seconds that a checkpoint may take; the daemon itself gives up earlier where the disk does not move."""
+
 
 @click.group()
 def checkpoint() -> None:
@@ -79,17 +82,18 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
 @home_option
 @click.pass_context
 def checkpoint_save(ctx: click.Context) -> None:
-    """Have the running peer write a checkpoint.
+    """Have the running peer write a checkpoint, and wait until it is on the disk.
 
-    Exit with 8 if it has no model yet, or is writing one already.
+    Exit with 8 if it cannot be written, if the peer has no model yet, or is writing one already.
     """
     from gossipdp.errors import DataError
     from peers.control import ask
 
-    if not ask(find_home(ctx), "checkpoint").get("started"):
+    saved = ask(find_home(ctx), "checkpoint", timeout=PATIENCE).get("saved")
+    if not saved:
         seen = "there is no whole model yet, or the checkpoint before is still being written"
         raise DataError("GD-602", "no checkpoint is begun now", seen=seen, do="see `gossipdp status`, and try again")
-    click.echo("begun: `gossipdp checkpoint list` shows it once it is whole")
+    click.echo(f"saved {saved}")
 
 
 @checkpoint.command("verify")

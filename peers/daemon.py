@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -107,11 +108,13 @@ class Control:
     def handle(self, fd: int) -> None:
         for request in self._server.handle(fd):
             try:
-                request.reply(self._answer(request))
+                if (answer := self._answer(request)) is not None:
+                    request.reply(answer)
             except (GossipdpError, OSError) as error:
                 request.fail(told(error))
 
-    def _answer(self, request: Request) -> dict[str, Any]:
+    def _answer(self, request: Request) -> dict[str, Any] | None:
+        """None: the answer comes later."""
         match request.verb:
             case "status":
                 return {**self._node.status.describe(), "saving": self._node.saving}
@@ -122,9 +125,14 @@ class Control:
                 path = homes.write_invite(self._home, seeds, self._config)
                 return {"path": str(path), "seeds": seeds}
             case "checkpoint":
-                return {"started": self._node.checkpoint()}
+                begun = self._node.checkpoint(partial(self._saved, request))
+                return None if begun else {"saved": ""}
         self._node.leave()
         return {"leaving": True}
+
+    @staticmethod
+    def _saved(request: Request, outcome: Path | DataError) -> None:
+        request.reply({"saved": str(outcome)}) if isinstance(outcome, Path) else request.fail(outcome)
 
 
 class Signals:

@@ -132,6 +132,7 @@ class Node:
         self._region: links.Region | None = None
         self._attached = False
         self._lost_steps = 0
+        self._told_saved: Callable[[Path | DataError], None] = lambda _: None
         self._keeping: jobs.Keep | None = None
         self._keeping_now = False
         self._next_tick = 0.0
@@ -183,9 +184,11 @@ class Node:
         """Something about this host that its operator should read."""
         self._journal.trouble(code, text, self._clock())
 
-    def checkpoint(self) -> bool:
-        """Begin a checkpoint now; False if there is no model yet, or but half of one, or one is being written."""
-        return self.peer.whole and not self._keeper.busy and self._save()
+    def checkpoint(self, done: Callable[[Path | DataError], None] = lambda _: None) -> bool:
+        """Begin a checkpoint now; False if there is no whole model yet, or one is being written. `done`: its end."""
+        begun = self.peer.whole and not self._keeper.busy and self._save()
+        self._told_saved = done if begun else self._told_saved
+        return begun
 
     def _save(self) -> bool:
         model = self.peer.model
@@ -587,4 +590,6 @@ class Node:
             self._metrics.checkpoint_saved()
             if self._data is not None:
                 self._save_data(self._data)
+        told, self._told_saved = self._told_saved, lambda _: None
+        told(outcome)
         self._kept(outcome, self._clock())

@@ -605,9 +605,9 @@ def test_status_of_a_training_that_reports_no_loss_says_how_to(gossipdp: Run, an
 def test_checkpoint_save_asks_the_daemon(
     gossipdp: Run, answering: Any, tmp_path: Path, started: bool, code: int
 ) -> None:
-    answering(tmp_path, {"checkpoint": {"started": started}})
+    answering(tmp_path, {"checkpoint": {"saved": "/h/checkpoints/checkpoint-00000001" if started else ""}})
     done = gossipdp("checkpoint", "save", "--home", tmp_path)
-    assert done.code == code and (done.out if started else done.err).startswith("begun: " if started else "GD-602 ")
+    assert done.code == code and (done.out if started else done.err).startswith("saved /h/" if started else "GD-602 ")
 
 
 def test_leave_asks_the_daemon(gossipdp: Run, answering: Any, tmp_path: Path) -> None:

@@ -548,6 +548,35 @@ def test_peer_that_is_not_leaving_is_not_saving__whatever_is_written(start: Star
     assert not node.saving
 
 
+class Asked:
+    """A request of the control socket."""
+
+    verb = "checkpoint"
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.reply = self.fail = self.answers.append
+
+
+def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_written(
+    where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    asked: list[Any] = [Asked() for _ in range(3)]
+    control = daemon.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(type(node.peer), "whole", property(lambda peer: True))
+    monkeypatch.setattr(node, "_save", lambda: True)
+    control.handle(0)
+    path, error = save(where, 90), DataError("GD-602", "checkpoint-00000002 could not be written", seen="No space left")
+    assert asked[0].answers == [], "not yet"
+    node._checkpoint_saved(path)
+    control.handle(1)
+    node._checkpoint_saved(error)
+    node._keeper.busy = True
+    control.handle(2)
+    assert [each.answers for each in asked] == [[{"saved": str(path)}], [error], [{"saved": ""}]]
+
+
 def noticed(node: Node) -> dict[str, float]:
     """What `gossipdp_notices_total` says, by code."""
     samples = [sample for family in node._metrics.registry.collect() for sample in family.samples]
