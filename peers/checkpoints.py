@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint"]
 
+EXPORTED = "model.safetensors"
+"""Name of the file in a directory."""
 PATIENCE = 3600.0
 """Seconds that a checkpoint may take; the daemon itself gives up earlier where the disk does not move."""
 
@@ -144,7 +146,8 @@ def checkpoint_export(
     """Write the model as named tensors.
 
     With --base OUT is a new directory, whole: from_pretrained loads it, and what serves its models does. Without, OUT
-    is one safetensors file of what peers exchange: no frozen parameters, no config.json.
+    is one safetensors file of what peers exchange: no frozen parameters, no config.json. If OUT is a directory or ends
+    with a slash, the file is OUT/model.safetensors.
     """
     from peers import export
 
@@ -160,6 +163,8 @@ def checkpoint_export(
         chosen = newest
     where = Path(out).absolute()
     if base is None:
+        if out.endswith("/") or where.is_dir():
+            out, where = str(Path(out) / EXPORTED), where / EXPORTED
         tensors = export.trained(chosen, prefixes)
         export.export_file(tensors, where)
         click.echo(f"wrote {out}: {len(tensors)} tensors of round {chosen.meta.round}")

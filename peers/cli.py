@@ -8,6 +8,7 @@ ends as its text on standard error and its exit code: 0 ok, 2 usage, 3 configura
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -191,6 +192,11 @@ def _invite_text(argument: str | None) -> str:
         )
     try:
         with open(expanded(argument[1:]), encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                do = f"chmod 600 {argument[1:]}; if another user has read it, `gossipdp keys rotate` on a member"
+                seen = f"{argument[1:]} has mode {stat.S_IMODE(status.st_mode):03o}"
+                raise ConfigError("GD-206", "the invite, a secret, is open to other users", seen=seen, do=do)
             return file.read(limit)
     except (OSError, UnicodeDecodeError) as error:
         do = "name the file that `gossipdp invite` wrote, as @FILE; this user must be able to read it"

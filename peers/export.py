@@ -85,7 +85,11 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
 
 
 def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
-    """One safetensors file of them. Raises DataError GD-602."""
+    """One safetensors file of them, in a directory that is made if need be. Raises DataError GD-602."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(out, error) from error
     replace_file(Files(), out, _file(tensors))
 
 

@@ -341,7 +341,10 @@ def read_invite(text: str) -> NewNetwork:
             raise ValueError
     except (binascii.Error, ValueError):
         raise ConfigError(
-            "GD-206", "this is not a whole invite", seen="its settings are damaged", do="copy it again, all of it"
+            "GD-206",
+            "this is not a whole invite",
+            seen="its settings are damaged",
+            do="copy it again, all of it; `gossipdp invite --show` prints it",
         ) from None
     return NewNetwork(invite, toml)
 

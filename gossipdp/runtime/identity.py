@@ -251,7 +251,10 @@ def _checksum(body: bytes) -> bytes:
 
 def _damaged(seen: str) -> ConfigError:
     return ConfigError(
-        "GD-206", "this is not a whole invite", seen=seen, do="copy it again, all of it; `gossipdp invite` prints it"
+        "GD-206",
+        "this is not a whole invite",
+        seen=seen,
+        do="copy it again, all of it; `gossipdp invite --show` prints it",
     )
 
 

@@ -491,6 +491,20 @@ def test_an_invite_file_that_cannot_be_read_says_what_to_do(gossipdp: Run, start
     assert done.err.startswith("GD-206 the invite cannot be read\n  seen: ") and "\n  do:   name the file" in done.err
 
 
+def test_an_invite_file_open_to_other_users__is_refused_as_a_key_would_be(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path
+) -> None:
+    assert gossipdp("invite", "--home", founder).code == 0
+    (founder / "invite").chmod(0o644)
+    done = gossipdp("--home", tmp_path / "joiner", "join", f"@{founder}/invite")
+    assert (
+        done.code == 3 and done.err.startswith("GD-206 the invite, a secret, is open to other users\n") and not started
+    )
+    assert f"has mode 644\n  do:   chmod 600 {founder}/invite" in done.err
+    (founder / "invite").chmod(0o600)
+    assert gossipdp("--home", tmp_path / "joiner", "join", f"@{founder}/invite").code == 0 and started
+
+
 def test_an_invite_cannot_set_what_a_host_decides(founder: Path) -> None:
     import base64
 
@@ -767,6 +781,14 @@ def test_checkpoints_are_listed_verified_and_exported(gossipdp: Run, saved: Path
     done = gossipdp("checkpoint", "export", "new.safetensors", "--home", saved)
     assert done.code == 0 and done.err.startswith("GD-601 checkpoint ") and "of round 1" in done.out
     assert (tmp_path / "new.safetensors").read_bytes() == header
+
+
+@pytest.mark.parametrize("out", ["models/new/", "models"])
+def test_export_to_a_directory__a_file_in_it(gossipdp: Run, saved: Path, tmp_path: Path, out: str) -> None:
+    (tmp_path / "models").mkdir()
+    done = gossipdp("checkpoint", "export", out, "--home", saved)
+    path = Path(out) / "model.safetensors"
+    assert (done.code, done.out) == (0, f"wrote {path}: 2 tensors of round 2\n") and (tmp_path / path).is_file()
 
 
 def test_checkpoints_are_looked_for_where_the_peer_was_told_to_keep_them(
