@@ -541,6 +541,7 @@ class Node:
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK
+        self.status.rates.look(self.peer.progress.reports(), now)
         self._metrics.update(self.status, queued=self._compute.waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
         if told := self._memory.look(0 if self.peer.model is None else self.peer.model.schema.size):

@@ -16,6 +16,7 @@ from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Lane, State, short
 from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.rates import SampleRates
 from gossipdp.runtime.transport import Transport
 
 __all__ = ["Status"]
@@ -30,15 +31,6 @@ MAX_FINGERPRINTS: Final = 8
 class _Partner:
     last_exchange: float = math.nan
     exchanges: int = 0
-
-
-@dataclass
-class _Rate:
-    """Samples a second of one member, from two looks at its reports."""
-
-    at: float
-    samples: int
-    rate: float = math.nan
 
 
 @dataclass
@@ -82,7 +74,7 @@ class Status:
     advice: dict[str, str] = field(default_factory=dict)
     """code -> what to do, of what has been said"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
-    _rates: dict[bytes, _Rate] = field(default_factory=dict)
+    rates: SampleRates = field(default_factory=SampleRates)
     _started: float = field(default_factory=time.monotonic)
     _shares: list[float] = field(default_factory=list)
 
@@ -104,8 +96,6 @@ class Status:
                 self.transfer = ""
             case events.ResyncBegan(reason):
                 self.resyncs[reason] += 1
-            case events.RoundDone():
-                self._samples_seen()
 
     def _increment(self, event: events.IncrementApplied) -> None:
         self.exchanges["increment"] += 1
@@ -156,16 +146,6 @@ class Status:
         if len(self._partners) > 4096:
             self._partners.clear()
         return self._partners.setdefault(peer, _Partner())
-
-    def _samples_seen(self) -> None:
-        now, reports = time.monotonic(), self.peer.progress.reports()
-        for report in reports:
-            rate = self._rates.setdefault(report.id, _Rate(now, report.samples))
-            if now - rate.at >= 5.0:
-                rate.rate = (report.samples - rate.samples) / (now - rate.at)
-                rate.at, rate.samples = now, report.samples
-        if len(self._rates) > len(reports):
-            self._rates = {report.id: self._rates[report.id] for report in reports}
 
     @property
     def steps(self) -> int:
@@ -257,7 +237,6 @@ class Status:
         rows = []
         for member in peer.membership.members.values():
             report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
-            rate = self._rates.get(member.id)
             rows.append(
                 {
                     "name": member.name,
@@ -270,7 +249,7 @@ class Status:
                     "rtt": _number(peer.membership.rtt(member.id)),
                     "round": None if report is None else report.rounds,
                     "steps": None if report is None else report.steps,
-                    "samples_per_second": None if rate is None else _number(rate.rate),
+                    "samples_per_second": _number(self.rates.of(member.id, now)),
                     "lag": None if report is None else max(0, clock - report.clock),
                     "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
                     "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),

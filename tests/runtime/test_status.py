@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gossipdp.codecs import CODECS, COMPRESSORS
-from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied, RoundDone
+from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied
 from gossipdp.runtime.status import Status
 
 PARTNER = bytes([2]) * 32
@@ -64,14 +64,3 @@ def test_fingerprints_of_the_newest_epochs_are_kept(status: Status) -> None:
     for epoch in range(20):
         status.observe(EpochFingerprinted(epoch, epoch << 40))
     assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}
-
-
-def test_rates_are_kept_of_those_whose_progress_is_known_and_of_nobody_else(
-    status: Status, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known: list[Any] = []
-    status.peer.progress = types.SimpleNamespace(reports=lambda: known)  # type: ignore[assignment]
-    for life in range(50):
-        known[:] = [types.SimpleNamespace(id=bytes([who]) * 32, samples=life) for who in (0, life)]
-        status.observe(RoundDone(life, 0, 0.0, 0.0, 1.0, 0.0))
-    assert set(status._rates) == {bytes(32), bytes([49]) * 32}
