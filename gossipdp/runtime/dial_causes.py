@@ -46,7 +46,9 @@ class Cause(NamedTuple):
 
 
 _LISTENS: Final = Cause("GD-101", "refused, and listens since")
-_ANOTHER_SECRET: Final = Cause("GD-201", "a peer that broke off the encrypted handshake: the network secret differs")
+_ANOTHER_SECRET: Final = Cause(
+    "GD-201", "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy"
+)
 
 
 def timed_out(address: str, patience: float) -> Cause:
