@@ -48,13 +48,15 @@ class Exported(NamedTuple):
 
 
 def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The tensors of `checkpoint` by name; `prefixes` are taken off the names that begin with them, in turn.
+    """The tensors of `checkpoint` by name, a tied one under each of its names, one after another.
+
+    `prefixes` are taken off the names that begin with them, in turn.
 
     Raises:
         MismatchError: GD-301, no name begins with one of them, or two names become one.
         DataError: GD-601.
     """
-    entries = {entry.name: entry for entry in checkpoint.entries()}
+    entries = {name: entry for entry in checkpoint.entries() for name in (entry.name, *entry.also)}
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in entries):
             raise MismatchError(
@@ -73,15 +75,16 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
                     do="take the prefix off where the model is made",
                 )
         entries = short
-    return {
-        name: Tensor(
+    tensors = {
+        entry.offset: Tensor(
             TENSORS[entry.dtype],
             entry.shape,
             entry.numel * SIZES[TENSORS[entry.dtype]],
             partial(checkpoint.values, entry),
         )
-        for name, entry in entries.items()
+        for entry in entries.values()
     }
+    return {name: tensors[entry.offset] for name, entry in entries.items()}
 
 
 def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
@@ -108,18 +111,29 @@ def export_model(
     source, tensors = Base(base), trained(checkpoint, prefixes)
     written = dict(source.tensors)
     changed = set()
-    for name, tensor in tensors.items():
-        kept = source.name(name)
-        if kept is None or kept in changed or written[kept].shape != tensor.shape:
-            raise _differs(source, name, tensor, kept)
-        written[kept] = tensor
-        changed.add(kept)
+    for name, tensor, others in _groups(tensors):
+        # `save_pretrained` keeps one name of a tied tensor, whichever.
+        there = [each for each in (name, *others) if source.name(each) is not None]
+        for each in there or [name]:
+            kept = source.name(each)
+            if kept is None or kept in changed or written[kept].shape != tensor.shape:
+                raise _differs(source, each, tensor, kept)
+            written[kept] = tensor
+            changed.add(kept)
     dropped = [name for name in sorted(source.tensors.keys() - changed) if source.tied(name, changed)]
     for name in dropped:
         del written[name]
     files = _shards(written, source.stem, shard)
     _write_directory(out, files, source, written)
-    return Exported(len(tensors), len(written) - len(tensors), len(files), dropped)
+    return Exported(len(changed), len(written) - len(changed), len(files), dropped)
+
+
+def _groups(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor, list[str]]]:
+    """Each tensor once, with its first name and its others."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), []).append(name)
+    return [(first, tensors[first], others) for first, *others in names.values()]
 
 
 def _differs(base: Base, name: str, tensor: Tensor, kept: str | None) -> MismatchError:

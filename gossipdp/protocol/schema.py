@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
@@ -25,6 +25,10 @@ __all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "
 MAX_BYTES: Final = 4 << 20
 """bytes of a schema; it travels as one buffer of a manifest"""
 MAX_ENTRIES: Final = 65_536
+MAX_NAME: Final = 1_024
+"""characters"""
+MAX_ALSO: Final = 1_024
+"""other names of one tensor"""
 MAX_SIZE: Final = 1 << 36
 """parameters of a model"""
 ALIGNMENT: Final = 256
@@ -44,7 +48,7 @@ Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
 """of the model's own tensor; the flat vector is fp32 throughout"""
 Kind: TypeAlias = Literal["buffer", "parameter"]
 Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIZE)], ...], Meta(max_length=16)]
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
@@ -56,6 +60,8 @@ class Entry(NamedTuple):
     dtype: Dtype
     kind: Kind
     offset: int
+    also: tuple[str, ...] = ()
+    """Its other names, where weights are tied. They are told for exports, and compared with nobody's."""
 
     @property
     def numel(self) -> int:
@@ -83,6 +89,8 @@ class _Spec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     shape: Shape
     dtype: Dtype
     kind: Kind
+    also: Annotated[tuple[Name, ...], Meta(max_length=MAX_ALSO)] = ()
+    """left out if there are none"""
 
 
 class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -114,19 +122,30 @@ class Schema:
         names = [each.name for each in self.frozen]
         if len(set(names)) != len(names):
             raise ValueError("two frozen parameters have the same name")
-        specs = tuple(_Spec(entry.name, entry.shape, entry.dtype, entry.kind) for entry in self.entries)
+        specs = tuple(entry[:4] for entry in self.entries)
         self._layout: bytes = _encoder.encode((_VERSION, specs))
-        self._bytes = _encoder.encode((_VERSION, specs, self.frozen)) if self.frozen else self._layout
+        named = tuple((*entry[:4], entry.also) if entry.also else entry[:4] for entry in self.entries)
+        self._bytes = _encoder.encode((_VERSION, named, self.frozen) if self.frozen else (_VERSION, named))
         if len(self._bytes) > MAX_BYTES:
             raise ValueError(f"the schema takes {len(self._bytes)} bytes, limit {MAX_BYTES}")
 
     @classmethod
-    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]], frozen: Iterable[Frozen] = ()) -> Schema:
-        """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise."""
+    def of(
+        cls,
+        tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]],
+        frozen: Iterable[Frozen] = (),
+        also: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> Schema:
+        """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise.
+
+        Args:
+            also: the other names of tied tensors, by the first.
+        """
         listed = sorted(tensors, key=lambda tensor: tensor[3] == "buffer")
         entries: list[Entry] = []
         for name, shape, dtype, kind in listed:
-            entries.append(Entry(name, shape, dtype, kind, _next_offset(entries[-1] if entries else None, kind)))
+            offset = _next_offset(entries[-1] if entries else None, kind)
+            entries.append(Entry(name, shape, dtype, kind, offset, tuple((also or {}).get(name, ()))))
         return cls(entries, frozen)
 
     @property
@@ -167,7 +186,8 @@ class Schema:
         try:
             written = _decoder.decode(data)
             specs = ((spec.name, spec.shape, spec.dtype, spec.kind) for spec in written.entries)
-            schema = cls.of(specs, (Frozen(*each) for each in written.frozen))
+            also = {spec.name: spec.also for spec in written.entries}
+            schema = cls.of(specs, (Frozen(*each) for each in written.frozen), also)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise RemoteProtocolError(f"schema: {error!s:.120}") from None
         if schema.to_bytes() != data:
@@ -180,7 +200,7 @@ class Schema:
         Frozen parameters are compared if both have told of theirs.
         """
         for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
-            if mine != theirs:
+            if mine[:5] != theirs[:5]:
                 kind = mine.kind if mine.kind == theirs.kind else "tensor"
                 return f"{kind} {number}: {mine} in the network, {theirs} in this model"
         shared = min(len(self.entries), len(other.entries))
@@ -223,7 +243,8 @@ def _next_offset(before: Entry | None, kind: Kind) -> int:
 def _check(entries: tuple[Entry, ...]) -> None:
     if not 1 <= len(entries) <= MAX_ENTRIES:
         raise ValueError(f"{len(entries)} tensors; a schema has 1 to {MAX_ENTRIES}")
-    if len({entry.name for entry in entries}) != len(entries):
+    names = [name for entry in entries for name in (entry.name, *entry.also)]
+    if len(set(names)) != len(names):
         raise ValueError("two tensors have the same name")
     before: Entry | None = None
     for entry in entries:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gossipdp.errors import MismatchError
-from gossipdp.protocol.schema import Dtype, Kind, Schema
+from gossipdp.protocol.schema import MAX_ALSO, MAX_NAME, Dtype, Kind, Schema
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -136,13 +136,13 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
     _refuse_shards(model)
     found: list[tuple[str, Tensor, Kind]] = []
     extents: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[tuple[object, ...], str] = {}
     for name, tensor, kind in candidates(model):
         _check(name, tensor)
         key = _storage_key(tensor)
         if key in seen:
             continue
-        seen.add(key)
+        seen[key] = name
         if kind == "buffer" and not bool(torch.isfinite(local(tensor)).all()):
             log.info("buffer %s holds Inf or NaN (a mask?) and is not exchanged", name)
             continue
@@ -155,10 +155,28 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
         raise MismatchError("GD-305", "the model has no parameter that requires gradients", do="attach another model")
     found.sort(key=lambda item: item[2] == "buffer")
     try:
-        schema = Schema.of((name, tuple(tensor.shape), DTYPES[tensor.dtype], kind) for name, tensor, kind in found)
+        tensors = [(name, tuple(tensor.shape), DTYPES[tensor.dtype], kind) for name, tensor, kind in found]
+        schema = Schema.of(tensors, also=_tied(model, seen))
     except ValueError as error:
         raise MismatchError("GD-305", "the model cannot be laid out as one vector", seen=str(error)) from None
     return schema, [tensor for _, tensor, _ in found]
+
+
+def _tied(model: nn.Module, seen: Mapping[tuple[object, ...], str]) -> dict[str, tuple[str, ...]]:
+    """The other names under which `model` saves each tensor that was `seen`, by the name that it has in the schema."""
+    also: dict[str, dict[str, None]] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        tensors: dict[str, Tensor | None] = {**module._parameters, **module._buffers}
+        for key, tensor in tensors.items():
+            if tensor is None or tensor.dtype not in DTYPES or isinstance(tensor, nn.UninitializedParameter):
+                continue
+            if key in module._non_persistent_buffers_set or (key in module._parameters and not tensor.requires_grad):
+                continue
+            name = plain_name(f"{prefix}.{key}" if prefix else key)
+            first = seen.get(_storage_key(tensor), name)
+            if name != first and len(name) <= MAX_NAME:
+                also.setdefault(first, {})[name] = None
+    return {first: tuple(names)[:MAX_ALSO] for first, names in also.items()}
 
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:

@@ -106,6 +106,35 @@ def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, s
         export.trained(checkpoint)
 
 
+TIED = {"embed.weight": ("head.weight", "again.weight")}
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> Checkpoint:
+    tensors = [("embed.weight", (4, 3), "float32", "parameter"), ("bias", (4,), "float32", "parameter")]
+    schema = Schema.of(tensors, also=TIED)  # type: ignore[arg-type]
+    store = Store(tmp_path / "c")
+    return store.verify(store.save({"anchor": grid(16).ravel()}, meta(schema.digest.hex()), schema.to_bytes()))
+
+
+def test_tied_weight__every_name_is_written_with_numbers_of_its_own(tied: Checkpoint, tmp_path: Path) -> None:
+    export.export_file(export.trained(tied), tmp_path / "model.safetensors")
+    tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
+    assert set(tensors) == {"embed.weight", "head.weight", "again.weight", "bias"}
+    assert {bytes(tensors[name]["data"]) for name in ("embed.weight", *TIED["embed.weight"])} == {grid(12).tobytes()}
+
+
+@pytest.mark.parametrize("saved", [["embed.weight"], ["head.weight"], ["embed.weight", "again.weight"]])
+def test_tied_weight_and_a_base_that_has_some_of_its_names__these_are_written(
+    tied: Checkpoint, tmp_path: Path, saved: list[str]
+) -> None:
+    base = base_of(tmp_path / "base", {name: grid(4, 3, start=100) for name in saved} | {"bias": grid(4)})
+    made = export.export_model(tied, tmp_path / "out", base)
+    tensors = dict(safetensors.deserialize((tmp_path / "out" / "model.safetensors").read_bytes()))
+    assert set(tensors) == {*saved, "bias"} and made.trained == len(saved) + 1
+    assert {bytes(tensors[name]["data"]) for name in saved} == {grid(12).tobytes()}
+
+
 def test_numbers_of_each_type_begin_at_a_multiple_of_their_size(checkpoint: Save, tmp_path: Path) -> None:
     saved = checkpoint({"a": "float16"}, a=grid(3), b=grid(2), c=grid(1))
     export.export_file(export.trained(saved), tmp_path / "out.safetensors")

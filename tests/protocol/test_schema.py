@@ -115,7 +115,9 @@ def test_a_mutated_schema_is_refused_or_is_another_schema(data: st.DataObject) -
         ([1, [["a", [1], "float32", "frozen"]]], "enum"),
         ([1, [["a", [1], "float32", "parameter"], ["a", [2], "float32", "parameter"]]], "same name"),
         ([1, [["a", [1], "float32", "buffer"], ["b", [2], "float32", "parameter"]]], "canonical"),
-        ([1, [["a", [1], "float32", "parameter", 5]]], "length"),
+        ([1, [["a", [1], "float32", "parameter", ["b"], 5]]], "length"),
+        ([1, [["a", [1], "float32", "parameter", []]]], "canonical"),
+        ([1, [["a", [1], "float32", "parameter", ["a"]]]], "same name"),
         ([1, [["a", [1.5], "float32", "parameter"]]], "int"),
         ([1, [["a", [1], "float32", "parameter"]], []], "canonical"),
         ([1, [["a", [1], "float32", "parameter"]], [["f", b"short"]]], "length"),
@@ -171,3 +173,13 @@ def test_the_first_difference_names_both_sides() -> None:
 def test_chunks_of_a_model(size: int, width: int, chunks: int) -> None:
     assert (chunk_parameters(size), chunk_count(size)) == (width, chunks)
     assert width % 256 == 0
+
+
+def test_other_names_of_a_tensor_travel__and_are_compared_with_nobodys() -> None:
+    tensors = [("a", (4,), "float32", "parameter"), ("b", (2,), "float32", "parameter")]
+    plain, tied = Schema.of(tensors), Schema.of(tensors, also={"a": ("c", "d")})  # type: ignore[arg-type]
+    assert Schema.from_bytes(tied.to_bytes()) == tied != plain
+    assert Schema.from_bytes(tied.to_bytes()).entries[0].also == ("c", "d")
+    assert tied.digest == plain.digest and tied.first_difference(plain) == ""
+    with pytest.raises(ValueError, match="same name"):
+        Schema.of(tensors, also={"a": ("b",)})  # type: ignore[arg-type]

@@ -55,7 +55,19 @@ def test_trainable_parameters_then_persistent_floating_buffers_tied_once() -> No
 def test_weights_tied_by_storage_count_once() -> None:
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight.data = model[0].weight.data
-    assert [entry.name for entry in exchanged(model)[0].entries] == ["0.weight"]
+    assert [(entry.name, entry.also) for entry in exchanged(model)[0].entries] == [("0.weight", ("1.weight",))]
+
+
+def test_every_name_of_a_tied_tensor_is_told__that_its_modules_or_its_parts_have() -> None:
+    model = nn.Module()
+    model.body = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model.again = model.body
+    model.head = nn.Linear(3, 3)
+    model.head.bias = model.body[0].bias
+    schema = exchanged(model)[0]
+    names = {name for entry in schema.entries for name in (entry.name, *entry.also)}
+    assert names == {name for name, each in model.state_dict().items() if each.is_floating_point()}
+    assert {entry.name: entry.also for entry in schema.entries}["body.0.bias"] == ("again.0.bias", "head.bias")
 
 
 def test_wrappers_leave_no_trace_in_names() -> None:
