@@ -35,7 +35,15 @@ from pathlib import Path
 
 import psutil
 
-from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError, RefusedError
+from gossipdp.errors import (
+    ConfigError,
+    DataError,
+    GossipdpError,
+    HardwareError,
+    MismatchError,
+    RefusedError,
+    UnreachableError,
+)
 from gossipdp.runtime.copies import CopyError
 from gossipdp.runtime.link_socket import socket_path
 from peers import environment, logs
@@ -56,6 +64,10 @@ SECOND = CopyError.exit_code
 """the daemon's, when it has met one that has its identity and was started before"""
 TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 """the daemon's, when everybody it was to dial has refused it: it has listened by then"""
+PASSING = frozenset({UnreachableError.exit_code, 75})
+"""the daemon's, when a port is busy, or a disk or device refuses: that may pass"""
+STARTS = 10
+"""of a daemon that has never listened, before it is given up; about three minutes"""
 FAULT = 70
 ALONE = 60.0
 """Seconds after the start of a training command at which it is told that it has not attached."""
@@ -290,6 +302,9 @@ class Supervisor:
             self._left(code)
         elif code in (0, SECOND) or (code in FINAL and not self._has_listened) or self._turned_away(code):
             self._stop(code, f"{daemon.name} {_ended(code)}")
+        elif code not in PASSING and not self._has_listened and daemon.attempts >= STARTS:
+            log.error("%s has never listened, and crashed at each of its %d starts", daemon.name, STARTS)
+            self._stop(_of_shell(code), f"{daemon.name} {_ended(code)}")
         else:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
@@ -307,7 +322,7 @@ class Supervisor:
             self._stop(0, f"{training.name} has finished")
         elif ends := self._verdict.judge(code, training.lived(now), attached):
             self._why = gives_up(_ended(code), ends, training.last_lines)
-            self._stop(code if code > 0 else 128 - code, f"{training.name} {_ended(code)}, {ends} times in a row")
+            self._stop(_of_shell(code), f"{training.name} {_ended(code)}, {ends} times in a row")
         else:
             training.captured = self._verdict.doubtful
             training.postpone(now, code)
@@ -468,6 +483,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_ctime_ns
+
+
+def _of_shell(code: int) -> int:
+    """An exit code as a shell tells it: 128 and more for a signal."""
+    return code if code >= 0 else 128 - code
 
 
 def _ended(code: int) -> str:

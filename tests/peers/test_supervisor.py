@@ -331,6 +331,16 @@ def test_training_runs_for_a_minute_without_attaching__told_once(
     assert told == [0, 0, 0, 0, 1, 1] and attached.answers == []
 
 
+@pytest.mark.parametrize(("does", "code"), [("sys.exit(1)", 1), ("os.kill(os.getpid(), signal.SIGSEGV)", 139)])
+def test_daemon_that_crashes_at_each_start__is_given_up_at_the_tenth(
+    supervise: type[Running], does: str, code: int
+) -> None:
+    running = supervise(f"say('daemon'); {does}", TRAINING + WAIT)
+    assert running.rest() == ["daemon"] * 10
+    assert running.code() == code
+    assert "has never listened, and crashed at each of its 10 starts" in running.log()
+
+
 @pytest.mark.parametrize("code", [5, 6])
 def test_daemon_turned_away_by_all_in_its_first_start_ends_the_run(supervise: type[Running], code: int) -> None:
     daemon = f"on('SIGUSR1', lambda: sys.exit({code}))\n" + DAEMON + WAIT
