@@ -23,7 +23,7 @@ HOLDS: Final = 10.0
 
 SIGNATURE: Final = b"\xff"
 """First byte of a ZMTP greeting (ZeroMQ RFC 23), which each side sends without being asked."""
-SPEAKS: Final = 1.0
+SPEAKS: Final = 2.0
 """Seconds in which a peer sends its greeting."""
 SHOWN: Final = 24
 """Bytes of a stranger's greeting that are shown."""
