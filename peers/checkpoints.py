@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gossipdp.protocol.messages import printable
 from peers.options import find_home, flags_of, home_option, json_option, set_option
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     pinned.
     """
     from gossipdp.errors import DataError
+    from gossipdp.protocol.messages import printable
     from peers import home as homes
     from peers import tables
 
