@@ -20,6 +20,7 @@ import pytest
 import peers.cli
 from gossipdp import config as configuration
 from gossipdp.errors import ConfigError
+from gossipdp.protocol.messages import PROTOCOL_VERSION
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.store import CheckpointMeta, Store
@@ -700,7 +701,7 @@ def test_every_preset_is_a_valid_configuration_that_says_what_differs() -> None:
 
 def test_version(gossipdp: Run) -> None:
     shown = json.loads(gossipdp("version", "--json").out)
-    assert shown["protocol"] == 1 and set(shown) == {"gossipdp", "protocol", "python"}
+    assert shown["protocol"] == PROTOCOL_VERSION and set(shown) == {"gossipdp", "protocol", "python"}
 
 
 def test_demo_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
