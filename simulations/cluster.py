@@ -42,7 +42,7 @@ from gossipdp.protocol.membership import PRESETS
 from gossipdp.protocol.messages import Message, State
 from gossipdp.protocol.partners import MatchingConfig
 from gossipdp.protocol.peer import PeerConfig
-from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.schema import Dtype, Kind, Schema
 from gossipdp.protocol.suspicion import suspicion_bounds
 from simulations.bounds import check_bounds
 from simulations.host import Checkpoint, Host
@@ -105,9 +105,11 @@ class Cluster:
             seed, plan.before, listen=self._heard, execute=self._execute, passes=self._passes, trace=trace
         )
         self.books = Books(self.network.hosts, lambda: self.network.now)
-        self.schema = Schema.of(
-            [("weight", (plan.size - 44,), "float32", "parameter"), ("mean", (44,), "float32", "buffer")]
-        )
+        tensors: list[tuple[str, tuple[int, ...], Dtype, Kind]] = [
+            ("weight", (plan.size - plan.buffers,), "float32", "parameter"),
+            ("mean", (plan.buffers,), "float32", "buffer"),
+        ]
+        self.schema = Schema.of(tensors if plan.buffers else tensors[:1])
         self.trainers: dict[int, Trainer] = {}
         self.listeners: list[Callable[[Host, Event], None]] = []
         """they hear every event of every peer, too"""

@@ -161,9 +161,7 @@ class Duel:
         self.books = Books(self.network.hosts, lambda: self.network.now)
         self.knowledge = Knowledge(self.network.hosts, setting.window, setting.chunks)
         size = 8192 * (setting.chunks - 1) + 300
-        self.schema = Schema.of(
-            [("weight", (size - 44,), "float32", "parameter"), ("mean", (44,), "float32", "buffer")]
-        )
+        self.schema = Schema.of([("weight", (size,), "float32", "parameter")])
         self.trainers: dict[int, Trainer] = {}
         self._number = 0
         self.watched: list[Named] = []

@@ -26,6 +26,8 @@ class Plan:
     window: int
     script: tuple[Fault, ...] = ()
     """the second act"""
+    buffers: int = 44
+    """how many of `size` are a buffer's"""
     forming: float = 6.0
     chaos: float = 14.0
     calm: float = 12.0

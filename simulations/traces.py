@@ -217,6 +217,7 @@ def tell(story: Story) -> str:
     plan = Plan(
         peers=story.peers,
         size=8192 * (story.chunks - 1) + 300,
+        buffers=0,
         conditions=STILL,
         before=STILL,
         every=8,

@@ -92,7 +92,8 @@ class Trainer:
         self._slots: deque[tuple[int, tuple[int, ...], int]] = deque()
         self._stepping = False
         self._moving = True
-        self._chunk = 0
+        self._spans: list[slice] = []
+        """of the chunks"""
         self.attach()
 
     def attach(self) -> None:
@@ -150,7 +151,7 @@ class Trainer:
                     self.since[:] = 0.0
                     self.x[:] = self.region.x
                 self._every = self.host.running.every
-                self._chunk = self.host.algorithm.ledger.chunk_parameters
+                self._spans = self._schema.spans(self.host.config.most_chunk)
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
                 self._inherit(self.host.running.moments.held)
                 if not self._stepping:
@@ -235,7 +236,7 @@ class Trainer:
     def _drain(self, slot: int, chunks: tuple[int, ...]) -> None:
         """x += slot on its chunks, then say so."""
         for chunk in chunks:
-            span = slice(chunk * self._chunk, min((chunk + 1) * self._chunk, len(self.x)))
+            span = self._spans[chunk]
             self.x[span] += self.region.slots[slot % 2][span]
         self.applied, self.drained_at = slot, self._network.now
         self._done(self, "drain", chunks)

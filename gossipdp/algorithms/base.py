@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from gossipdp.codecs import moments
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
+from gossipdp.protocol.schema import chunk_spans
 
 __all__ = ["Algorithm", "Ledger", "OnLedger", "block_max", "longest_of_late"]
 
@@ -100,7 +102,8 @@ class Ledger:
 
     Args:
         size: parameters in all, padding included.
-        trainable: where buffers begin; from there on lr is 1 and momentum 0, which makes plain averages.
+        trainable: where buffers begin, a multiple of 256 if there are any; from there on lr is 1 and momentum 0, which
+            makes plain averages.
         chunk_parameters: parameters a chunk; a multiple of 256.
     """
 
@@ -108,9 +111,8 @@ class Ledger:
         if not (0 <= trainable <= size and size > 0 and chunk_parameters % BLOCK == 0):
             raise ValueError(f"size {size}, trainable {trainable}, chunk_parameters {chunk_parameters}")
         self.size, self.trainable, self.chunk_parameters = size, trainable, chunk_parameters
-        self.chunks = -(-size // chunk_parameters)
-        starts = range(0, size, chunk_parameters)
-        self._spans = [slice(start, min(start + chunk_parameters, size)) for start in starts]
+        self._spans = chunk_spans(size, trainable, chunk_parameters)
+        self.chunks = len(self._spans)
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
         self.x: Vector | None = None
@@ -124,6 +126,15 @@ class Ledger:
 
     def span(self, chunk: int) -> slice:
         return self._spans[chunk]
+
+    def averaged(self, chunk: int) -> bool:
+        """Does `chunk` hold buffers? They count in no norm of the parameters."""
+        return int(self._spans[chunk].start) >= self.trainable
+
+    def chunks_of(self, starts: tuple[int, ...]) -> list[int]:
+        """The chunks in which these parameters stand, in order."""
+        firsts = [span.start for span in self._spans]
+        return sorted({bisect_right(firsts, start) - 1 for start in starts})
 
     # -- the training process ---------------------------------------------------------------------------------
 
@@ -219,22 +230,18 @@ class Ledger:
         span = self.span(chunk)
         x_now = self.x[span] + self.outstanding(chunk, applied)
         pseudo_gradient = self.a[span] - x_now
-        if lr == 1.0 and momentum == 0.0:
+        if self.averaged(chunk) or (lr == 1.0 and momentum == 0.0):
             self.v[span] = 0.0
             correction = None
         else:
             alpha, mu = np.float32(lr), np.float32(momentum)
-            split = min(max(self.trainable - span.start, 0), span.stop - span.start)
-            correction = np.zeros_like(pseudo_gradient)
-            d, v, c = pseudo_gradient[:split], self.v[span][:split], correction[:split]
-            np.multiply(d, np.float32(1.0) - alpha, out=c)
+            v, correction = self.v[span], pseudo_gradient * (np.float32(1.0) - alpha)
             if momentum:
                 v *= mu
-                v += d
-                c -= (alpha * mu) * v
+                v += pseudo_gradient
+                correction -= (alpha * mu) * v
             else:
                 v[:] = 0.0
-            self.v[span][split:] = 0.0
         if correction is not None and correction.any():
             pending = self.pending(chunk)
             pending += correction
@@ -246,7 +253,10 @@ class Ledger:
     # -- state transfer ---------------------------------------------------------------------------------------
 
     def freeze(self, chunk: int) -> jobs.Frozen:
-        """A bfloat16 copy of the anchor's chunk (round to nearest even), and its hash."""
+        """A copy of the anchor's chunk, and its hash: buffers as they are, parameters as bfloat16 (to nearest even)."""
+        if self.averaged(chunk):
+            exact = self.a[self.span(chunk)].astype("<f4")
+            return jobs.Frozen(exact.data.cast("B"), state_hash(exact.data))
         bits = self.a[self.span(chunk)].view(np.uint32)
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         payload = ((bits + half) >> np.uint32(16)).astype("<u2")
@@ -287,10 +297,15 @@ class Ledger:
 
     def _thawed(self, chunk: int, payload: Buffer, digest: bytes) -> Vector | None:
         """What `freeze` wrote, or None if it is not that, or not finite."""
-        span = self.span(chunk)
-        if memoryview(payload).nbytes != 2 * (span.stop - span.start) or state_hash(payload) != digest:
+        span, exact = self.span(chunk), self.averaged(chunk)
+        each = 4 if exact else 2
+        if memoryview(payload).nbytes != each * (span.stop - span.start) or state_hash(payload) != digest:
             return None
-        values: Vector = (np.frombuffer(payload, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        values: Vector
+        if exact:
+            values = np.frombuffer(payload, "<f4").astype(np.float32)
+        else:
+            values = (np.frombuffer(payload, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
         return values if _finite(values) else None
 
     def sample(self, starts: tuple[int, ...]) -> Vector:

@@ -344,7 +344,7 @@ class Epidemic(OnLedger):
         return fingerprint(self.ledger.span(chunk).start, increment.where, added)
 
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
-        chunks = sorted({start // self.ledger.chunk_parameters for start in starts})
+        chunks = self.ledger.chunks_of(starts)
         parameters = sum(span.stop - span.start for span in map(self.ledger.span, chunks))
         step = math.sqrt(float(np.sum(self._longest[chunks] ** 2)) / parameters)
         return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), 0.0, step)

@@ -173,7 +173,7 @@ class Pairwise(OnLedger):
         return jobs.Checked(taken)
 
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
-        chunks = sorted({start // self.ledger.chunk_parameters for start in starts})
+        chunks = self.ledger.chunks_of(starts)
         spans = [self.ledger.span(chunk) for chunk in chunks]
         parameters = sum(span.stop - span.start for span in spans)
         distance, step = (
@@ -263,6 +263,8 @@ class Pairwise(OnLedger):
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
         self._remember(chunk, math.sqrt(norm2), share)
         del self._open[key]
+        if ledger.averaged(chunk):
+            return jobs.Turn(buffers, True, True, share, escalation_bytes=side.escalation_bytes)
         return jobs.Turn(
             buffers,
             True,

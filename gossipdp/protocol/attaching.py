@@ -96,7 +96,8 @@ class Attaching:
         schema = Schema.from_bytes(self.founding)
         width = chunk_parameters(schema.size, self._most_chunk)
         self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
-        self._rounds.allocate(-(-schema.size // width), schema.size)
+        most = self._most_chunk
+        self._rounds.allocate(len(schema.spans(most)), schema.trainable, schema.averaged(most))
         self._rounds.attach(found=True, keep=None if self.taking is None else self.taking.clock)
 
     def unusable(self) -> None:

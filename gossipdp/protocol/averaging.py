@@ -309,7 +309,7 @@ class Averaging:
             self._outputs,
             self._config.deadlines,
             chunks=self.model.chunks,
-            size=self.model.schema.size,
+            size=self.model.schema.trainable,
             now=now,
             first=offer.first,
         )
@@ -393,7 +393,7 @@ class Averaging:
             self._config.deadlines,
             first=self._first,
             chunks=self.model.chunks,
-            size=self.model.schema.size,
+            size=self.model.schema.trainable,
             now=now,
             tempo=self._tempo,
         )

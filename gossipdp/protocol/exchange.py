@@ -148,11 +148,11 @@ class Side:
         return self.tally.mixing * self._of / self.tally.chunks if self.tally.chunks >= enough else 0.0
 
     def distance(self) -> float:
-        """RMS of a_i - a_j over the whole vector; NaN if not all of it was mixed."""
+        """RMS of a_i - a_j over all parameters; NaN if not all of them were mixed."""
         return self._rms() if self.tally.chunks == self._of else math.nan
 
     def _rms(self) -> float:
-        """Over what was mixed. All chunks but the last are of one size, and all of them together are exact."""
+        """Of the parameters that were mixed: exact for all of them, near for some."""
         return math.sqrt(self.tally.parameters2 / max(1.0, self._size * self.tally.chunks / self._of))
 
     def _end(self, result: str, now: float) -> None:

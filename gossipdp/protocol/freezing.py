@@ -269,4 +269,4 @@ class Model:
 
     @property
     def chunks(self) -> int:
-        return -(-self.schema.size // self.chunk_parameters)
+        return len(self.schema.spans(self.most))

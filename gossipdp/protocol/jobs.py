@@ -210,8 +210,8 @@ class Turn:
 
     buffers: what to send to the partner now (empty: nothing it lacks).
     complete: every block of delta is exact. mixed: delta has been applied with `share`.
-    bound: own tau. distance2: ||delta||^2 once complete. blocks, escalated,
-    escalation_bytes (received past the first stage): counts for the metrics, once complete.
+    bound: own tau. distance2: ||delta||^2 once complete, 0 of buffers. blocks, escalated,
+    escalation_bytes (received past the first stage): counts for the metrics, once complete; of buffers bytes alone.
     refused: "" or why the partner's buffers were refused: payload, nan, share.
     """
 
@@ -232,7 +232,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Freeze(Job):
-    """Copy one chunk of the anchor, with its hash: as bfloat16, or exactly where anchors are shared. Result: Frozen."""
+    """Copy one chunk of the anchor, with its hash: parameters as bfloat16, buffers and all that is shared exactly.
+    Result: Frozen."""
 
     chunk: int
 

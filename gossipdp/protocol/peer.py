@@ -548,7 +548,8 @@ class Peer:
 
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         self.model = Model.of(schema_bytes, self.config.averaging.settings, self.config.most_chunk, clock, rounds)
-        self.rounds.allocate(self.model.chunks, self.model.schema.size)
+        schema = self.model.schema
+        self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self.config.most_chunk))
         self.rounds.rounds = rounds
         self._clock = max(self._clock, clock, self.progress.clock())
         self._source.took(self._clock - clock)

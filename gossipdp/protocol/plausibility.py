@@ -103,9 +103,19 @@ class Judge:
         self._deadline: float | None = None
 
     def summon(
-        self, transfer: int, source: bytes, manifest: StateManifest, missing: Sequence[int], members: Sequence[bytes]
+        self,
+        transfer: int,
+        source: bytes,
+        manifest: StateManifest,
+        spans: Sequence[slice],
+        missing: Sequence[int],
+        members: Sequence[bytes],
     ) -> None:
-        """`source` will give `missing` under `manifest`: ask others for runs of it, at once, for anchors move."""
+        """`source` will give `missing` under `manifest`: ask others for runs of it, at once, because anchors move.
+
+        Args:
+            spans: where each chunk stands.
+        """
         if not missing:
             return
         others = [peer for peer in members if peer != source]
@@ -113,10 +123,10 @@ class Judge:
         idle = [former for former, part in self._parts.items() if not part.chunks]
         for former in idle[:-FORMER]:
             del self._parts[former]
-        runs, width = {}, manifest.chunk_parameters
+        runs = {}
         for chunk in sorted(self._random.sample(missing, min(RUNS, len(missing)))):
-            last = min((chunk + 1) * width, manifest.parameters) - jobs.RUN
-            runs[chunk] = self._random.randint(chunk * width, max(chunk * width, last))
+            span = spans[chunk]
+            runs[chunk] = self._random.randint(span.start, max(span.start, span.stop - jobs.RUN))
         self._parts[transfer] = _Part(source, manifest, runs, set(witnesses))
         for peer in witnesses:
             self._probe(peer, transfer)

@@ -68,7 +68,7 @@ class Rounds:
     def __init__(self, outputs: Outputs, steps: Steps | None = None) -> None:
         self._outputs, self._steps = outputs, steps
         self._phase = _Phase.IDLE
-        self._chunks = 0
+        self._chunks = self._counted = 0
         self._size = 1
         self._attached = False
         self._bound = False
@@ -109,9 +109,9 @@ class Rounds:
         """Every correction so far is in a slot that the training process knows of."""
         return self._phase is _Phase.IDLE and not self._dirty and not self._sealing
 
-    def allocate(self, chunks: int, size: int) -> None:
-        """The model has so many chunks and parameters."""
-        self._chunks, self._size = chunks, size
+    def allocate(self, chunks: int, trainable: int, averaged: int = 0) -> None:
+        """The model has so many chunks and parameters; the last `averaged` chunks hold buffers."""
+        self._chunks, self._size, self._counted = chunks, trainable, chunks - averaged
 
     def attach(self, *, found: bool, keep: int | None = None, kept: Callable[[], None] = lambda: None) -> None:
         """A training process has written its x; give it the anchor, or take the model from it if `found`.
@@ -267,8 +267,9 @@ class Rounds:
             self._outputs.ask(self._steps.job(chunk, self._applied))
 
     def _stepped(self, chunk: int, pseudo_gradient2: float, movement2: float) -> None:
-        self._sums[0] += pseudo_gradient2
-        self._sums[1] += movement2
+        if chunk < self._counted:
+            self._sums[0] += pseudo_gradient2
+            self._sums[1] += movement2
         if chunk + 1 < self._chunks:
             return self._step(chunk + 1)
         if self._steps is not None:

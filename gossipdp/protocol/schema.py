@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
 
-__all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_count", "chunk_parameters"]
+__all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
 
 MAX_BYTES: Final = 4 << 20
 """bytes of a schema; it travels as one buffer of a manifest"""
@@ -158,6 +158,14 @@ class Schema:
         """Where buffers begin; `size` if there are none."""
         return next((entry.offset for entry in self.entries if entry.kind == "buffer"), self.size)
 
+    def spans(self, most: int = MOST) -> list[slice]:
+        """Its chunks, of `most` parameters at most."""
+        return chunk_spans(self.size, self.trainable, chunk_parameters(self.size, most))
+
+    def averaged(self, most: int = MOST) -> int:
+        """How many of its chunks, the last ones, hold buffers."""
+        return -(-(self.size - self.trainable) // chunk_parameters(self.size, most))
+
     @cached_property
     def padding(self) -> slice:
         """Between parameters and buffers: values of nobody."""
@@ -263,6 +271,14 @@ def chunk_parameters(size: int, most: int = MOST) -> int:
     return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), most)
 
 
-def chunk_count(size: int) -> int:
-    """Chunks of a model of `size` parameters."""
-    return -(-size // chunk_parameters(size))
+def chunk_spans(size: int, trainable: int, width: int) -> list[slice]:
+    """The chunks of a model: parameters first, then buffers from `trainable` on; none holds both.
+
+    Args:
+        width: parameters a chunk, at most; see `chunk_parameters`.
+    """
+    return [
+        slice(start, min(start + width, stop))
+        for first, stop in ((0, trainable), (trainable, size))
+        for start in range(first, stop, width)
+    ]

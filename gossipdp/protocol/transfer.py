@@ -189,7 +189,8 @@ class Joiner:
         except (ValueError, RemoteProtocolError):
             return self._distrust("schema", now)
         width = chunk_parameters(schema.size, self._most)
-        chunks = -(-schema.size // width)
+        spans = schema.spans(self._most)
+        chunks = len(spans)
         sound = (
             schema.size == manifest.parameters
             and schema.digest == manifest.schema
@@ -220,7 +221,7 @@ class Joiner:
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
         self._flow.begin(now)
-        self._judge.summon(self._transfer, self.source, manifest, sorted(self._missing), self._members)
+        self._judge.summon(self._transfer, self.source, manifest, spans, sorted(self._missing), self._members)
         self._go_on(now)
 
     def _go_on(self, now: float) -> None:

@@ -26,6 +26,7 @@ from gossipdp.errors import (
     UnreachableError,
 )
 from gossipdp.protocol.messages import MOST_STEPS
+from gossipdp.protocol.schema import chunk_spans
 from gossipdp.runtime import link as links
 from gossipdp.training.accounts import Accounts
 from gossipdp.training.handover import Handover
@@ -110,7 +111,8 @@ class Session:
         self._waiting = ""
         self._outbox: deque[tuple[Fence, links.FromTraining]] = deque()
         self._session = 0
-        self._chunk_parameters = 0
+        self._spans: list[slice] = []
+        """of the chunks"""
         self._daemon_every = 1
         self._slots: deque[links.Slot] = deque()
         self._applied = 0
@@ -291,9 +293,9 @@ class Session:
             return Load(self._session, region.x, self._start_clock, self._healing.due)
         if self._drains(ahead):
             slot = self._slots.popleft()
-            width, size = self._chunk_parameters, region.size
-            spans = [(first * width, min((last + 1) * width, size)) for first, last in slot.spans]
-            return Drain(slot.session, slot.slot, tuple(s for s in spans if s[0] < s[1]), region.slots[slot.slot % 2])
+            places = self._spans[: slot.spans[-1][1] + 1] if slot.spans else []
+            spans = [(places[first].start, places[last].stop) for first, last in slot.spans if last < len(places)]
+            return Drain(slot.session, slot.slot, tuple(spans), region.slots[slot.slot % 2])
         # Before a snapshot: where one is due at every step, they would never have their turn.
         if self._phase is _Phase.OPEN and self._accounts.handed is None and (number := self._handover.next()):
             return Tell(self._session, number, region.x)
@@ -452,7 +454,9 @@ class Session:
                 self._phase is _Phase.WAITING
             ):
                 self._mode, self._deadline = mode, deadline
-                self._session, self._daemon_every, self._chunk_parameters = session, every, chunk_parameters
+                self._session, self._daemon_every = session, every
+                schema = self._layout.schema
+                self._spans = chunk_spans(schema.size, schema.trainable, chunk_parameters)
                 self._start_clock, self.kept_steps = clock, message.moments
                 self._run, self._kept, self._healing.after = message.run, message.kept, message.heal_after
                 self._handover.begin(message.moments_every if self.tells else 0)

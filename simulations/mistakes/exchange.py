@@ -496,8 +496,8 @@ MUTATIONS = (
         "buffers-get-momentum",
         "running statistics take the outer step of parameters",
         LEDGER,
-        "split = min(max(self.trainable - span.start, 0), span.stop - span.start)",
-        "split = span.stop - span.start",
+        "if self.averaged(chunk) or (lr == 1.0 and momentum == 0.0):",
+        "if lr == 1.0 and momentum == 0.0:",
     ),
     Mutation(
         "residual-forgotten",

@@ -98,8 +98,8 @@ MUTATIONS = (
         "hash-not-checked",
         "a joiner takes a chunk whose hash is wrong",
         LEDGER,
-        "if memoryview(payload).nbytes != 2 * (span.stop - span.start) or state_hash(payload) != digest:",
-        "if memoryview(payload).nbytes != 2 * (span.stop - span.start):",
+        "if memoryview(payload).nbytes != each * (span.stop - span.start) or state_hash(payload) != digest:",
+        "if memoryview(payload).nbytes != each * (span.stop - span.start):",
     ),
     Mutation(
         "chunk-asked-once",

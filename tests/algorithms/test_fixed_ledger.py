@@ -18,7 +18,7 @@ from gossipdp.algorithms.fixed_point import (
     unpack,
 )
 
-SIZE, TRAINABLE, WIDTH = 700, 600, 256
+SIZE, TRAINABLE, WIDTH = 700, 512, 256
 CHUNKS = 3
 
 

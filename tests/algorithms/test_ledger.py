@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gossipdp.algorithms.base import Ledger, block_max, state_hash
 
-SIZE, TRAINABLE, WIDTH = 700, 600, 256
+SIZE, TRAINABLE, WIDTH = 700, 512, 256
 CHUNKS = 3
 TOLERANCE = 2e-5
 """fp32, values of about 1, some hundred additions"""
@@ -204,10 +204,24 @@ def test_freeze_and_adopt_keep_bfloat16_and_refuse_damage():
         damaged[3] ^= 1
         assert not taker.adopt(chunk, damaged, frozen.hash)
         assert not taker.adopt(chunk, bytes(frozen.payload)[:-2], state_hash(bytes(frozen.payload)[:-2]))
-        infinite = b"\x80\x7f" + bytes(frozen.payload)[2:]
+        infinite = (b"\x00\x00\x80\x7f" if giver.averaged(chunk) else b"\x80\x7f") + bytes(frozen.payload)[4:]
+        infinite = infinite.ljust(len(frozen.payload), b"\0")
         assert not taker.adopt(chunk, infinite, state_hash(infinite))
         assert taker.adopt(chunk, frozen.payload, frozen.hash)
     assert (np.abs(taker.a - giver.a) <= np.abs(giver.a) * 2.0**-8).all() and not taker.v.any()
+    assert taker.a[TRAINABLE:].tobytes() == giver.a[TRAINABLE:].tobytes(), "buffers keep every bit"
+
+
+def test_no_chunk_holds_both_parameters_and_buffers():
+    ledger = Ledger(1000, 512, 256)
+    assert [(ledger.span(c).start, ledger.span(c).stop) for c in range(ledger.chunks)] == [
+        (0, 256),
+        (256, 512),
+        (512, 768),
+        (768, 1000),
+    ]
+    assert [ledger.averaged(c) for c in range(4)] == [False, False, True, True]
+    assert ledger.chunks_of((511, 512, 999, 0)) == [0, 1, 2, 3]
 
 
 def test_found_refuses_what_is_not_finite():

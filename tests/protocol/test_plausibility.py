@@ -326,7 +326,7 @@ def test_sources_that_gave_nothing_are_forgotten_with_what_witnesses_said_of_the
     judge = Judge(outputs, Random(1), 10.0)
     manifest = StateManifest(0, 1, SIZE, 8192, 70, 7, SCHEMA.digest, SETTINGS)
     for transfer in range(1000):
-        judge.summon(transfer, A, manifest, range(5), [B, C])
+        judge.summon(transfer, A, manifest, SCHEMA.spans(), range(5), [B, C])
         judge.heard(StateSample(transfer, 70, 7, 1.0, 1.0), [b"...."], B)
         if transfer in (3, 500):
             judge.came(transfer % 5, transfer)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol.schema import MAX_BYTES, Entry, Frozen, Schema, chunk_count, chunk_parameters
+from gossipdp.protocol.schema import MAX_BYTES, Entry, Frozen, Schema, chunk_parameters, chunk_spans
 
 TENSORS = [
     ("head.weight", (10, 7), "float32", "parameter"),
@@ -171,7 +171,7 @@ def test_the_first_difference_names_both_sides() -> None:
     ],
 )
 def test_chunks_of_a_model(size: int, width: int, chunks: int) -> None:
-    assert (chunk_parameters(size), chunk_count(size)) == (width, chunks)
+    assert (chunk_parameters(size), len(chunk_spans(size, size, width))) == (width, chunks)
     assert width % 256 == 0
 
 
