@@ -64,6 +64,10 @@ class OnLedger(ABC):
                 return self.ledger.attach(chunk)
             case jobs.Freeze(chunk):
                 return self.ledger.freeze(chunk)
+            case jobs.HashPiece(_, payload):
+                return jobs.Frozen(payload, state_hash(payload))
+            case jobs.CheckPiece(_, payload, digest):
+                return jobs.Checked(state_hash(payload) == digest)
             case jobs.Adopt(chunk, payload, digest):
                 return self._taken(chunk, self.ledger.adopt(chunk, payload, digest))
             case jobs.Resync(chunk, payload, digest):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.events import SessionRefused
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.moments import MomentsDesk
@@ -47,6 +48,7 @@ class Attaching:
         self._most_chunk, self._founds, self._held, self._keeps, self._kept = most_chunk, founds, held, keeps, kept
         self._waiting: bytes | None = None
         """schema of the process that waits"""
+        self._brings: Carried = NOTHING
         self._wants_moments = False
         self._live: Live | None = None
         """the process that waits, if it has outlived a daemon"""
@@ -56,11 +58,22 @@ class Attaching:
         """the process that gives the model, if it has outlived a daemon"""
         self.founding = b""
         """schema of the model that is being taken for the network's first"""
+        self.founding_carried: Carried = NOTHING
+        """and what goes with it"""
 
-    def came(self, schema: bytes, model: Model | None, *, moments: bool, live: Live | None = None) -> None:
+    def came(
+        self,
+        schema: bytes,
+        model: Model | None,
+        carried: Carried = NOTHING,
+        *,
+        moments: bool,
+        live: Live | None = None,
+    ) -> None:
         """A process has written its model to shared memory. moments: it begins with an empty optimizer; live: it has
         outlived a daemon."""
         self._waiting, self._wants_moments, self._live, self._here = schema, moments, live, True
+        self._brings = carried
         self.let_in(model)
 
     def gone(self) -> None:
@@ -73,12 +86,15 @@ class Attaching:
             return
         if model is not None:
             same = model.schema_bytes == self._waiting
-            difference = "" if same else model.schema.first_difference(Schema.from_bytes(self._waiting))
-            if difference:
+            here = Schema.from_bytes(self._waiting)
+            difference = "" if same else model.schema.first_difference(here)
+            if excluded := model.schema.exclusion_difference(here):
+                self._outputs.emit(SessionRefused("GD-303", excluded))
+            elif difference:
                 self._outputs.emit(SessionRefused("GD-301", difference))
             elif self._wants_moments or self._held():
                 return  # `seek_moments` comes back, or who holds it does
-            elif self._live is not None and self._keeps(self._live):
+            elif self._live is not None and here.reference == model.schema.reference and self._keeps(self._live):
                 self._rounds.attach(found=False, keep=self._live.clock, kept=partial(self._kept, self._live))
             else:
                 self._rounds.attach(found=False)
@@ -93,6 +109,7 @@ class Attaching:
         """The model is to be that of the process that waits."""
         assert self._waiting is not None
         self.founding, self.taking, self._waiting = self._waiting, self._live, None
+        self.founding_carried, self._brings = self._brings, NOTHING
         schema = Schema.from_bytes(self.founding)
         width = chunk_parameters(schema.size, self._most_chunk)
         self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))

@@ -69,8 +69,13 @@ class TookOver(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StateRenewed(Event):
+    """The model that the training process goes on with is another's: so is what it does not exchange (`carrying`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRefused(Event):
-    """code: GD-301 (schema differs), GD-402 (the model has NaN or Inf)."""
+    """code: GD-301 (schema differs), GD-303 (what is excluded differs), GD-402 (the model has NaN or Inf)."""
 
     code: str
     reason: str

@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.freezing import Giving
 from gossipdp.protocol.messages import StateManifest
@@ -100,6 +101,11 @@ class Follower:
         return b"" if self._joiner is None else self._joiner.summary
 
     @property
+    def carried(self) -> Carried:
+        """What came with what has been fetched, once all of it is here."""
+        return NOTHING if self._joiner is None or not self._joiner.done else self._joiner.carried
+
+    @property
     def manifest(self) -> StateManifest | None:
         """Of what has been fetched, once all of it is here."""
         return self._joiner.manifest if self._joiner is not None and self._joiner.done else None
@@ -137,6 +143,11 @@ class Follower:
         """The result of a Resync."""
         if result.finite:
             self._taken.add(job.chunk)
+        if self._joiner is not None:
+            self._joiner.adopted(job, result, now)
+
+    def checked(self, job: jobs.CheckPiece, result: jobs.Checked, now: float) -> None:
+        """The result of a CheckPiece."""
         if self._joiner is not None:
             self._joiner.adopted(job, result, now)
 

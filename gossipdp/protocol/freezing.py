@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 import msgpack
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.messages import (
     StateAsk,
     StateChunk,
@@ -86,6 +87,8 @@ def signed_part(manifest: StateManifest, schema: Buffer, hashes: Buffer, summary
         manifest.rounds,
         manifest.schema,
         manifest.settings,
+        manifest.reference,
+        manifest.state,
     )
     digest = hashlib.blake2b(digest_size=32, person=b"gossipdp state")
     for part in (msgpack.packb(fields), hashlib.blake2b(schema).digest(), hashlib.blake2b(hashes).digest()):
@@ -106,6 +109,9 @@ class _Snapshot:
     waiting: dict[bytes, int] = field(default_factory=dict)
     summary: bytes | None = None
     """of an exact state, once its making has begun"""
+    carried: Carried = NOTHING
+    """what goes with it, once all chunks are frozen: then it is never older than they are"""
+    whole: bool = False
 
 
 class Source:
@@ -157,7 +163,7 @@ class Source:
 
     def _request(self, transfer: int, source: bytes, model: Model, now: float) -> None:
         snapshot = self._snapshot
-        if snapshot is None or (len(snapshot.chunks) == model.chunks and self._stale(snapshot, model, now)):
+        if snapshot is None or (snapshot.whole and self._stale(snapshot, model, now)):
             self._numbers += 1
             snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
             if self._shared is None:
@@ -182,8 +188,24 @@ class Source:
     def _stale(self, snapshot: _Snapshot, model: Model, now: float) -> bool:
         return now > snapshot.begun + self._config.fresh and model.rounds > snapshot.rounds + FRESH_ROUNDS
 
+    def hashed(self, job: jobs.HashPiece, result: jobs.Frozen, model: Model) -> None:
+        """The result of a HashPiece: the next piece, or the manifest."""
+        snapshot = self._snapshot
+        if snapshot is not None and job.chunk == len(snapshot.chunks) and not snapshot.whole:
+            snapshot.chunks.append(result)
+            self._hash_next(snapshot, model)
+
+    def _hash_next(self, snapshot: _Snapshot, model: Model) -> None:
+        number = len(snapshot.chunks)
+        piece = snapshot.carried.piece(number - model.chunks)
+        if piece is not None:
+            self._outputs.ask(jobs.HashPiece(number, piece))
+            return
+        snapshot.whole = True
+        self._send_manifests(model)
+
     def frozen(self, job: jobs.Freeze, result: jobs.Frozen, model: Model) -> None:
-        """The result of a Freeze: the next chunk, or the manifest."""
+        """The result of a Freeze: the next chunk, or what is carried beside them."""
         snapshot, shared = self._snapshot, self._shared
         waits = shared is not None and snapshot is not None and snapshot.summary is None
         if snapshot is None or waits or job.chunk != len(snapshot.chunks):
@@ -195,7 +217,8 @@ class Source:
             return None
         if shared is not None:
             shared.frozen()
-        return self._send_manifests(model)
+        snapshot.carried = model.carried
+        return self._hash_next(snapshot, model)
 
     def sampled(self, result: jobs.Sampled, model: Model) -> None:
         """The result of a Sample."""
@@ -203,7 +226,7 @@ class Source:
 
     def _send_manifests(self, model: Model) -> None:
         snapshot = self._snapshot
-        if snapshot is None or len(snapshot.chunks) < model.chunks:
+        if snapshot is None or not snapshot.whole:
             return
         hashes = b"".join(chunk.hash for chunk in snapshot.chunks)
         for peer, transfer in snapshot.waiting.items():
@@ -216,6 +239,8 @@ class Source:
                 snapshot.rounds,
                 model.schema.digest,
                 model.settings,
+                memoryview(snapshot.carried.reference).nbytes,
+                memoryview(snapshot.carried.state).nbytes,
             )
             summary = snapshot.summary
             signature = self._sign(signed_part(manifest, model.schema_bytes, hashes, summary))
@@ -257,11 +282,28 @@ class Model:
     rounds: int
     most: int = MOST
     """parameters a chunk, at the most"""
+    carried: Carried = NOTHING
+    """what goes with it and is not averaged"""
 
     @classmethod
-    def of(cls, schema_bytes: bytes, settings: bytes, most: int, clock: int, rounds: int) -> Model:
-        schema = Schema.from_bytes(schema_bytes)
-        return cls(schema=schema, schema_bytes=schema_bytes, settings=settings, clock=clock, rounds=rounds, most=most)
+    def of(
+        cls,
+        schema_bytes: bytes,
+        settings: bytes,
+        most: int,
+        clock: int,
+        rounds: int,
+        carried: Carried = NOTHING,
+    ) -> Model:
+        return cls(
+            schema=Schema.from_bytes(schema_bytes),
+            schema_bytes=schema_bytes,
+            settings=settings,
+            clock=clock,
+            rounds=rounds,
+            most=most,
+            carried=carried,
+        )
 
     @property
     def chunk_parameters(self) -> int:

@@ -48,11 +48,13 @@ class Restore(Job):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What the checkpoint says of itself. `schema` is the schema's canonical bytes."""
+    """What the checkpoint says of itself. `schema` is the schema's canonical bytes; the rest as `carrying` has it."""
 
     schema: bytes
     clock: int
     rounds: int
+    reference: Buffer = b""
+    state: Buffer = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,23 @@ class Freeze(Job):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
+    payload: Buffer
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HashPiece(Job):
+    """Hash a piece of what travels beside the vector (`carrying`), as chunk number `chunk`. Result: Frozen."""
+
+    chunk: int
+    payload: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPiece(Job):
+    """Has such a piece, chunk number `chunk`, this hash? Result: Checked (finite False: refused)."""
+
+    chunk: int
     payload: Buffer
     hash: bytes
 

@@ -36,10 +36,13 @@ MAX_LEASES: Final = 24
 """blocks that one peer says it has open"""
 MAX_READERS: Final = 24
 """readers of a data set in one message"""
+MOST_CARRIED: Final = 1 << 30
+"""bytes of what travels with a model and is not averaged: of the reference, and of the state (`carrying`)"""
 MOST_STEPS: Final = 1 << 40
 """that an optimizer may say it has made"""
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+Carry = Annotated[int, Meta(ge=0, le=MOST_CARRIED)]
 U63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 """of an optimizer, which counts them in a float"""
@@ -310,8 +313,8 @@ class StateRequest(Message, frozen=True):
 
 
 class StateManifest(Message, frozen=True):
-    """What the source froze. Buffers: [schema, chunk hashes (16 bytes each), signature over all of it, and of an exact
-    state what is inside it (`rumour_summary`)]."""
+    """What the source froze. Buffers: [schema, hashes (16 bytes each) of chunks and of the pieces that follow them
+    (`carrying`), signature over all of it, and of an exact state what is inside it (`rumour_summary`)]."""
 
     transfer: U63
     snapshot: U63
@@ -322,6 +325,9 @@ class StateManifest(Message, frozen=True):
     rounds: U32
     schema: Digest
     settings: Digest
+    reference: Carry = 0
+    """bytes of the reference, and of the state"""
+    state: Carry = 0
 
 
 class StateAsk(Message, frozen=True):
@@ -335,7 +341,8 @@ class StateAsk(Message, frozen=True):
 
 
 class StateChunk(Message, frozen=True):
-    """One chunk of frozen state. Buffers: [bfloat16 values, or an exact state (`fixed_point.pack`)]."""
+    """One chunk of frozen state, or a piece of what is carried beside it. Buffers: [bfloat16 values; of buffers fp32
+    values; of an exact state what `fixed_point.pack` writes; or the piece]."""
 
     transfer: U63
     snapshot: U63

@@ -21,6 +21,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.events import CheckpointAhead, Notice
 from gossipdp.protocol.freezing import Giving, Model
 from gossipdp.protocol.membership import Membership
@@ -128,6 +129,8 @@ class Origin:
         """who the state was fetched from, the last of them"""
         self.summary = b""
         """what is inside the state that was fetched, if it is an exact one"""
+        self.carried: Carried = NOTHING
+        """what came with the model, from a member or from the checkpoint"""
         self._joiner: Joiner | None = None
         self.held: Held | None = None
         """of the own newest checkpoint, until the model is here"""
@@ -230,8 +233,8 @@ class Origin:
         if self._joiner is not None and self.claim is None and member is not None and member.state in LIVE:
             self._joiner.beckoned(peer, now)
 
-    def adopted(self, job: jobs.Adopt, result: jobs.Checked, now: float) -> None:
-        """The result of an Adopt."""
+    def adopted(self, job: jobs.Adopt | jobs.CheckPiece, result: jobs.Checked, now: float) -> None:
+        """The result of an Adopt, or of a CheckPiece."""
         if self._joiner is not None:
             self._joiner.adopted(job, result, now)
             self._conclude()
@@ -251,7 +254,7 @@ class Origin:
             if self.held is not None and self.held.clock > network + self._tolerance:
                 self._outputs.emit(CheckpointAhead(self.held.clock, self.held.rounds, network))
             self._end()
-            self.summary, self.giver = joiner.summary, joiner.giver
+            self.summary, self.giver, self.carried = joiner.summary, joiner.giver, joiner.carried
             self._adopt(joiner.schema_bytes, "received", clock, rounds)
 
     def restored(self, result: jobs.Restored | None, now: float) -> None:
@@ -273,6 +276,7 @@ class Origin:
                 self._joiner = self._new_joiner()
                 return
         self._end()
+        self.carried = Carried(result.reference, result.state)
         self._adopt(result.schema, "restored", result.clock, result.rounds)
 
     def _end(self) -> None:

@@ -17,6 +17,7 @@ from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.attaching import Attaching
 from gossipdp.protocol.averaging import Averaging
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.conduct import Conduct
 from gossipdp.protocol.events import (
     Event,
@@ -26,6 +27,7 @@ from gossipdp.protocol.events import (
     RoundSettled,
     SnapshotTaken,
     StateReady,
+    StateRenewed,
     TookOver,
 )
 from gossipdp.protocol.freezing import Asking, Giving, Model, Source
@@ -194,13 +196,21 @@ class Peer:
         self.membership.join(addresses, now)
         self._step(now)
 
-    def attach(self, schema: bytes, now: float, *, moments: bool = False, live: Live | None = None) -> None:
+    def attach(
+        self,
+        schema: bytes,
+        now: float,
+        *,
+        carried: Carried = NOTHING,
+        moments: bool = False,
+        live: Live | None = None,
+    ) -> None:
         """A training process has written its model to shared memory and waits for the one to start from.
 
-        moments: it begins with an empty optimizer, and has a use for `self.moments.held`; live: it trained with an
-            earlier daemon of this peer, and its parameters may be the newest that there are.
+        carried: what goes with it. moments: it begins with an empty optimizer, and has a use for `self.moments.held`;
+            live: it trained with an earlier daemon of this peer, and its parameters may be the newest that there are.
         """
-        self._attaching.came(schema, self.model, moments=moments and self.config.moments, live=live)
+        self._attaching.came(schema, self.model, carried, moments=moments and self.config.moments, live=live)
         if self.model is None and not self._origin.founder:
             self._origin.lives(live)
         self._step(now)
@@ -214,8 +224,21 @@ class Peer:
         self.rounds.detach()
         self._step(now)
 
-    def submit(self, session: int, snapshot: int, applied: int, steps: int, samples: int, now: float) -> None:
-        """The training process has put a snapshot into x, so many steps and samples after the one before."""
+    def submit(
+        self,
+        session: int,
+        snapshot: int,
+        applied: int,
+        steps: int,
+        samples: int,
+        now: float,
+        *,
+        state: Buffer | None = None,
+    ) -> None:
+        """The training process has put a snapshot into x, so many steps and samples after the one before.
+
+        state: what is not exchanged, as of this snapshot (`carrying`); None: as it was told before.
+        """
         self._wake(now)
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self._clock + steps
@@ -223,11 +246,13 @@ class Peer:
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return
         self._unsettled = snapshot if self.config.sync else 0
-        self.rounds.accepted = partial(self._accepted, clock, steps, samples)
+        self.rounds.accepted = partial(self._accepted, clock, steps, samples, state)
         self._step(now)
 
-    def _accepted(self, clock: int, steps: int, samples: int) -> None:
+    def _accepted(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
         """A snapshot is good: what was done since the one before counts."""
+        if state is not None and self.model is not None:
+            self.model = replace(self.model, carried=replace(self.model.carried, state=state))
         self._clock = max(self._clock, clock)
         self._steps += steps
         self._samples += samples
@@ -312,6 +337,14 @@ class Peer:
                 model = self._current_model()
                 if model is not None:
                     self._source.frozen(job, result, model)
+            case jobs.HashPiece():
+                model = self._current_model()
+                if model is not None:
+                    self._source.hashed(job, result, model)
+            case jobs.CheckPiece() if self.model is None:
+                self._origin.adopted(job, result, now)
+            case jobs.CheckPiece():
+                self._reunion.follower.checked(job, result, now)
             case jobs.Sample():
                 model = self._current_model()
                 if model is not None:
@@ -547,7 +580,10 @@ class Peer:
             self.spreading.submitted(live.samples, live.steps, self.clock)
 
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
-        self.model = Model.of(schema_bytes, self.config.averaging.settings, self.config.most_chunk, clock, rounds)
+        ours = origin in ("founded", "taken over")
+        carried = self._attaching.founding_carried if ours else self._origin.carried
+        settings, most = self.config.averaging.settings, self.config.most_chunk
+        self.model = Model.of(schema_bytes, settings, most, clock, rounds, carried)
         schema = self.model.schema
         self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self.config.most_chunk))
         self.rounds.rounds = rounds
@@ -571,6 +607,9 @@ class Peer:
         self._clock = max(self._clock, clock)
         if self.spreading is not None and self.model is not None:
             self.spreading.adopt(self.model, self._reunion.follower.summary, self.clock)
+        if self.model is not None:
+            self.model = replace(self.model, carried=self._reunion.follower.carried)
+            self._outputs.emit(StateRenewed())
         self._source.took(self.clock - clock)
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead

@@ -3,8 +3,9 @@
 Trainable parameters come first, one after another in the model's order; floating-point buffers follow from the next
 multiple of 256, for they are plain averages (outer lr 1, momentum 0). Offsets follow from names and shapes alone,
 so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Frozen parameters stay at home and
-have no place in the vector; a digest of each tells whether two hosts train on top of the same. Nothing here may hold a
-value.
+have no place in the vector; a digest of each tells whether two hosts train on top of the same. Of buffers the vector
+holds differences to a reference, whose digest stands here (see `carrying`), and so do the names of tensors that the
+script has excluded. Nothing here may hold a value.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     entries: Annotated[tuple[_Spec, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
     frozen: Annotated[tuple[tuple[Name, Digest], ...], Meta(max_length=MAX_ENTRIES)] = ()
     """left out if there are none"""
+    reference: Annotated[bytes, Meta(max_length=16)] = b""
+    excluded: Annotated[tuple[Name, ...], Meta(max_length=MAX_ENTRIES)] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(_Written)
@@ -110,22 +113,35 @@ class Schema:
     Args:
         entries: parameters first, then buffers, each at the offset the layout gives it. `Schema.of` computes them.
         frozen: what is trained on top of, sorted by name; none if it is not to be compared.
+        reference: digest of what buffers are told relative to (`carrying.reference_digest`); b"" if that is 0.
+        excluded: names of tensors that the script keeps from being exchanged.
 
     Raises:
         ValueError: the entries are not such a layout.
     """
 
-    def __init__(self, entries: Iterable[Entry], frozen: Iterable[Frozen] = ()) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        frozen: Iterable[Frozen] = (),
+        reference: bytes = b"",
+        excluded: Iterable[str] = (),
+    ) -> None:
         self.entries: tuple[Entry, ...] = tuple(entries)
         self.frozen: tuple[Frozen, ...] = tuple(sorted(frozen))
         _check(self.entries)
         names = [each.name for each in self.frozen]
         if len(set(names)) != len(names):
             raise ValueError("two frozen parameters have the same name")
+        self.reference, self.excluded = reference, tuple(sorted(set(excluded)))
+        if len(reference) not in (0, 16):
+            raise ValueError(f"a reference's digest of {len(reference)} bytes")
         specs = tuple(entry[:4] for entry in self.entries)
-        self._layout: bytes = _encoder.encode((_VERSION, specs))
         named = tuple((*entry[:4], entry.also) if entry.also else entry[:4] for entry in self.entries)
-        self._bytes = _encoder.encode((_VERSION, named, self.frozen) if self.frozen else (_VERSION, named))
+        shared = (reference, self.excluded) if self.excluded else (reference,) if reference else ()
+        self._layout: bytes = _encoder.encode((_VERSION, specs, (), *shared) if shared else (_VERSION, specs))
+        rest = (self.frozen, *shared) if self.frozen or shared else ()
+        self._bytes = _encoder.encode((_VERSION, named, *rest))
         if len(self._bytes) > MAX_BYTES:
             raise ValueError(f"the schema takes {len(self._bytes)} bytes, limit {MAX_BYTES}")
 
@@ -135,6 +151,8 @@ class Schema:
         tensors: Iterable[tuple[str, tuple[int, ...], Dtype, Kind]],
         frozen: Iterable[Frozen] = (),
         also: Mapping[str, tuple[str, ...]] | None = None,
+        reference: bytes = b"",
+        excluded: Iterable[str] = (),
     ) -> Schema:
         """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise.
 
@@ -146,7 +164,11 @@ class Schema:
         for name, shape, dtype, kind in listed:
             offset = _next_offset(entries[-1] if entries else None, kind)
             entries.append(Entry(name, shape, dtype, kind, offset, tuple((also or {}).get(name, ()))))
-        return cls(entries, frozen)
+        return cls(entries, frozen, reference, excluded)
+
+    def referring(self, reference: bytes) -> Schema:
+        """The same, with buffers relative to another reference."""
+        return Schema(self.entries, self.frozen, reference, self.excluded)
 
     @property
     def size(self) -> int:
@@ -174,8 +196,10 @@ class Schema:
 
     @cached_property
     def digest(self) -> bytes:
-        """16-byte BLAKE2b of the layout: what two peers must have alike to average. What is frozen is compared where a
-        model is attached (GD-301): a joiner has it by the word of one source."""
+        """16-byte BLAKE2b of layout, reference and exclusions: what two peers must have alike to average.
+
+        What is frozen is compared where a model is attached (GD-301): a joiner has it by the word of one source.
+        """
         return hashlib.blake2b(self._layout, digest_size=16, person=b"gossipdp schema").digest()
 
     def to_bytes(self) -> bytes:
@@ -195,7 +219,8 @@ class Schema:
             written = _decoder.decode(data)
             specs = ((spec.name, spec.shape, spec.dtype, spec.kind) for spec in written.entries)
             also = {spec.name: spec.also for spec in written.entries}
-            schema = cls.of(specs, (Frozen(*each) for each in written.frozen), also)
+            frozen = (Frozen(*each) for each in written.frozen)
+            schema = cls.of(specs, frozen, also, written.reference, written.excluded)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise RemoteProtocolError(f"schema: {error!s:.120}") from None
         if schema.to_bytes() != data:
@@ -205,7 +230,8 @@ class Schema:
     def first_difference(self, other: Schema) -> str:
         """What a person needs to find why `other` (this model) is not `self` (the network's); "" if they go together.
 
-        Frozen parameters are compared if both have told of theirs.
+        Frozen parameters are compared if both have told of theirs. References are not: whoever joins takes over the
+        network's.
         """
         for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
             if mine[:5] != theirs[:5]:
@@ -218,6 +244,16 @@ class Schema:
         extra = longer.entries[shared]
         counts = f"{len(self.entries)} tensors in the network, {len(other.entries)} in this model"
         return f"{counts}; the first that only {where} has is {extra.kind} {extra}"
+
+    def exclusion_difference(self, other: Schema) -> str:
+        """Which tensor one of two models excludes and the other does not; "" if there is none."""
+        apart = sorted(set(self.excluded) ^ set(other.excluded))
+        if not apart:
+            return ""
+        where = "the network, and not here" if apart[0] in self.excluded else "this model, and not in the network"
+        return f"attach(exclude=...): {apart[0]} is excluded in {where}" + (
+            f", and so {len(apart)} in all" if len(apart) > 1 else ""
+        )
 
     def _frozen_difference(self, other: Schema) -> str:
         if not self.frozen or not other.frozen:

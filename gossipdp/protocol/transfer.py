@@ -8,8 +8,11 @@ chunks are kept and the rest comes from the next one's manifest (algorithms sect
 Where anchors are the same bits everywhere (`epidemic`) a state is exact: a snapshot stands still while it is made, what
 is inside it is signed with it, and of the chunks that are here already only those are kept that are the same in the
 next source's. One member signs for that, and it is judged by others' values to a tolerance, as anchors that differ are;
-that a state is nobody else's is found once it is taken, by the digests of epochs, and then it is fetched anew. No
-vector is touched here.
+that a state is nobody else's is found once it is taken, by the digests of epochs, and then it is fetched anew.
+
+What goes with the model and is not averaged (`carrying`) follows the chunks, in pieces, exactly. Pieces are all of the
+source whose manifest came last: those that are here already are kept where their hashes are in it. No vector is touched
+here.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Final
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.alike import unlike
+from gossipdp.protocol.carrying import Carried, pieces, reference_digest
 from gossipdp.protocol.events import TransferProgress, UpdateRefused
 from gossipdp.protocol.flow import Flow
 from gossipdp.protocol.freezing import HASH, Giving, TransferConfig, signed_part
@@ -92,6 +96,13 @@ class Joiner:
         self.summary = b""
         """what is inside an exact state"""
         self._hashes = b""
+        self._first_piece = 0
+        """chunks of the vector; pieces of what goes with it follow"""
+        self._pieces: dict[int, Buffer] = {}
+        self._carrier: bytes | None = None
+        """whose pieces they are"""
+        self._carry = (0, 0)
+        """pieces of the reference; chunks and pieces in all"""
         self._here: dict[int, bytes] = {}
         """of chunks that are taken in, their hashes"""
         self._transfer = random.getrandbits(48)
@@ -166,8 +177,12 @@ class Joiner:
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._flow.came(chunk, asking, now)
                     self._working[chunk] = self.giver = source
-                    self._judge.came(chunk, self._transfer)
-                    self._outputs.ask(self._take(chunk, buffers[0], _hash_of(self._hashes, chunk)))
+                    digest = _hash_of(self._hashes, chunk)
+                    if chunk >= self._first_piece:
+                        self._outputs.ask(jobs.CheckPiece(chunk, buffers[0], digest))
+                    else:
+                        self._judge.came(chunk, self._transfer)
+                        self._outputs.ask(self._take(chunk, buffers[0], digest))
 
     def _begin(self, manifest: StateManifest, buffers: list[Buffer], now: float) -> None:
         if self._fetching:
@@ -190,12 +205,14 @@ class Joiner:
             return self._distrust("schema", now)
         width = chunk_parameters(schema.size, self._most)
         spans = schema.spans(self._most)
-        chunks = len(spans)
+        chunks, own = len(spans), pieces(manifest.reference)
+        of = chunks + own + pieces(manifest.state)
         sound = (
             schema.size == manifest.parameters
             and schema.digest == manifest.schema
             and width == manifest.chunk_parameters
-            and len(hashes) == HASH * chunks
+            and len(hashes) == HASH * of
+            and schema.reference == reference_digest(hashes[HASH * chunks : HASH * (chunks + own)])
             and self._verify(self.source, signed_part(manifest, schema_bytes, hashes, summary), signature)
         )
         if not sound:
@@ -207,21 +224,25 @@ class Joiner:
             return self._distrust("schema", now)
         if self.schema is None:
             self.schema, self.schema_bytes, self.manifest = schema, schema_bytes, manifest
-            self._missing = set(range(chunks))
+            self._missing, self._first_piece = set(range(chunks)), chunks
             if self._take is jobs.Adopt:
                 self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
         assert self.manifest is not None
+        kept = {chunk for chunk, here in self._here.items() if here == _hash_of(hashes, chunk)}
         if summary is not None:
             self.manifest, self.summary = manifest, summary
-            kept = {chunk for chunk, here in self._here.items() if here == _hash_of(hashes, chunk)}
             self._missing = set(range(chunks)) - kept | self._working.keys()
         elif manifest.clock < self.manifest.clock:
             self.manifest = manifest  # a patchwork is as old as its oldest part
+        self._carrier, self._carry = self.source, (own, of)
+        self._pieces = {chunk: piece for chunk, piece in self._pieces.items() if chunk in kept}
+        self._missing = {chunk for chunk in self._missing if chunk < chunks} | (set(range(chunks, of)) - kept)
         self._failures = 0
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
         self._flow.begin(now)
-        self._judge.summon(self._transfer, self.source, manifest, spans, sorted(self._missing), self._members)
+        missing = [chunk for chunk in sorted(self._missing) if chunk < chunks]
+        self._judge.summon(self._transfer, self.source, manifest, spans, missing, self._members)
         self._go_on(now)
 
     def _go_on(self, now: float) -> None:
@@ -236,8 +257,15 @@ class Joiner:
         if wanted and self.source is not None:
             self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted, self._flow.number))
 
-    def adopted(self, job: jobs.Adopt | jobs.Resync, result: jobs.Checked, now: float) -> None:
-        """The result of the job that takes a chunk in."""
+    @property
+    def carried(self) -> Carried:
+        """What goes with the model, once all of it is here."""
+        own, of = self._carry
+        parts = [self._pieces[self._first_piece + number] for number in range(of - self._first_piece)]
+        return Carried(b"".join(parts[:own]), b"".join(parts[own:]))
+
+    def adopted(self, job: jobs.Adopt | jobs.Resync | jobs.CheckPiece, result: jobs.Checked, now: float) -> None:
+        """The result of the job that takes a chunk in, or a piece."""
         chunk = job.chunk
         source = self._working.pop(chunk)
         if not result.finite:
@@ -249,8 +277,11 @@ class Joiner:
                 self._go_on(now)
             return
         self._here[chunk] = job.hash
-        if not self._exact or job.hash == _hash_of(self._hashes, chunk):
+        piece = isinstance(job, jobs.CheckPiece)
+        if job.hash == _hash_of(self._hashes, chunk) or not (piece or self._exact):
             self._missing.discard(chunk)
+            if piece:
+                self._pieces[chunk] = job.payload
         assert self.schema is not None and self.manifest is not None
         of = len(self._hashes) // HASH
         self._outputs.emit(TransferProgress(source, of - len(self._missing), of))
@@ -268,9 +299,10 @@ class Joiner:
         refused = self._judge.sentence()
         for source, chunks in refused.items():
             self.refusals[source] = "implausible"
-            self._missing |= chunks
-            for chunk in chunks:
-                del self._here[chunk]
+            lost = {*chunks, *(self._pieces if source == self._carrier else ())}
+            self._missing |= lost
+            for chunk in lost:
+                self._here.pop(chunk, None)
         if refused:
             self._denials += 1
             self._retry_at = now + min(60.0, 2.0**self._denials) * (1.0 + self._random.random())
