@@ -42,7 +42,7 @@ class Attaching:
         founds: Callable[[], bool],
         held: Callable[[], bool],
         keeps: Callable[[Live], bool],
-        kept: Callable[[Live], None],
+        kept: Callable[[Live, Carried], None],
     ) -> None:
         self._rounds, self._moments, self._outputs = rounds, moments, outputs
         self._most_chunk, self._founds, self._held, self._keeps, self._kept = most_chunk, founds, held, keeps, kept
@@ -95,7 +95,9 @@ class Attaching:
             elif self._wants_moments or self._held():
                 return  # `seek_moments` comes back, or who holds it does
             elif self._live is not None and here.reference == model.schema.reference and self._keeps(self._live):
-                self._rounds.attach(found=False, keep=self._live.clock, kept=partial(self._kept, self._live))
+                self._rounds.attach(
+                    found=False, keep=self._live.clock, kept=partial(self._kept, self._live, self._brings)
+                )
             else:
                 self._rounds.attach(found=False)
             self._waiting = None

@@ -29,7 +29,7 @@ class Carried:
     reference: Buffer = b""
     state: Buffer = b""
 
-    def piece(self, number: int) -> Buffer | None:
+    def piece(self, number: int) -> memoryview | None:
         """Piece `number`, those of the reference first; None past the last."""
         own = pieces(memoryview(self.reference).nbytes)
         data, at = (self.reference, number) if number < own else (self.state, number - own)

@@ -571,11 +571,11 @@ class Peer:
         # Replicas are the same bits: what it has done since the checkpoint may be added while nothing else was.
         return self._own and self.pacing.fresh and live.clock >= self.clock
 
-    def _kept(self, live: Live) -> None:
+    def _kept(self, live: Live, carried: Carried) -> None:
         """A live training process's parameters become the model."""
         self._outputs.emit(TookOver(live.clock, live.steps, None if self.model is None else self.clock))
         self.progress.recover(live.steps, live.samples)
-        self._accepted(live.clock, 0, 0)
+        self._accepted(live.clock, 0, 0, carried.state)
         if self.spreading is not None:
             self.spreading.submitted(live.samples, live.steps, self.clock)
 

@@ -1,7 +1,7 @@
 """One checkpoint: what is in its directory, how it is checked, and what can be had from it.
 
     checkpoint-00000012/
-      state.safetensors    flat vectors by name (anchor, momentum)
+      state.safetensors    flat vectors by name (anchor, momentum), and what is carried beside them (reference, state)
       schema.bin           the model's layout in canonical bytes
       manifest.json        what it is of, and length and BLAKE2b of the other two
       pinned               only in one that outlives the next ones saved: why
@@ -30,6 +30,7 @@ from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import Hex, read_bounded, reading
 
 __all__ = [
+    "BESIDE",
     "FORMAT",
     "MANIFEST",
     "MAX_SCHEMA",
@@ -50,11 +51,14 @@ __all__ = [
     "verify",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2: buffers are told relative to a reference"""
 PIECE: Final = 4 << 20
 """bytes read, hashed or written at a time"""
 ANCHOR: Final = "anchor"
 """the array that holds the outer parameters, in schema order"""
+BESIDE: Final = ("reference", "state")
+"""arrays of what is carried beside the vector (`protocol.carrying`), where there is any"""
 MAX_MANIFEST: Final = 64 << 10
 MAX_HEADER: Final = 1 << 20
 """bytes of the safetensors header of a checkpoint"""

@@ -6,27 +6,36 @@ no second copy of the model is ever held. What a checkpoint is and how it is wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from gossipdp.algorithms.base import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
+from gossipdp.protocol.carrying import NOTHING, Carried
+from gossipdp.runtime.checkpoint import BESIDE
 from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.store import UNSYNCED, CheckpointMeta, Store, Writer
 
 __all__ = ["Keeper", "layout"]
 
+VECTORS: Final = ("anchor", "momentum")
 SLOWEST: Final = 10e6
 """bytes a second at which a disk must at least take what the system has kept for it"""
 PIECE: Final = 10.0 + UNSYNCED / SLOWEST
 """seconds that one piece may take to be copied and written, and what was written before it to be synced"""
 
 
-def layout(ledger: Ledger) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The arrays of a checkpoint: anchor and momentum."""
-    return {"anchor": ("float32", (ledger.size,)), "momentum": ("float32", (ledger.size,))}
+def layout(ledger: Ledger, carried: Carried = NOTHING) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The arrays of a checkpoint: anchor and momentum, and what is carried beside them, if anything is."""
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(VECTORS, ("float32", (ledger.size,)))
+    for name, data in zip(BESIDE, (carried.reference, carried.state), strict=True):
+        if size := memoryview(data).nbytes:
+            arrays[name] = "uint8", (size,)
+    return arrays
 
 
 class Keeper:
@@ -40,13 +49,13 @@ class Keeper:
     def __init__(
         self,
         store: Store,
-        copy: Callable[[Callable[[], Vector]], None],
+        copy: Callable[[Callable[[], Vector | memoryview]], None],
         saved: Callable[[Path | DataError], None],
     ) -> None:
         self._store, self._copy, self._saved = store, copy, saved
         self._disk = Compute(_call, limit=2, name="storage")
         self._writer: Writer | None = None
-        self._pieces: Iterator[Callable[[], Vector]] = iter(())
+        self._pieces: Iterator[Callable[[], Vector | memoryview]] = iter(())
         self._bytes = 0.0
         self.busy = False
         self.steps = 0
@@ -57,7 +66,7 @@ class Keeper:
     def fileno(self) -> int:
         return self._disk.fileno()
 
-    def save(self, ledger: Ledger, meta: CheckpointMeta, schema: bytes) -> None:
+    def save(self, ledger: Ledger, meta: CheckpointMeta, schema: bytes, carried: Carried = NOTHING) -> None:
         """Begin a checkpoint, unless one is being written."""
         if self.busy:
             return
@@ -66,14 +75,21 @@ class Keeper:
         def piece(vector: str, chunk: int) -> Callable[[], Vector]:
             return (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
 
+        def beside() -> Iterator[Callable[[], memoryview]]:
+            number = 0
+            while (part := carried.piece(number)) is not None:
+                yield partial(_same, part)
+                number += 1
+
         self._bytes = 8.0 * ledger.size
-        self._pieces = iter([piece(vector, chunk) for vector in layout(ledger) for chunk in range(ledger.chunks)])
-        self._disk.submit(lambda: self._begin(meta, schema, ledger))
+        vectors = [piece(vector, chunk) for vector in VECTORS for chunk in range(ledger.chunks)]
+        self._pieces = chain(vectors, beside())
+        self._disk.submit(lambda: self._begin(meta, schema, layout(ledger, carried)))
 
-    def _begin(self, meta: CheckpointMeta, schema: bytes, ledger: Ledger) -> None:
-        self._writer = self._store.begin(meta, schema, layout(ledger))
+    def _begin(self, meta: CheckpointMeta, schema: bytes, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        self._writer = self._store.begin(meta, schema, arrays)
 
-    def copied(self, values: Vector) -> None:
+    def copied(self, values: Vector | memoryview) -> None:
         """A piece has been copied: write it."""
 
         def write() -> None:
@@ -120,6 +136,10 @@ class Keeper:
         if self.busy:
             self._disk.submit(self._abandon)  # by the thread that writes, for it may be in the middle of a step
         self._disk.close()
+
+
+def _same(part: memoryview) -> memoryview:
+    return part
 
 
 def _call(work: Callable[[], Path | None]) -> Path | None:

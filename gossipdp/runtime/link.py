@@ -39,6 +39,7 @@ from gossipdp.runtime.link_messages import (
     Ready,
     Refused,
     RegionReady,
+    Renewed,
     Report,
     Session,
     Settled,
@@ -52,7 +53,7 @@ from gossipdp.runtime.link_messages import (
 from gossipdp.runtime.link_server import LinkServer
 from gossipdp.runtime.link_socket import default_home, expected, socket_path
 from gossipdp.runtime.places import expanded
-from gossipdp.runtime.region import Region
+from gossipdp.runtime.region import Region, write_sealed
 
 __all__ = [
     "Applied",
@@ -84,6 +85,7 @@ __all__ = [
     "Refused",
     "Region",
     "RegionReady",
+    "Renewed",
     "Report",
     "Reported",
     "Session",
@@ -101,4 +103,5 @@ __all__ = [
     "expected",
     "socket_path",
     "spans",
+    "write_sealed",
 ]

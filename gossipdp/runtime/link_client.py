@@ -11,10 +11,14 @@ import select
 import socket
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from gossipdp.errors import RemoteProtocolError, UnreachableError
+from gossipdp.protocol.carrying import NOTHING, Carried
+from gossipdp.protocol.messages import MOST_CARRIED
 from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.link_messages import (
     LINK_VERSION,
     FromDaemon,
@@ -22,11 +26,13 @@ from gossipdp.runtime.link_messages import (
     Hello,
     Rank,
     RegionReady,
+    Renewed,
+    Session,
     decode_from_daemon,
     encode,
 )
 from gossipdp.runtime.link_socket import check_private, receive, socket_path, user_of
-from gossipdp.runtime.region import Region, write_blob
+from gossipdp.runtime.region import Region, map_sealed, write_blob
 
 __all__ = ["Link"]
 
@@ -38,6 +44,8 @@ class Link:
         self._connection = connection
         self.region: Region | None = None
         """there once `receive` has returned RegionReady"""
+        self.carried = NOTHING
+        """what goes with the model, as the last Session or Renewed brought it"""
         self.lost = ""
         """why the daemon is gone, once it is"""
         self._closing = threading.Lock()
@@ -92,11 +100,12 @@ class Link:
         """Introduce this process as another rank of the group whose leader is process `leader`."""
         self.send(Rank(LINK_VERSION, os.getpid(), leader, rank))
 
-    def send(self, message: FromTraining) -> bool:
-        """False if the daemon cannot take it now, or is gone; `receive` knows which. Any thread may send."""
+    def send(self, message: FromTraining, files: Sequence[int] = ()) -> bool:
+        """False if the daemon cannot take it now, or is gone; `receive` knows which. Any thread may send; `files` stay
+        the caller's."""
         with self._closing:
             try:
-                self._connection.send(encode(message))
+                socket.send_fds(self._connection, [encode(message)], files)
             except OSError:
                 return False
         return True
@@ -121,6 +130,8 @@ class Link:
                     if len(fds) != 1:
                         raise RemoteProtocolError("a region without its memory")
                     self.region = Region(fds[0], message.size)
+                elif isinstance(message, Session | Renewed):
+                    self._take(message, [map_sealed(each, MOST_CARRIED) for each in fds])
                 messages.append(message)
             except (RemoteProtocolError, ValueError, OSError) as error:
                 self.lost = str(error)
@@ -130,6 +141,14 @@ class Link:
         if self.lost:
             self.close()
         return messages
+
+    def _take(self, message: Session | Renewed, files: Sequence[Buffer]) -> None:
+        if len(files) != (1 if isinstance(message, Renewed) else 2 * message.carries):
+            raise RemoteProtocolError(f"{type(message).__name__} with {len(files)} files")
+        if isinstance(message, Renewed):
+            self.carried = Carried(self.carried.reference, files[0])
+        else:
+            self.carried = Carried(*files)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the daemon to say something, or to go."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gossipdp.protocol.carrying import NOTHING, Carried
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.link_messages import Moment
 
 __all__ = [
@@ -40,6 +42,7 @@ class ModelWritten:
     clock: int = 0
     steps: int = 0
     samples: int = 0
+    carried: Carried = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Submitted:
     steps: int
     samples: int
     loss: float
+    state: Buffer | None = None
+    """what is not exchanged, if it has changed"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@
                                  <-           Pace, Slot, Taken, Closing
     Moments (x holds one of two) ->           between two snapshots
                                  <-           MomentsTaken
+                                 <-           Renewed + file, now and then
     Farewell                     ->           it goes, and has not died
 
-Of several ranks that train one replica the first, the leader, says all that. Each other has a connection of its own:
+What is carried beside the vector (`protocol.carrying`) comes as sealed memory files: reference and state with Ready
+and Session, the state with Submit and Renewed. Of several ranks that train one replica the first, the leader, says all
+that. Each other has a connection of its own:
 
     Rank                         ->
                                  <-           Region + memory file, or Refused
@@ -54,6 +57,7 @@ __all__ = [
     "Ready",
     "Refused",
     "RegionReady",
+    "Renewed",
     "Report",
     "Session",
     "Settled",
@@ -119,6 +123,8 @@ class Ready(_Message, frozen=True, tag="ready"):
     """own steps in it since the last snapshot that was taken, as far as the process knows"""
     samples: U63 = 0
     """of those steps"""
+    carries: bool = False
+    """two files come with it: reference and state"""
 
 
 class Submit(_Message, frozen=True, tag="submit"):
@@ -132,6 +138,8 @@ class Submit(_Message, frozen=True, tag="submit"):
     loss: float = math.nan
     whole: bool = False
     """the leader has written all of it, the other ranks nothing"""
+    tells: bool = False
+    """the state of this snapshot comes with it, as a file"""
 
 
 class Copied(_Message, frozen=True, tag="copied"):
@@ -224,6 +232,8 @@ class Session(_Message, frozen=True, tag="session"):
     """the model is what the process wrote with `Ready`: it keeps its parameters and does not load x"""
     heal_after: U32 = 0
     """snapshots refused in a row after which the process comes anew to load the model; 0: never"""
+    carries: bool = False
+    """two files come with it: reference and state"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):
@@ -267,13 +277,30 @@ class Settled(_Message, frozen=True, tag="settled"):
     snapshot: Count
 
 
+class Renewed(_Message, frozen=True, tag="renewed"):
+    """The model is another's from now on: its state comes with this, as a file."""
+
+    session: Count
+
+
 class Closing(_Message, frozen=True, tag="closing"):
     """The daemon goes; training goes on alone."""
 
 
 FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
 FromDaemon: TypeAlias = (
-    RegionReady | Refused | Waiting | Session | Pace | Slot | Taken | Settled | Closing | MomentsTaken | MomentsGiven
+    RegionReady
+    | Refused
+    | Waiting
+    | Session
+    | Pace
+    | Slot
+    | Taken
+    | Settled
+    | Closing
+    | MomentsTaken
+    | MomentsGiven
+    | Renewed
 )
 
 _encoder = msgspec.msgpack.Encoder()

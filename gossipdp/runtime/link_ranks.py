@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.runtime.link_events import LinkEvent, ModelWritten, RankLost, SlotApplied
 from gossipdp.runtime.link_messages import (
     Applied,
@@ -148,10 +149,11 @@ class Ranks:
                 raise RemoteProtocolError(f"{type(message).__name__} from rank {rank}")
         return [self.parts.take(key)] if self.parts.said(rank, key, None) else []
 
-    def of_leader(self, message: Ready | Applied) -> list[LinkEvent]:
+    def of_leader(self, message: Ready | Applied, carried: Carried = NOTHING) -> list[LinkEvent]:
         """What the leader says of itself, once every rank has said it."""
         if isinstance(message, Ready):
-            written = ModelWritten(message.empty, message.run, message.clock, message.steps, message.samples)
+            live = message.run, message.clock, message.steps, message.samples
+            written = ModelWritten(message.empty, *live, carried)
             return self.whole(("model",), written)
         event = SlotApplied(message.session, message.slot)
         return self.whole(("slot", message.session, message.slot), event)

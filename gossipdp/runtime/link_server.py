@@ -12,11 +12,15 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from gossipdp.errors import HardwareError, RemoteProtocolError
+from gossipdp.protocol.carrying import Carried
+from gossipdp.protocol.messages import MOST_CARRIED
 from gossipdp.protocol.schema import MAX_BYTES, Schema
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.link_events import (
     Attached,
@@ -50,7 +54,7 @@ from gossipdp.runtime.link_messages import (
 )
 from gossipdp.runtime.link_ranks import Ranks
 from gossipdp.runtime.link_socket import check_private, receive, shut, socket_path, user_of
-from gossipdp.runtime.region import Allocation, Region, read_blob
+from gossipdp.runtime.region import Allocation, Region, map_sealed, read_blob, write_sealed
 
 __all__ = ["LinkServer"]
 
@@ -76,7 +80,8 @@ class _Trainer:
         self.ranks = Ranks(hello.world)
         self.ending = ""
         """why it is no longer served, once that is so; its socket then only has its end-of-file to tell"""
-        self.queue: deque[bytes] = deque()
+        self.queue: deque[tuple[bytes, Sequence[int]]] = deque()
+        """packets, and the files that go with each"""
 
     def gone(self) -> bool:
         poll = select.poll()
@@ -86,8 +91,14 @@ class _Trainer:
     def end(self, reason: str) -> None:
         if not self.ending:
             self.ending = reason
-            self.queue.clear()
+            self.drop()
             shut(self.connection)
+
+    def drop(self) -> None:
+        """Nothing that waits is told any more."""
+        for _, files in self.queue:
+            _close(files)
+        self.queue.clear()
 
 
 class LinkServer:
@@ -149,12 +160,19 @@ class LinkServer:
             return self._read_rank(self._trainer, fd)
         return []
 
-    def send(self, message: FromDaemon) -> None:
-        """Tell the training process, if there is one."""
+    def send(self, message: FromDaemon, files: Sequence[Buffer] = ()) -> None:
+        """Tell the training process, if there is one; each of `files` goes with it as a sealed memory file."""
         trainer = self._trainer
         if trainer is None or trainer.ending:
             return
-        trainer.queue.append(encode(message))
+        fds: list[int] = []
+        try:
+            for each in files:
+                fds.append(write_sealed([each]))
+        except OSError as error:
+            _close(fds)
+            return trainer.end(f"no memory for what is carried: {error.strerror}")
+        trainer.queue.append((encode(message), fds))
         self._flush(trainer)
 
     def refuse(self, code: str, cause: str, seen: str = "", do: str = "") -> None:
@@ -309,6 +327,11 @@ class LinkServer:
             except OSError as error:
                 packet, fds = b"", []
                 trainer.ending = trainer.ending or f"its connection broke: {error.strerror}"
+            try:
+                files = [map_sealed(received, MOST_CARRIED) for received in fds]
+            except (ValueError, OSError) as error:
+                files = []
+                log.warning("training process %d: what it carries is not taken: %s", trainer.hello.pid, error)
             for received in fds:
                 os.close(received)
             if not packet:
@@ -322,7 +345,7 @@ class LinkServer:
             if trainer.ending:
                 continue
             try:
-                events += _events(decode_from_training(packet), trainer)
+                events += _events(decode_from_training(packet), trainer, files)
             except RemoteProtocolError as error:
                 log.warning("training process %d: %s", trainer.hello.pid, error)
                 trainer.end(str(error))
@@ -346,32 +369,37 @@ class LinkServer:
     def _flush(self, trainer: _Trainer) -> None:
         while trainer.queue and not trainer.ending:
             try:
-                trainer.connection.send(trainer.queue[0])
+                socket.send_fds(trainer.connection, [trainer.queue[0][0]], trainer.queue[0][1])
             except BlockingIOError:
                 if len(trainer.queue) > MAX_QUEUED:
                     self.dropped += len(trainer.queue)
                     trainer.end("it does not read what it is told")
                 return
             except OSError:
-                return trainer.queue.clear()  # its end-of-file tells the rest
-            trainer.queue.popleft()
+                return trainer.drop()  # its end-of-file tells the rest
+            _close(trainer.queue.popleft()[1])
 
     def _forget(self, trainer: _Trainer) -> None:
         if trainer.allocation is not None:
             trainer.allocation.close()
         trainer.ranks.close()
+        trainer.drop()
         trainer.connection.close()
         self._trainer = None
 
 
-def _events(message: FromTraining, trainer: _Trainer) -> list[LinkEvent]:
+def _events(message: FromTraining, trainer: _Trainer, files: Sequence[Buffer]) -> list[LinkEvent]:
+    due = 2 if isinstance(message, Ready) and message.carries else int(isinstance(message, Submit) and message.tells)
+    if len(files) != due:
+        raise RemoteProtocolError(f"{type(message).__name__} with {len(files)} files")
     match message:
         case Ready() if trainer.region is not None and not trainer.ready:
-            events = trainer.ranks.of_leader(message)
+            events = trainer.ranks.of_leader(message, Carried(*files))
             trainer.ready = bool(events)
             return events
         case Submit(session, snapshot, applied, steps, samples, loss, whole) if trainer.ready:
-            submitted = Submitted(session, snapshot, applied, steps, samples, loss)
+            state = files[0] if files else None
+            submitted = Submitted(session, snapshot, applied, steps, samples, loss, state)
             return trainer.ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
         case Applied() if trainer.ready:
             return trainer.ranks.of_leader(message)
@@ -386,6 +414,11 @@ def _events(message: FromTraining, trainer: _Trainer) -> list[LinkEvent]:
         case Report(session, loss, stall_seconds, lost_steps, uncounted):
             return [Reported(session, loss, stall_seconds, lost_steps, uncounted)]
     raise RemoteProtocolError(f"{type(message).__name__} out of turn")
+
+
+def _close(files: Sequence[int]) -> None:
+    for each in files:
+        os.close(each)
 
 
 def _refusal(code: str, cause: str, seen: str, do: str) -> Refused:

@@ -20,6 +20,7 @@ from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
+from gossipdp.protocol.carrying import NOTHING
 from gossipdp.protocol.messages import Ack, Data, Member, short
 from gossipdp.protocol.moments import Moments
 from gossipdp.protocol.origin import Live
@@ -28,6 +29,7 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime import link as links
 from gossipdp.runtime import transport as wires
+from gossipdp.runtime.checkpoint import BESIDE
 from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.copies import judge
 from gossipdp.runtime.data_server import DataServer
@@ -56,7 +58,10 @@ REFUSED = 3
 """snapshots refused in a row after which a training process loads the model anew"""
 RETRY = 0.1
 """share of `checkpoint_every` after which a checkpoint that could not be written is tried again"""
-LINK_CODES = {"GD-301": ("this model is not the network's", "train the model the network trains, or found another")}
+LINK_CODES = {
+    "GD-301": ("this model is not the network's", "train the model the network trains, or found another"),
+    "GD-303": ("this script excludes other tensors than the network's", "pass the same `exclude` to attach everywhere"),
+}
 
 
 class Service(Protocol):
@@ -204,7 +209,7 @@ class Node:
             samples=self.peer.samples,
             schema=model.schema.digest.hex(),
         )
-        self._keeper.save(self._algorithm.ledger, meta, model.schema_bytes)
+        self._keeper.save(self._algorithm.ledger, meta, model.schema_bytes, model.carried)
         if self._data is not None:
             self._data.snapshot()
         return True
@@ -323,7 +328,8 @@ class Node:
         self._algorithm.allocate(schema.size, schema.trainable, width)
         checkpoint.read_into("anchor", self._algorithm.ledger.a)
         checkpoint.read_into("momentum", self._algorithm.ledger.v)
-        return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round), notices
+        beside = [checkpoint.read(name).data if name in checkpoint.shapes() else b"" for name in BESIDE]
+        return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round, *beside), notices
 
     def _collect(self) -> None:
         for finished in self._compute.collect():
@@ -404,11 +410,13 @@ class Node:
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():
-                self.peer.attach(self._attached_schema, now, moments=event.empty, live=self._live(event))
+                live, carried = self._live(event), event.carried
+                self.peer.attach(self._attached_schema, now, carried=carried, moments=event.empty, live=live)
                 if not self.peer.ready:
                     log.info("a training process waits for the model")
             case links.Submitted():
-                self.peer.submit(event.session, event.snapshot, event.applied, event.steps, event.samples, now)
+                submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
+                self.peer.submit(*submitted, now, state=event.state)
             case links.SlotApplied():
                 self.peer.slot_applied(event.session, event.slot, now)
             case links.MomentsWritten() | links.MomentsWanted():
@@ -455,6 +463,7 @@ class Node:
                 self.status.training = True
                 self._belong()
                 ledger = self._algorithm.ledger
+                carried = NOTHING if self.peer.model is None else self.peer.model.carried
                 self._link.send(
                     links.Session(
                         session,
@@ -468,8 +477,13 @@ class Node:
                         self._transport.run,
                         kept,
                         REFUSED if self._config.heal else 0,
-                    )
+                        carried != NOTHING,
+                    ),
+                    [] if carried == NOTHING else [carried.reference, carried.state],
                 )
+            case events.StateRenewed() if self.status.training and self.peer.model is not None:
+                renewed = links.Renewed(self.peer.rounds.session)
+                self._link.send(renewed, [self.peer.model.carried.state])
             case events.SessionRefused(code, reason):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})

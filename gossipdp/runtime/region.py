@@ -14,21 +14,24 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.descriptors import spare
 
-__all__ = ["Allocation", "Region", "read_blob", "write_blob"]
+__all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "write_sealed"]
 
 Vector = NDArray[np.float32]
 
 _SLICE: Final = 32 << 20
 """bytes allocated in one go: about 20 ms"""
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_ALL_SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Region:
@@ -134,6 +137,34 @@ def read_blob(fd: int, limit: int) -> bytes:
     while len(data) < status.st_size and (piece := os.pread(fd, status.st_size - len(data), len(data))):
         data += piece
     return bytes(data)
+
+
+def write_sealed(parts: Iterable[Buffer]) -> int:
+    """A new memory file of `parts`, end to end, that nobody can change any more; the caller closes it."""
+    fd = os.memfd_create("gossipdp carried", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _ALL_SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def map_sealed(fd: int, limit: int) -> Buffer:
+    """What such a file received from the other side holds, without a copy; it lives as long as what looks into it.
+
+    Raises:
+        ValueError: it can be changed, or is longer than `limit` bytes.
+        OSError: it cannot be mapped.
+    """
+    length = os.fstat(fd).st_size
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _ALL_SEALS != _ALL_SEALS or length > limit:
+        raise ValueError(f"not a sealed file of at most {limit} bytes")
+    return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else b""
 
 
 def _stride(size: int) -> int:

@@ -26,6 +26,7 @@ from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import attached
 from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
+from gossipdp.training.excluding import Exclude, excluded_names
 from gossipdp.training.healing import hopeless
 from gossipdp.training.last_step import LastStep
 from gossipdp.training.layout import passed
@@ -34,7 +35,7 @@ from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.parts import Modules, as_one
 from gossipdp.training.replica_group import ReplicaGroup, together
-from gossipdp.training.session import Drain, Keep, Load, Order, Session, Snapshot, Tell, Write
+from gossipdp.training.session import Drain, Keep, Load, Order, Renew, Session, Snapshot, Tell, Write
 from gossipdp.training.skipped import SkippedSteps
 from gossipdp.training.uncaught import tell_uncaught
 from gossipdp.training.uncounted import Uncounted
@@ -197,7 +198,8 @@ class Attachment:
                     self._session.since_snapshot,
                 )
             elif order is not None:
-                self._session.done(order, self._layout.read(order.into), whole=True)
+                told = self._layout.beside.told(now=True)
+                self._session.done(order, self._layout.read(order.into), told, whole=True)
             self._layout.finish()
             self._session.close()
 
@@ -394,15 +396,20 @@ class Attachment:
         assert self._layout is not None and self._session is not None
         match order:
             case Load():
+                self._layout.adopt(order.carried.reference)
                 self._layout.load(0, torch.from_numpy(order.values))
+                self._layout.beside.load(order.carried.state)
                 if order.reset:
                     self._reset()
+            case Renew():
+                self._layout.beside.load(order.state)
             case Drain():
                 values = torch.from_numpy(order.values)
                 for start, stop in order.spans:
                     self._layout.add(start, values[start:stop])
             case Write() | Snapshot():
-                return self._session.done(order, self._layout.read(order.into))
+                told = self._layout.beside.told(now=isinstance(order, Write))
+                return self._session.done(order, self._layout.read(order.into), told)
             case Keep():
                 return self._session.done(order, passed)
             case Tell() if self._moments is not None:
@@ -421,6 +428,7 @@ def attach(
     samples_per_step: int | None = None,
     timeout: float | None = None,
     compare_frozen: bool = True,
+    exclude: Exclude = (),
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host.
 
@@ -445,14 +453,17 @@ def attach(
             timeout the moments are waited for as long as the daemon asks for them, a minute and what 20 Mbit/s need.
         compare_frozen: refuse to train on top of other frozen parameters than the network, as LoRA over another base
             does; they are read once. False where they move, as a teacher's do, or where their dtypes differ by host.
+        exclude: tensors that are not averaged, such as a queue of keys: names, patterns ("memory.*"), or a function of
+            a name and its tensor. A joiner gets them once, exactly, with the model; from then on they are the host's
+            own. The same on every host (GD-303).
 
     Raises:
         UnreachableError: GD-105, no daemon on this host; GD-106, no model in time.
         MismatchError: GD-301, the network trains another model, or on top of another; GD-304, GD-305, this one cannot
             be exchanged.
-        ConfigError: GD-306, torch.distributed is not initialized; GD-308, the ranks are on several hosts; GD-317, an
-            optimizer does not step on this model's own parameters. Of one that keeps a copy of them this turns out
-            after the first corrections, and its `step` raises it.
+        ConfigError: GD-303, `exclude` names a tensor that there is not; GD-306, torch.distributed is not initialized;
+            GD-308, the ranks are on several hosts; GD-317, an optimizer does not step on this model's own parameters.
+            Of one that keeps a copy of them this turns out after the first corrections, and its `step` raises it.
         HardwareError: GD-502, no memory to share; GD-503, another training process is attached,
             or this one is already: it can attach again after `detach`, or when the first model is gone.
 
@@ -468,7 +479,8 @@ def attach(
     tell_uncaught()
     place = (default_home() if home is None else expanded(home)).absolute()
     attached.make_room(place)
-    layout = Watched(model, optimizers)
+    layout = Watched(model, optimizers, excluded_names(model, exclude))
+    layout.refer()
     refuse_strangers(model, optimizers)
     tell_unheld(model, optimizers)
     several = together()

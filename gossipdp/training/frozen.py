@@ -38,16 +38,19 @@ LONG: Final = 1e9
 """bytes that take so long that it is said"""
 
 
-def frozen_digests(model: nn.Module, room: int = MAX_BYTES) -> tuple[Frozen, ...]:
+def frozen_digests(
+    model: nn.Module, room: int = MAX_BYTES, excluded: frozenset[str] = frozenset()
+) -> tuple[Frozen, ...]:
     """Of the frozen parameters of `model`, unwrapped; none if there are any that this process does not hold whole.
 
     Nothing is raised for what cannot be told: the first rank warns that they are not compared.
 
     Args:
         room: bytes that are left for them in the schema.
+        excluded: names of those that are not compared.
     """
     listed = [(plain_name(name), each) for name, each in model.named_parameters() if not each.requires_grad]
-    frozen = [(name, each) for name, each in listed if each.is_floating_point()]
+    frozen = [(name, each) for name, each in listed if each.is_floating_point() and name not in excluded]
     odd = next((f"{name} is sharded, packed, or on no device" for name, each in frozen if not _plain(each)), "")
     if odd := odd or _untold([name for name, _ in frozen], room):
         log.log(

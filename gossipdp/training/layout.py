@@ -19,9 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gossipdp.protocol.schema import MAX_BYTES, Schema
+from gossipdp.protocol.schema import MAX_BYTES, Frozen, Schema
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.link import Region
+from gossipdp.training.beside import Beside
 from gossipdp.training.frozen import frozen_digests
+from gossipdp.training.reference import Reference
 from gossipdp.training.schema import candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.streams import STAGED, Fence, SideStreams, passed, pin, pinned
 
@@ -51,9 +54,11 @@ class Layout:
         MismatchError: GD-304 or GD-305, as `exchanged` says.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.schema, self.tensors = exchanged(model)
+    def __init__(self, model: nn.Module, excluded: frozenset[str] = frozenset()) -> None:
+        self.schema, self.tensors = exchanged(model, excluded)
         self._model = unwrap(model)
+        self.reference = Reference(self.schema)
+        self.beside = Beside(self._model, self.tensors, excluded)
         self._places = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
         self._homes = self._find_homes()
@@ -77,7 +82,30 @@ class Layout:
     def compare_frozen(self) -> None:
         """Tell in the schema what the parameters hold that are not trained: all of them are read."""
         room = MAX_BYTES - len(self.schema.to_bytes())
-        self.schema = Schema(self.schema.entries, frozen_digests(self._model, room))
+        self.schema = Schema(self.schema.entries, self._frozen(room), b"", self.schema.excluded)
+
+    def _frozen(self, room: int) -> tuple[Frozen, ...]:
+        return frozen_digests(self._model, room, frozenset(self.schema.excluded))
+
+    @property
+    def announced(self) -> Schema:
+        """The schema as the daemon is told it, with the reference that buffers are told relative to."""
+        return self.schema.referring(self.reference.digest)
+
+    def refer(self) -> None:
+        """What the buffers hold now is what they are told relative to, until the network's reference comes."""
+        self.reference.take(self.tensors)
+
+    @torch.no_grad()
+    def adopt(self, reference: Buffer) -> None:
+        """Tell buffers relative to the network's reference; those that had another take its values."""
+        for index in self.reference.adopt(reference):
+            self._find(index)
+            value, tensor = self.reference.value(index), local(self.tensors[index])
+            if value is not None and self._fits(index) and not self.extents[index].sharded:
+                tensor.copy_(value.view(tensor.shape))
+                if (residual := self.residual(index)) is not None:
+                    residual.zero_()
 
     def residual(self, index: int) -> Tensor | None:
         """What rounding has kept out of tensor `index` so far, flat fp32; None for fp32 and fp64."""
@@ -139,7 +167,10 @@ class Layout:
                 for begin in range(start, stop, STAGED):
                     end = min(begin + STAGED, stop)
                     values, target = elements[begin - first : end - first], flat[begin:end]
-                    if residual is not None:
+                    if self.schema.entries[index].kind == "buffer":
+                        kept = None if residual is None else residual[begin - first : end - first]
+                        values = self.reference.difference(index, begin - first, values, kept)
+                    elif residual is not None:
                         values = values.float() + residual[begin - first : end - first]
                     if self._apart and ranks == 1 and tensor.is_cuda:
                         # What one rank has not pinned it may not copy together with what it has.
@@ -193,6 +224,9 @@ class Layout:
             fetched = self.streams.fetched(values[piece.start : piece.stop], tensor)
             with Flat(local(tensor)) as flat, fetched as part:
                 target = flat[piece.first : piece.last]
+                if self.schema.entries[piece.number].kind == "buffer":
+                    self._load_buffer(piece, part, target)
+                    continue
                 target.copy_(torch.where(target.float() == part, target, part.to(tensor.dtype)))
                 if (residual := self.residual(piece.number)) is not None:
                     torch.sub(part, target.float(), out=residual[piece.first : piece.last])
@@ -209,7 +243,9 @@ class Layout:
             )
             with Flat(local(tensor)) as flat, fetched as part:
                 target = flat[piece.first : piece.last]
-                if residual is None:
+                if self.schema.entries[piece.number].kind == "buffer":
+                    self._add_to_buffer(part, target, None if residual is None else residual[piece.first : piece.last])
+                elif residual is None:
                     target.add_(part)
                 else:
                     kept = residual[piece.first : piece.last]
@@ -219,6 +255,29 @@ class Layout:
                 if piece.number in self._variances:
                     # A correction is late: on a variance that has fallen meanwhile it may reach below zero.
                     target.clamp_(min=0.0)
+
+    def _load_buffer(self, piece: Piece, part: Tensor, target: Tensor) -> None:
+        residual = self.residual(piece.number)
+        kept = None if residual is None else residual[piece.first : piece.last]
+        stays = self.reference.difference(piece.number, piece.first, target, kept) == part
+        wanted = self.reference.absolute(piece.number, piece.first, part, target)
+        rounded = wanted.to(target.dtype)
+        if kept is not None:
+            left = torch.where(wanted.isfinite(), wanted - rounded.float(), 0.0)
+            kept.copy_(torch.where(stays, kept, left))
+        target.copy_(torch.where(stays, target, rounded))
+
+    @staticmethod
+    def _add_to_buffer(part: Tensor, target: Tensor, kept: Tensor | None) -> None:
+        """target += part; where part is 0 no bit changes."""
+        still = part == 0.0
+        if kept is None:
+            target.copy_(torch.where(still, target, target + part))
+            return
+        wanted, before = part + kept, target.float()
+        after = (before + wanted).to(target.dtype)
+        kept.copy_(torch.where(still, kept, wanted - (after.float() - before)))
+        target.copy_(torch.where(still, target, after))
 
     def fence(self) -> Fence:
         """A fence behind everything begun so far."""

@@ -7,9 +7,23 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.protocol.carrying import NOTHING, Carried
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime.link import Moment
 
-__all__ = ["MOMENTS", "Drain", "Keep", "Load", "Order", "Recall", "Snapshot", "Tell", "Write", "moment_of"]
+__all__ = [
+    "MOMENTS",
+    "Drain",
+    "Keep",
+    "Load",
+    "Order",
+    "Recall",
+    "Renew",
+    "Snapshot",
+    "Tell",
+    "Write",
+    "moment_of",
+]
 
 
 class Write(NamedTuple):
@@ -19,7 +33,8 @@ class Write(NamedTuple):
 
 
 class Load(NamedTuple):
-    """x := values, on the whole flat vector: a session begins, at this clock of the network.
+    """x := values, on the whole flat vector: a session begins, at this clock of the network, with what
+    goes with it.
 
     reset: the optimizer's state begins anew, too.
     """
@@ -27,6 +42,7 @@ class Load(NamedTuple):
     session: int
     values: NDArray[np.float32]
     clock: int
+    carried: Carried = NOTHING
     reset: bool = False
 
 
@@ -35,6 +51,13 @@ class Keep(NamedTuple):
 
     session: int
     clock: int
+
+
+class Renew(NamedTuple):
+    """The model is another's: what is not exchanged := state."""
+
+    session: int
+    state: Buffer
 
 
 class Drain(NamedTuple):
@@ -71,7 +94,7 @@ class Recall(NamedTuple):
     values: NDArray[np.float32]
 
 
-Order: TypeAlias = Write | Load | Keep | Drain | Snapshot | Tell
+Order: TypeAlias = Write | Load | Keep | Renew | Drain | Snapshot | Tell
 
 
 MOMENTS: Final[tuple[Moment, Moment]] = ("second", "first")

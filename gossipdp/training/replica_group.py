@@ -28,6 +28,7 @@ from torch import Tensor
 
 from gossipdp import errors
 from gossipdp.errors import GossipdpError
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training import words
 from gossipdp.training.adam import AdamMoments
@@ -36,7 +37,7 @@ from gossipdp.training.healing import hopeless
 from gossipdp.training.layout import Layout, passed
 from gossipdp.training.orders import MOMENTS, moment_of
 from gossipdp.training.replicas import Comparison, checksums, meet, replicas_differ
-from gossipdp.training.session import Drain, Load, Order, Session, Tell, Write
+from gossipdp.training.session import Drain, Load, Order, Renew, Session, Tell, Write
 from gossipdp.training.streams import pinned
 from gossipdp.training.words import MODES, Announcement, Word, whole_numbers
 
@@ -289,6 +290,10 @@ class ReplicaGroup:
                 self._write(order)
             case words.LOAD:
                 self._snapshot = self._drain = None
+                if isinstance(order, Load):
+                    # The others' buffers become the leader's below, whatever reference they have.
+                    self._layout.adopt(order.carried.reference)
+                self._share_state(order.carried.state if isinstance(order, Load) else b"")
                 self._change(order, word, [(0, self._layout.schema.size)])
                 if word.reset:
                     self._reset()
@@ -296,6 +301,10 @@ class ReplicaGroup:
                 self._snapshot = self._drain = None
                 if self._session is not None and order is not None:
                     self._session.done(order, passed)
+            case words.RENEW:
+                self._share_state(order.state if isinstance(order, Renew) else b"")
+                if self._session is not None and order is not None:
+                    self._session.done(order, self._layout.fence())
             case words.DRAIN:
                 spans = torch.zeros(word.spans, 2, dtype=torch.int64, device="cpu")
                 if isinstance(order, Drain) and order.spans:
@@ -329,7 +338,8 @@ class ReplicaGroup:
             if self._session is not None:
                 self._session.fail("a rank of this group cannot reach the daemon")
         elif self._session is not None and isinstance(order, Write):
-            self._session.done(order, self._layout.read(order.into, self.rank, self.world))
+            told = self._layout.beside.told(now=True)
+            self._session.done(order, self._layout.read(order.into, self.rank, self.world), told)
         elif self._follower is not None and self._follower.region is not None:
             fence = self._layout.read(self._follower.region.x, self.rank, self.world)
             self._follower.say(fence, links.Ready())
@@ -342,7 +352,8 @@ class ReplicaGroup:
             order, self._comparison = self._session.snapshot(), comparison
             if order is not None:
                 fence = self._layout.read(order.into, self.rank, self.world)
-                self._session.done(order, fence if comparison is None else lambda: fence() and comparison.equal)
+                told = self._layout.beside.told()
+                self._session.done(order, fence if comparison is None else lambda: fence() and comparison.equal, told)
         elif self._follower is not None and self._follower.region is not None:
             fence = self._layout.read(self._follower.region.x, self.rank, self.world)
             self._follower.say(fence, links.Copied(session, number))
@@ -366,6 +377,17 @@ class ReplicaGroup:
             self._session.done(order, self._layout.fence())
         elif self._follower is not None and word.kind == words.DRAIN:
             self._follower.say(self._layout.fence(), links.Applied(word.session, word.slot))
+
+    def _share_state(self, state: Buffer) -> None:
+        """Every rank takes over what the daemon gave the leader beside the vector."""
+        mine = torch.frombuffer(bytearray(state), dtype=torch.uint8) if memoryview(state).nbytes else None
+        length = whole_numbers([0 if mine is None else len(mine)])
+        with _heard():
+            dist.broadcast(length, 0, group=self._group)
+            payload = torch.zeros(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
+            if len(payload):
+                dist.broadcast(payload, 0, group=self._group)
+        self._layout.beside.load(payload.numpy().data)
 
     def _spread(self, change: Callable[..., None], values: Tensor, spans: list[tuple[int, int]]) -> None:
         """Call `change` with what of `values` this rank holds, on `spans`."""

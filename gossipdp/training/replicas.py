@@ -22,7 +22,7 @@ from torch import Tensor
 from gossipdp.errors import ConfigError, MismatchError
 from gossipdp.protocol.schema import Schema
 from gossipdp.training.layout import Layout
-from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE, local
+from gossipdp.training.schema import FROZEN_DIFFER, local
 from gossipdp.training.streams import STAGED
 
 __all__ = ["Comparison", "checksums", "meet", "replicas_differ"]
@@ -72,8 +72,6 @@ def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchE
     pairs = zip_longest(models[0].entries, models[others[0]].entries)
     number, (mine, theirs) = next((number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])
     do = "give each rank the whole model: the ranks of a host train one replica, and stages of a pipeline are none"
-    if "buffer" in (mine.kind if mine else "", theirs.kind if theirs else ""):
-        do += f"; {NOT_FINITE}"
     return MismatchError(
         "GD-301",
         "the ranks of one group hold different models",

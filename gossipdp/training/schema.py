@@ -1,9 +1,9 @@
 """Which tensors of a torch model are exchanged, and in which order.
 
 Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters (see
-`frozen`) and integer buffers stay at home. A sharded parameter counts with its full shape, so that the layout of a
-model is the same however many ranks share it (`fully_shard`: Zhao et al., "PyTorch FSDP", arXiv 2304.11277). Nothing
-here may change a number in a tensor.
+`frozen`), integer buffers and what the script excludes stay out of it (see `beside`). A sharded parameter counts with
+its full shape, so that the layout of a model is the same however many ranks share it (`fully_shard`: Zhao et al.,
+"PyTorch FSDP", arXiv 2304.11277). Nothing here may change a number in a tensor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FROZEN_DIFFER",
-    "NOT_FINITE",
     "Extent",
     "candidates",
     "exchanged",
@@ -49,7 +48,6 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
 FROZEN_DIFFER: Final = (
     "load the same base on every host, in one dtype; where it is to differ: attach(..., compare_frozen=False)"
 )
-NOT_FINITE: Final = "a buffer that holds Inf or NaN at attach is not exchanged: register it with persistent=False"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -126,8 +124,11 @@ def extent(tensor: Tensor) -> Extent:
     return Extent(first, last, sharded, primary)
 
 
-def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
+def exchanged(model: nn.Module, excluded: frozenset[str] = frozenset()) -> tuple[Schema, list[Tensor]]:
     """The schema of `model` and, in its order, the tensors themselves: DTensors where they are sharded.
+
+    Args:
+        excluded: names of tensors that stay out of it.
 
     Raises:
         MismatchError: GD-304, it is sharded in a way that cannot be exchanged; GD-305, it has tensors that cannot be.
@@ -138,14 +139,13 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
     extents: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
     seen: dict[tuple[object, ...], str] = {}
     for name, tensor, kind in candidates(model):
+        if name in excluded:
+            continue
         _check(name, tensor)
         key = _storage_key(tensor)
         if key in seen:
             continue
         seen[key] = name
-        if kind == "buffer" and not bool(torch.isfinite(local(tensor)).all()):
-            log.info("buffer %s holds Inf or NaN (a mask?) and is not exchanged", name)
-            continue
         # A detached twin would keep its first memory when the tensor is given another: by FSDP2, or by `p.data =`.
         found.append((name, tensor, kind))
         storage = (tensor.device, local(tensor).untyped_storage().data_ptr())
@@ -156,7 +156,7 @@ def exchanged(model: nn.Module) -> tuple[Schema, list[Tensor]]:
     found.sort(key=lambda item: item[2] == "buffer")
     try:
         tensors = [(name, tuple(tensor.shape), DTYPES[tensor.dtype], kind) for name, tensor, kind in found]
-        schema = Schema.of(tensors, also=_tied(model, seen))
+        schema = Schema.of(tensors, also=_tied(model, seen), excluded=excluded)
     except ValueError as error:
         raise MismatchError("GD-305", "the model cannot be laid out as one vector", seen=str(error)) from None
     return schema, [tensor for _, tensor, _ in found]

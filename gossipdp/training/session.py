@@ -11,11 +11,14 @@ from __future__ import annotations
 import enum
 import logging
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from gossipdp.errors import (
     DataError,
@@ -27,15 +30,17 @@ from gossipdp.errors import (
 )
 from gossipdp.protocol.messages import MOST_STEPS
 from gossipdp.protocol.schema import chunk_spans
+from gossipdp.protocol.wire import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training.accounts import Accounts
+from gossipdp.training.beside import Told
 from gossipdp.training.handover import Handover
 from gossipdp.training.healing import Healing
 from gossipdp.training.layout import Fence, Layout, passed
-from gossipdp.training.orders import Drain, Keep, Load, Order, Recall, Snapshot, Tell, Write, moment_of
-from gossipdp.training.schema import FROZEN_DIFFER, NOT_FINITE
+from gossipdp.training.orders import Drain, Keep, Load, Order, Recall, Renew, Snapshot, Tell, Write, moment_of
+from gossipdp.training.schema import FROZEN_DIFFER
 
-__all__ = ["Drain", "Keep", "Load", "Order", "Recall", "Session", "Snapshot", "Tell", "Write"]
+__all__ = ["Drain", "Keep", "Load", "Order", "Recall", "Renew", "Session", "Snapshot", "Tell", "Write"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -109,7 +114,7 @@ class Session:
         self._told = ""
         self._error: GossipdpError | None = None
         self._waiting = ""
-        self._outbox: deque[tuple[Fence, links.FromTraining]] = deque()
+        self._outbox: deque[tuple[Fence, links.FromTraining, Told | None]] = deque()
         self._session = 0
         self._spans: list[slice] = []
         """of the chunks"""
@@ -127,6 +132,8 @@ class Session:
         """the daemon has made that its model"""
         self._loads = 0
         self._handover = Handover()
+        self._renewed = False
+        """what is not exchanged is another's now, and has not been taken over"""
         self._given: set[links.Moment] = set()
         self.tells = self.empty = False
         """the optimizer has moments that can be told; it has made no step, and would take some"""
@@ -290,7 +297,9 @@ class Session:
         if self._phase is _Phase.ARRIVED and self._kept:
             return Keep(self._session, self._start_clock)
         if self._phase is _Phase.ARRIVED:
-            return Load(self._session, region.x, self._start_clock, self._healing.due)
+            return Load(self._session, region.x, self._start_clock, self._link.carried, self._healing.due)
+        if self._renewed and self._phase is _Phase.OPEN:
+            return Renew(self._session, self._link.carried.state)
         if self._drains(ahead):
             slot = self._slots.popleft()
             places = self._spans[: slot.spans[-1][1] + 1] if slot.spans else []
@@ -311,7 +320,7 @@ class Session:
             return None
         self._layout.finish()  # a device may still copy from where the daemon is about to write
         self._given.clear()
-        self._outbox.append((passed, links.WantMoments(self._session, which)))
+        self._outbox.append((passed, links.WantMoments(self._session, which), None))
         within = GIVE_WITHIN + self._layout.schema.size * GIVE_EACH
         until = self._time() + within
         while not self.alone and (left := until - self._time()) > 0:
@@ -345,42 +354,48 @@ class Session:
             return None
         return Snapshot(self._session, self._number + 1, self._applied, self._link.region.x)
 
-    def done(self, order: Order, fence: Fence, *, whole: bool = False) -> None:
+    def done(self, order: Order, fence: Fence, told: Told | None = None, *, whole: bool = False) -> None:
         """`order` has been carried out; its memory is free, or written, once `fence` is passed.
 
-        whole: this process alone has written a snapshot for its whole group.
+        Args:
+            told: with Write and Snapshot, what is kept beside the vector, if it is time to tell it.
+            whole: this process alone has written a snapshot for its whole group.
         """
         match order:
             case Write():
                 if self._phase is _Phase.WRITING:
                     written = self._accounts.wrote()
                     live = (self._run, *written) if self._loads and not self._healing.due else ()
-                    self._outbox.append((fence, links.Ready(self.empty, *live)))
+                    self._outbox.append((fence, links.Ready(self.empty, *live), told))
                     self._phase = _Phase.WAITING
             case Load(session):
                 if session == self._session and self._phase is _Phase.ARRIVED:
                     self._phase = _Phase.OPEN
+                    self._renewed = False
                     self._loaded()
             case Keep(session):
                 if session == self._session and self._phase is _Phase.ARRIVED:
                     self._phase = _Phase.OPEN
+                    self._renewed = False
                     self._carry_on()
+            case Renew(session):
+                self._renewed = self._renewed and session != self._session
             case Drain(session, slot):
                 if session == self._session and self._phase is _Phase.OPEN:
                     self._applied = slot
-                    self._outbox.append((fence, links.Applied(session, slot)))
+                    self._outbox.append((fence, links.Applied(session, slot), None))
             case Snapshot(session, number, applied):
                 if session == self._session and self._phase is _Phase.OPEN and number == self._number + 1:
                     self._number = number
                     handed = self._accounts.hand(number)
                     said = links.Submit(session, number, applied, handed.steps, handed.samples, self.loss, whole)
-                    self._outbox.append((fence, said))
+                    self._outbox.append((fence, said, told))
                     self._submitted_at = self._time()
             case Tell(session, number):
                 if session == self._session and self._phase is _Phase.OPEN:
                     steps = min(max(0, self.optimizer_steps), MOST_STEPS)
-                    told = links.Moments(session, number, moment_of(number), steps)
-                    self._outbox.append((fence, told))
+                    moments = links.Moments(session, number, moment_of(number), steps)
+                    self._outbox.append((fence, moments, None))
         self._flush()
         if isinstance(order, Snapshot):
             self.report()
@@ -438,7 +453,7 @@ class Session:
         except UnreachableError as error:
             self._error = error
             return
-        self._link.hello(self._layout.schema, self._world)
+        self._link.hello(self._layout.announced, self._world)
         self._phase = _Phase.GREETING
 
     def _take(self, message: links.FromDaemon, now: float) -> None:
@@ -480,11 +495,11 @@ class Session:
             case links.Refused(code, cause, seen, do):
                 if code == "GD-301" and seen.startswith("frozen"):
                     do = FROZEN_DIFFER
-                elif code == "GD-301" and "buffer" in seen:
-                    do = f"{do}; {NOT_FINITE}"
                 self._error = _FAMILIES.get(code[:4], RefusedError)(code, cause, seen=seen, do=do)
                 self._lose(str(self._error), now)
                 self._retry_at = now + RETRY_REFUSED
+            case links.Renewed(session):
+                self._renewed = session == self._session
             case links.Closing():
                 self._lose("the daemon is closing", now)
 
@@ -540,10 +555,32 @@ class Session:
 
     def _flush(self) -> None:
         while self._outbox and self._link is not None:
-            fence, message = self._outbox[0]
-            if not fence() or not self._link.send(message):
+            fence, message, told = self._outbox[0]
+            if not fence() or (told is not None and not told.ready()) or not self._post(message, told):
                 return
             self._outbox.popleft()
+
+    def _post(self, message: links.FromTraining, told: Told | None) -> bool:
+        """Send `message`, with the files that go with it; False if the daemon cannot take it now."""
+        assert self._link is not None
+        contents: list[Iterable[Buffer]] = []
+        if isinstance(message, links.Ready) and (told is not None or self._layout.reference.data):
+            contents = [[self._layout.reference.data], told or []]
+            message = msgspec.structs.replace(message, carries=True)
+        elif isinstance(message, links.Submit) and told is not None and told.new:
+            contents, message = [told], msgspec.structs.replace(message, tells=True)
+        files: list[int] = []
+        try:
+            for each in contents:
+                files.append(links.write_sealed(each))
+            return self._link.send(message, files)
+        except OSError as error:
+            # What is written is relative to a reference that the daemon does not get.
+            self._lose(f"no memory for what goes with the model: {error.strerror}", self._time())
+            return False
+        finally:
+            for file in files:
+                os.close(file)
 
     def _lose(self, reason: str, now: float) -> None:
         if reason != self._told and self._loads:

@@ -36,8 +36,13 @@ LOOKS: Final = 16
 class Watched(Layout):
     """Args: as `Layout`, and the optimizers that step on the model."""
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        super().__init__(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        excluded: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(model, excluded)
         self.follow(model, optimizers)
 
     def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:

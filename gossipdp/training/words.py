@@ -11,12 +11,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from gossipdp.training.orders import Drain, Keep, Load, Order, Snapshot, Tell, Write
+from gossipdp.training.orders import Drain, Keep, Load, Order, Renew, Snapshot, Tell, Write
 
 __all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers"]
 
 MODES: Final = ("async", "overlap", "sync")
-NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END = range(9)
+NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END, RENEW = range(10)
 """kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more; END: nor does it train on"""
 
 
@@ -60,6 +60,8 @@ def kind_of(order: Order | None) -> int:
             return LOAD
         case Keep():
             return KEEP
+        case Renew():
+            return RENEW
         case Drain():
             return DRAIN
         case Tell():

@@ -152,7 +152,7 @@ DAMAGE = {
     "manifest without end": lambda path: (path / "manifest.json").write_bytes(b"[" * (1 << 20)),
     "manifest without bottom": lambda path: (path / "manifest.json").write_bytes(b'{"x":' + b"[" * 60_000),
     "manifest of no version": lambda path: (path / "manifest.json").write_text(
-        (path / "manifest.json").read_text().replace('"format": 1', '"format": 0')
+        (path / "manifest.json").read_text().replace('"format": 2', '"format": 0')
     ),
 }
 
@@ -175,13 +175,13 @@ def test_checkpoint_of_a_later_version_is_passed_over_and_nobody_is_told_to_dele
 ) -> None:
     store = Store(tmp_path)
     older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
-    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 2} | added
+    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 3} | added
     (newer / "manifest.json").write_text(json.dumps(manifest))
     checkpoint, [notice] = store.latest()
     assert checkpoint is not None and checkpoint.path == older and store.newest() == (older, meta(1))
     assert notice == (
         f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
-        "  seen: format 2, this version reads 1\n"
+        "  seen: format 3, this version reads 2\n"
         "  do:   upgrade gossipdp on this host\n"
         f"  used: {older}"
     )

@@ -49,12 +49,6 @@ def sizes() -> dict[str, Any]:
     return refused(nn.Linear(4, 4 + RANK))
 
 
-def buffers() -> dict[str, Any]:
-    model = nn.Linear(4, 4)
-    model.register_buffer("lowest", torch.tensor(torch.inf if RANK else 1.0))
-    return refused(model)
-
-
 def seeds() -> dict[str, Any]:
     """Nobody has made the replicas equal."""
     torch.manual_seed(RANK)
@@ -101,9 +95,7 @@ def descend(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    each.__name__: each for each in (stages, sizes, buffers, seeds, apart, uneven)
-}
+CASES: dict[str, Callable[[], dict[str, Any]]] = {each.__name__: each for each in (stages, sizes, seeds, apart, uneven)}
 
 
 def main() -> None:

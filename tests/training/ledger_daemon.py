@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.protocol.carrying import NOTHING, Carried
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 
@@ -36,6 +37,7 @@ class LedgerDaemon:
         deadline: float = 20.0,
         keeps: bool = False,
         heal_after: int = 0,
+        carried: Carried = NOTHING,
     ) -> None:
         self.heal_after = heal_after
         self.keeps = keeps
@@ -60,6 +62,8 @@ class LedgerDaemon:
         """the anchor, when the last session began"""
         self.has_model = True
         """False: trainers have to wait"""
+        self.carried = carried
+        """what goes with the model: of who founds, and of the newest snapshot"""
         self.snapshot = 0
         self.drained = 0
         self.added = np.zeros(1, np.float32)
@@ -107,6 +111,8 @@ class LedgerDaemon:
                 self.schema = Schema.from_bytes(schema)
             case links.ModelWritten():
                 self.written = event
+                if self.a is None:
+                    self.carried = event.carried
                 if self.has_model:
                     self.begin_session()
                 else:
@@ -143,7 +149,8 @@ class LedgerDaemon:
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
         said = self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, moments_every, moments
-        self.server.send(links.Session(*said, self.run, kept, self.heal_after))
+        carried = [] if self.carried == NOTHING else [self.carried.reference, self.carried.state]
+        self.server.send(links.Session(*said, self.run, kept, self.heal_after, bool(carried)), carried)
 
     def submitted(self, event: links.Submitted) -> None:
         """The outer step, word for word:
@@ -155,6 +162,8 @@ class LedgerDaemon:
         if event.session != self.session:
             self.server.send(links.Taken(event.snapshot, "session"))
             return
+        if event.state is not None:
+            self.carried = Carried(self.carried.reference, event.state)
         self.snapshot = event.snapshot
         self.clock += event.steps
         self.last = self.region.x.copy()

@@ -46,8 +46,9 @@ def test_trainable_parameters_then_persistent_floating_buffers_tied_once() -> No
         ("embedding.weight", "parameter", 1),
         ("norm.weight", "parameter", 25),
         ("norm.bias", "parameter", 29),
-        ("norm.running_mean", "buffer", 256),
-        ("norm.running_var", "buffer", 260),
+        ("mask", "buffer", 256),
+        ("norm.running_mean", "buffer", 260),
+        ("norm.running_var", "buffer", 264),
     ]
     assert [tuple(tensor.shape) for tensor in tensors] == [entry.shape for entry in schema.entries]
 

@@ -100,7 +100,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
             daemon.seal()
         if daemon is first and daemon.drained >= 6:
             first.server.close()
-            daemon = MomentsDaemon(tmp_path, every=12, anchor=first.a, clock=1000, keeps=keeps)
+            daemon = MomentsDaemon(tmp_path, every=12, anchor=first.a, clock=1000, keeps=keeps, carried=first.carried)
         elif (
             daemon is not first
             and daemon.drained >= 4
@@ -171,7 +171,7 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
         if overlap.session:
             move(overlap)
     overlap.server.close()
-    sync = LedgerDaemon(tmp_path, every=3, mode="sync", anchor=overlap.a, settles=move)
+    sync = LedgerDaemon(tmp_path, every=3, mode="sync", anchor=overlap.a, settles=move, carried=overlap.carried)
     while any(process.poll() is None for process in processes) and time.monotonic() < until:
         sync.pump(0.02)
         if sync.drained >= 4:

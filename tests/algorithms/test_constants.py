@@ -1,0 +1,80 @@
+"""A buffer element that nobody moves is 0 in every vector, and stays 0 whatever moves beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs import CODECS
+from gossipdp.protocol import jobs
+
+SIZE, TRAINABLE, WIDTH = 1024, 512, 512
+BUFFERS = 1
+"""the chunk that holds buffers"""
+STILL = np.arange(SIZE - TRAINABLE) % 3 == 0
+"""elements of it that are constants"""
+
+
+class Peer:
+    def __init__(self, algorithm, seed):
+        self.algorithm, self.random = algorithm, np.random.default_rng(seed)
+        algorithm.allocate(SIZE, TRAINABLE, WIDTH)
+        self.x, slots = np.zeros(SIZE, np.float32), np.zeros((2, SIZE), np.float32)
+        algorithm.ledger.bind(self.x, (slots[0], slots[1]))
+
+    def train(self):
+        """x is where the anchor is, and one step further in all that moves."""
+        self.x[:] = self.algorithm.ledger.a
+        self.x[TRAINABLE:] += np.where(STILL, 0.0, self.random.standard_normal(SIZE - TRAINABLE) * 0.01)
+
+    @property
+    def constants(self):
+        return self.algorithm.ledger.a[TRAINABLE:][STILL]
+
+
+def exchange(one, two, codec, number):
+    key, first = jobs.ChunkKey(b"a", number, BUFFERS), True
+    ranges = one.run(jobs.Begin(key, codec, True)).buffers
+    turn = two.run(jobs.Answer(key, codec, False, ranges[0]))
+    while not turn.mixed:
+        mine = one.run(jobs.Decode(key, turn.buffers, first))
+        first, turn = False, two.run(jobs.DecodeAndMix(key, mine.buffers, mine.bound, 0.5, 0.0))
+        assert not turn.refused
+    assert one.run(jobs.Mix(key, turn.buffers, turn.share, 0.5, 0.0)).mixed
+    return turn
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo8"])
+def test_constants_beside_moving_averages_after_many_exchanges_are_zero_to_the_last_bit(codec):
+    assert codec in CODECS
+    peers = [Peer(Pairwise(), seed) for seed in (1, 2)]
+    for number in range(100):
+        for peer in peers:
+            peer.train()
+            peer.algorithm.run(jobs.OuterStep(BUFFERS, 1.0, 0.0, 1 << 40))
+        turn = exchange(*(peer.algorithm for peer in peers), codec, number)
+        assert turn.distance2 == 0.0 and turn.blocks == turn.escalated == 0, "buffers count in no metric"
+    for peer in peers:
+        assert peer.constants.tobytes() == bytes(peer.constants.nbytes)
+        assert peer.algorithm.ledger.a[TRAINABLE:][~STILL].all(), "and what moves is averaged"
+
+
+def test_constants_beside_moving_averages_after_many_increments_are_zero_to_the_last_bit():
+    peers = [Peer(Epidemic(), seed) for seed in (1, 2)]
+    for _ in range(50):
+        for mine, other in (peers, peers[::-1]):
+            mine.train()
+            sent = mine.algorithm.run(jobs.Publish(BUFFERS, "topk128", 2.0, 0.95, 0.5, 1 << 40, 1))
+            assert other.algorithm.run(jobs.Apply(BUFFERS, "topk128", sent.payload, 2.0, 0.5)).sound
+    for peer in peers:
+        assert not peer.constants.any() and peer.algorithm.ledger.a[TRAINABLE:][~STILL].all()
+
+
+def test_huge_values_of_buffers_bound_no_chunk_of_parameters():
+    peer = Peer(Pairwise(), 1)
+    peer.x[:TRAINABLE], peer.x[TRAINABLE:] = 1e-3, 1e9
+    for chunk in range(2):
+        peer.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, 0))
+    assert peer.algorithm._bound(0) < 1.0 < 1e9 < peer.algorithm._bound(BUFFERS)
