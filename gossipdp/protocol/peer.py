@@ -609,7 +609,8 @@ class Peer:
             self.spreading.adopt(self.model, self._reunion.follower.summary, self.clock)
         if self.model is not None:
             self.model = replace(self.model, carried=self._reunion.follower.carried)
-            self._outputs.emit(StateRenewed())
+            if memoryview(self.model.carried.state).nbytes:
+                self._outputs.emit(StateRenewed())
         self._source.took(self.clock - clock)
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead

@@ -141,7 +141,8 @@ def read_blob(fd: int, limit: int) -> bytes:
 
 def write_sealed(parts: Iterable[Buffer]) -> int:
     """A new memory file of `parts`, end to end, that nobody can change any more; the caller closes it."""
-    fd = os.memfd_create("gossipdp carried", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with spare():
+        fd = os.memfd_create("gossipdp carried", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for part in parts:
             view = memoryview(part).cast("B")
@@ -164,7 +165,8 @@ def map_sealed(fd: int, limit: int) -> Buffer:
     length = os.fstat(fd).st_size
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _ALL_SEALS != _ALL_SEALS or length > limit:
         raise ValueError(f"not a sealed file of at most {limit} bytes")
-    return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else b""
+    with spare():
+        return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else b""
 
 
 def _stride(size: int) -> int:

@@ -454,8 +454,8 @@ MUTATIONS = (
         "d-counted-twice",
         "the correction of an outer step is a_new - a_old, which counts D twice",
         LEDGER,
-        "            np.multiply(d, np.float32(1.0) - alpha, out=c)\n",
-        "            np.multiply(d, -alpha, out=c)\n",
+        "pseudo_gradient * (np.float32(1.0) - alpha)",
+        "pseudo_gradient * -alpha",
     ),
     Mutation(
         "sealed-slot-forgotten",
@@ -503,8 +503,8 @@ MUTATIONS = (
         "residual-forgotten",
         "the residual of bf16 parameters is forgotten",
         LAYOUT,
-        "                    if residual is not None:\n                        values = values.float()",
-        "                    if False:\n                        values = values.float()",
+        "                    elif residual is not None:\n                        values = values.float()",
+        "                    elif False:\n                        values = values.float()",
     ),
     # -- rounds and progress
     Mutation(

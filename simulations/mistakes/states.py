@@ -183,7 +183,7 @@ MUTATIONS = (
         "denied-and-kept",
         "chunks of a state that was denied count as here if the next source has the same",
         TRANSFER,
-        "                del self._here[chunk]\n",
+        "                self._here.pop(chunk, None)\n",
         "                pass\n",
     ),
     Mutation(
