@@ -145,6 +145,8 @@ class Origin:
         self._deadline = self._ask_at = math.inf
         self._met_at = math.inf
         self._restoring = False
+        self._alone = False
+        """this peer knows no other"""
 
     def join(self, now: float, remembered: Iterable[Member], held: Held | None, *, alone: bool = False) -> None:
         """Look for the model. `held`: of this peer's newest checkpoint; `remembered`: who was there before; `alone`: no
@@ -154,7 +156,8 @@ class Origin:
         self._joiner = self._new_joiner()
         self.held = held
         self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
-        self._deadline, self._ask_at = now if alone and not self._expected else now + self._resume_after, now
+        self._deadline, self._ask_at = now + self._resume_after, now
+        self._alone = alone and not self._expected
 
     def lives(self, live: Live | None) -> None:
         """The training process that waits, if it holds what a daemon that died had; None: it has gone, or is new."""
@@ -336,7 +339,7 @@ class Origin:
         ever, there may be one, or a member that holds a later checkpoint."""
         listen, patience = LISTEN * self._period, PATIENCE * self._resume_after
         ready = [other for other in self._others.values() if other.ready]
-        if ready and self._live is not None:
+        if self._live is not None and (ready or (self._alone and not self._others)):
             return any(map(self._further, ready))
         said = {peer for peer, other in self._others.items() if other.standing is not None}
         all_here = bool(self._expected) and said.issuperset(self._expected)

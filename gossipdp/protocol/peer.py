@@ -187,8 +187,7 @@ class Peer:
         """Look for the network at `addresses` and at the members remembered from before, for ever.
 
         `resume` tells what this host's newest checkpoint is of: if no member has the model, and none alive holds a
-        later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest, and at once if it
-        knows no address.
+        later checkpoint, this peer goes on from there, `config.resume_after` from now at the latest.
         """
         self._remembered = list(remembered)
         self._origin.join(now, remembered, resume, alone=not addresses)

@@ -170,3 +170,11 @@ def test_live_process_of_a_peer_without_a_checkpoint_is_taken_over_once_others_w
     assert b.takes_over
     b.work()
     assert b.came() == ([("taken over", 150)], [True])
+
+
+def test_live_process_of_a_peer_that_knows_no_other_is_taken_over_at_once():
+    b = Surviving(None, remembered=(), addresses=())
+    b.run(1.0)
+    assert b.restores == 0
+    b.attach(LIVE)
+    assert b.takes_over

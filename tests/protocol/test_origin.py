@@ -33,7 +33,7 @@ def record(peer, *, incarnation=1, state=State.ALIVE):
 class Returning:
     """Peer B comes back; the test speaks for all others."""
 
-    def __init__(self, held=HELD, remembered=(A, C), every=5):
+    def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
         averaging = AveragingConfig(
             fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
         )
@@ -47,7 +47,7 @@ class Returning:
         self.now, self.sent, self.asked, self.events = 0.0, [], [], []
         self.speaking = {}
         self.peer = Peer(config, record(B), random=Random(5), sign=bytes, verify=lambda peer, data, sign: True, now=0.0)
-        self.peer.join(["10.0.0.9:1"], 0.0, remembered=[record(peer) for peer in remembered], resume=held)
+        self.peer.join(addresses, 0.0, remembered=[record(peer) for peer in remembered], resume=held)
         self.collect()
 
     def collect(self):
