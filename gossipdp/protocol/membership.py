@@ -344,7 +344,8 @@ class Membership:
             if known is not None and known.state == State.FAILED and record.id == source and record.state in LIVE:
                 self._anti_entropy.send_view(source, now)
         self._learn_progress(reports, source, now)
-        if self.me != me:
+        # A member that speaks to this peer after it left, as one that it was dialling then, is told so.
+        if self.me != me or self.me.state == State.LEFT:
             self._answers.owe(source, self.me, now)
         self._answers.handle_timer(now)
         if self._view.hear(source, now) is not None and not self._joined:

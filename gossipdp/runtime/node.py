@@ -56,6 +56,8 @@ REMEMBER_EVERY = 5.0
 """seconds between two writes of who could be dialled, at the least: each waits for the disk"""
 REFUSED = 3
 """snapshots refused in a row after which a training process loads the model anew"""
+GOODBYE = 2.0
+"""seconds that a peer which has left waits, at the most, until its last words are sent"""
 RETRY = 0.1
 """share of `checkpoint_every` after which a checkpoint that could not be written is tried again"""
 LINK_CODES = {
@@ -584,7 +586,9 @@ class Node:
         if self._keeper.steps != self._kept_steps:
             self._kept_steps, self._kept_at = self._keeper.steps, now
         stuck_at = max(self._stopping_at, self._kept_at) + self._keeper.patience
-        self._finished = now >= (stuck_at if self.saving else self._stopping_at)
+        # A goodbye may wait for a connection that is not up yet. Lost, it would look like a failure.
+        unsaid = self._transport.queued_bytes > 0 and now < self._stopping_at + GOODBYE
+        self._finished = now >= (stuck_at if self.saving else self._stopping_at) and not unsaid
 
     def _save_data(self, data: DataServer) -> None:
         try:

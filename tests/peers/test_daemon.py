@@ -24,10 +24,12 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.alike import keys_apart
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.freezing import Model
+from gossipdp.protocol.messages import Member, Ping, State
 from gossipdp.protocol.schema import MOST_EXACT, Schema
+from gossipdp.protocol.signatures import Signer
 from gossipdp.runtime import files
 from gossipdp.runtime.compute import Finished
-from gossipdp.runtime.identity import NetworkSecret
+from gossipdp.runtime.identity import Identity, NetworkSecret
 from gossipdp.runtime.keeper import PIECE
 from gossipdp.runtime.link_socket import socket_path as link_path
 from gossipdp.runtime.node import Node
@@ -500,6 +502,36 @@ class Leaving:
         steps = self.node._keeper.steps
         self.disk.let.release(pieces)
         self.until(lambda: self.node._keeper.steps >= steps + pieces)
+
+
+def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: Start) -> None:
+    node, other = start(), Identity.generate()
+    word = Member(other.id, "gone", "127.0.0.1:9", 1, 1, State.LEFT)
+    word = Signer(other.sign, Identity.verify).sign_member(word)
+    node.peer.membership.receive(Ping(1, (word,)), other.id, 0.0)
+    for address in ("127.0.0.1:9", "127.0.0.1:11"):
+        node._from_transport(DialFailed(b"", address, "refused", "GD-101"), 1.0)
+    assert [notice.split(":")[:2] for notice in node.status.notices] == [["GD-101 127.0.0.1", "11"]]
+
+
+@pytest.mark.parametrize("unsent", [0, 1])
+def test_peer_that_leaves_ends_once_its_last_words_are_sent_or_after_a_while(
+    unsent: int, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    now = node._clock()
+    node._clock = lambda: now
+    monkeypatch.setattr(type(node._transport), "queued_bytes", unsent)
+    node.leave()
+    for _ in range(8):
+        now += 0.1
+        if not node._finished:
+            node._turn()
+    assert node._finished == (not unsent)
+    now += 2.5
+    if not node._finished:
+        node._turn()
+    assert node._finished
 
 
 def test_peer_that_leaves_waits_for_its_last_checkpoint_as_long_as_that_moves(where: Path, start: Start) -> None:

@@ -423,6 +423,19 @@ def test_leaving_peer_stops_asking_for_timers_once_its_goodbye_is_spread() -> No
     assert peer.membership.timer() is None
 
 
+def test_peer_that_left_while_it_dialled_says_so_to_the_member_that_answers() -> None:
+    peer, seed = Peer(record(0)), Peer(record(1))
+    peer.membership.join([record(1).address], 0.0)
+    [hello] = peer.sent()
+    peer.membership.leave(0.1)
+    assert peer.sent() == []
+    answers = [envelope for envelope in seed.hear(hello.message, 0, 0.2) if envelope.to == peer_id(0)]
+    assert answers and seed.state_of(0) == State.ALIVE
+    for envelope in [e for answer in answers for e in peer.hear(answer.message, 1, 0.3)]:
+        seed.hear(envelope.message, 0, 0.4)
+    assert seed.state_of(0) == State.LEFT
+
+
 def test_leaving_peer_told_that_it_is_suspect_does_not_refute() -> None:
     peer = Peer(record(0))
     peer.membership.leave(0.0)

@@ -1,0 +1,116 @@
+"""A member with a key of its own that runs the honest protocol, and besides says to daemons what a test has it say.
+
+It has the network's secret, a real transport and a real peer, but no model: its jobs are not carried out, so that it
+stays a joiner. Tests drive it by `act`, in their own thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from running import Host
+
+from gossipdp.protocol import wire
+from gossipdp.protocol.messages import Lane, Member, Message, State
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.signatures import Signer
+from gossipdp.runtime import transport as wires
+from gossipdp.runtime.identity import Identity
+from peers import home as homes
+from peers.daemon import peer_config
+from peers.version import SOFTWARE
+
+__all__ = ["HostileMember"]
+
+
+class HostileMember:
+    """Args: hosts: whose network it joins, by the first one's address."""
+
+    def __init__(self, hosts: list[Host]) -> None:
+        founder = hosts[0]
+        self.identity, self.random = Identity.generate(), Random(1)
+        config = homes.read_config(founder.home, {}, {})
+        self.transport = wires.Transport(
+            self.identity,
+            founder.secret(),
+            network=config.network.name,
+            run=b"",
+            incarnation=1,
+            listen="tcp://127.0.0.1:0",
+        )
+        address = f"127.0.0.1:{self.transport.port}"
+        self.transport.advertise(address)
+        me = Member(self.identity.id, "hostile", address, 1, 0, State.ALIVE, software=SOFTWARE)
+        now = time.monotonic()
+        self.peer = Peer(
+            peer_config(config), me, random=self.random, sign=self.identity.sign, verify=Identity.verify, now=now
+        )
+        self.peer.join([founder.address], now)
+        self.sent = 0
+        """bytes of what it was told to say"""
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def victims(self) -> list[Member]:
+        """The latest words of the other members."""
+        return self.peer.membership.alive()
+
+    def signed(self, record: Member) -> Member:
+        """`record`, whoever it is of, signed by this member's own key."""
+        return Signer(self.identity.sign, Identity.verify).sign_member(record)
+
+    def say(self, to: Member, message: Message) -> None:
+        frames = wire.encode(message)
+        self.sent += sum(memoryview(frame).nbytes for frame in frames)
+        self.transport.send(to.id, to.address, Lane.CONTROL, frames)
+
+    def act(self, seconds: float, beat: float, speaks: Callable[[], object] = lambda: None) -> None:
+        """Take part for so long, and call `speaks` every `beat` seconds."""
+        self.until(lambda: None, seconds, beat, speaks)
+
+    def until(
+        self,
+        condition: Callable[[], Any],
+        seconds: float,
+        beat: float = 0.1,
+        speaks: Callable[[], object] = lambda: None,
+    ) -> Any:
+        """Take part until `condition` is true, for `seconds` at the most; what it was at last."""
+        end, speaks_at, found = time.monotonic() + seconds, 0.0, None
+        while (now := time.monotonic()) < end and not found:
+            if now >= speaks_at:
+                found = condition()
+                speaks()
+                speaks_at = now + beat
+            self._turn(min(end, speaks_at) - now)
+        return found
+
+    def _turn(self, most: float) -> None:
+        timer = self.peer.timer()
+        wait = min(most, most if timer is None else timer - time.monotonic())
+        arrived, _ = self.transport.poll(max(0.0, wait), [])
+        now = time.monotonic()
+        for event in arrived:
+            match event:
+                case wires.Received(peer, _, frames):
+                    self.peer.receive(frames, peer, now)
+                case wires.LinkDown(peer, reason):
+                    self.peer.link_down(peer, reason, now)
+        if (timer := self.peer.timer()) is not None and timer <= now:
+            self.peer.handle_timer(now)
+        for envelope in self.peer.messages_to_send():
+            self.transport.send(envelope.to, envelope.address, envelope.lane, envelope.frames)
+        while self.peer.next_job() is not None or self.peer.next_event() is not None:
+            pass
+
+
+def remembered(home: Path) -> Iterable[str]:
+    """Names of members that the daemon of `home` looks for after a restart."""
+    from gossipdp.runtime.files import load_members
+
+    return {member.name for member in load_members(home / "members.json")}
