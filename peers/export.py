@@ -1,9 +1,10 @@
 """Makes a directory that `from_pretrained` loads out of a checkpoint and a base.
 
-A checkpoint holds what peers exchange: what is trained, and buffers. The base, a directory that `save_pretrained`
-wrote of the same model, has the rest: frozen and integer tensors, config.json, the tokenizer. Names are the base's, and
-numbers of what was trained are the checkpoint's, in the types they were trained in. Weights are copied in pieces, so
-that a model larger than memory can be exported. Nothing here may unpickle, or import torch or transformers.
+A checkpoint holds what peers exchange, what is trained and buffers, and the state that they do not. The base, a
+directory that `save_pretrained` wrote of the same model, has the rest: frozen tensors, config.json, the tokenizer.
+Names are the base's, and numbers of what was trained are the checkpoint's, in the types they were trained in. Weights
+are copied in pieces, so that a model larger than memory can be exported. Nothing here may unpickle, or import torch or
+transformers.
 """
 
 from __future__ import annotations
@@ -56,35 +57,34 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
         MismatchError: GD-301, no name begins with one of them, or two names become one.
         DataError: GD-601.
     """
-    entries = {name: entry for entry in checkpoint.entries() for name in (entry.name, *entry.also)}
+    tensors: dict[str, Tensor] = {}
+    for entry in checkpoint.entries():
+        form = TENSORS[entry.dtype]
+        tensor = Tensor(form, entry.shape, entry.numel * SIZES[form], partial(checkpoint.values, entry))
+        tensors.update(dict.fromkeys((entry.name, *entry.also), tensor))
+    for name, kept in checkpoint.state().items():
+        if kept.dtype != "C128":  # the format has no such numbers
+            data = bytes(kept.data)
+            tensors.setdefault(name, Tensor(kept.dtype, kept.shape, len(data), partial(iter, [data]), beside=True))
     for prefix in prefixes:
-        if not any(name.startswith(prefix) for name in entries):
+        if not any(name.startswith(prefix) for name in tensors):
             raise MismatchError(
                 "GD-301",
                 f"no tensor of the checkpoint has the prefix {prefix!r}",
-                seen=f"its first tensor is {next(iter(entries), 'none')}",
+                seen=f"its first tensor is {next(iter(tensors), 'none')}",
                 do="name a prefix as it stands there, its last dot included, or none",
             )
-        short: dict[str, Any] = {}
-        for name, entry in entries.items():
-            if short.setdefault(name.removeprefix(prefix) or name, entry) is not entry:
+        short: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            if short.setdefault(name.removeprefix(prefix) or name, tensor) is not tensor:
                 raise MismatchError(
                     "GD-301",
                     f"without the prefix {prefix!r} two tensors have one name",
                     seen=name.removeprefix(prefix),
                     do="take the prefix off where the model is made",
                 )
-        entries = short
-    tensors = {
-        entry.offset: Tensor(
-            TENSORS[entry.dtype],
-            entry.shape,
-            entry.numel * SIZES[TENSORS[entry.dtype]],
-            partial(checkpoint.values, entry),
-        )
-        for entry in entries.values()
-    }
-    return {name: tensors[entry.offset] for name, entry in entries.items()}
+        tensors = short
+    return tensors
 
 
 def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
@@ -112,6 +112,9 @@ def export_model(
     written = dict(source.tensors)
     changed = set()
     for name, tensor, others in _groups(tensors):
+        base_has = written.get(source.name(name) or "")
+        if tensor.beside and (base_has is None or base_has[:2] != tensor[:2]):
+            continue  # what is not exchanged may be another's affair
         # `save_pretrained` keeps one name of a tied tensor, whichever.
         there = [each for each in (name, *others) if source.name(each) is not None]
         for each in there or [name]:

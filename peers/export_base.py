@@ -44,6 +44,8 @@ class Tensor(NamedTuple):
     size: int
     """bytes"""
     contents: Callable[[], Iterator[bytes | NDArray[Any]]]
+    beside: bool = False
+    """it is not exchanged"""
 
 
 class Base:

@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from gossipdp.algorithms.base import LARGEST
+from gossipdp.codecs.base import PayloadError
+from gossipdp.codecs.named import Named, unpack
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.schema import Dtype, Entry, Schema
 from gossipdp.runtime.descriptors import spare
@@ -121,6 +124,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, manifest: Manifest, schema: bytes) -> None:
         self.path, self.manifest, self.schema = path, manifest, schema
+        self._beside: dict[str, dict[str, Named]] = {}
 
     @property
     def meta(self) -> CheckpointMeta:
@@ -174,9 +178,24 @@ class Checkpoint:
         return schema.entries
 
     def values(self, entry: Entry) -> Iterator[NDArray[Any]]:
-        """One of them in its own dtype, in pieces."""
+        """One of them in its own dtype, in pieces. Raises DataError GD-601."""
+        reference = self._named("reference").get(entry.name) if entry.kind == "buffer" else None
+        at = 0
         for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
-            yield _cast(piece, entry.dtype)
+            yield _cast(piece, entry.dtype) if reference is None else _moved(reference, at, piece)
+            at += len(piece)
+
+    def state(self) -> dict[str, Named]:
+        """The tensors that are not exchanged, as the training process told them last. Raises DataError GD-601."""
+        return self._named("state")
+
+    def _named(self, array: str) -> dict[str, Named]:
+        if array not in self._beside:
+            try:
+                self._beside[array] = unpack(self.read(array).data) if array in self.shapes() else {}
+            except PayloadError as error:
+                raise _damaged(self.path, f"{array}: {error}") from None
+        return self._beside[array]
 
     def _open(self) -> Any:
         with spare():
@@ -223,6 +242,21 @@ def header(layout: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str])
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, end
+
+
+def _moved(reference: Named, start: int, moved: NDArray[np.float32]) -> NDArray[Any]:
+    """The elements `start` on of a buffer that is `moved` away from its reference; those that are not keep its bits."""
+    dtype = next(name for name, form in TENSORS.items() if form == reference.dtype)
+    plain = np.dtype("<u2" if dtype == "bfloat16" else dtype)
+    values: NDArray[Any] = np.frombuffer(reference.data, plain, len(moved), start * plain.itemsize).copy()
+    wide: NDArray[Any] = (values.astype(np.uint32) << np.uint32(16)).view(np.float32) if dtype == "bfloat16" else values
+    there = np.flatnonzero((moved != 0.0) & (np.abs(wide) <= LARGEST))
+    if dtype == "float64":
+        values[there] = wide[there] + moved[there]
+    else:
+        sums: NDArray[np.float32] = wide[there].astype(np.float32) + moved[there]
+        values[there] = _cast(sums, cast(Dtype, dtype))
+    return values
 
 
 def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
