@@ -49,8 +49,8 @@ SO_COOKIE: Final = 57
 """socket(7), Linux 4.12"""
 BYTES_RECEIVED: Final = slice(128, 136)
 """tcpi_bytes_received in struct tcp_info (linux/tcp.h, Linux 4.1)"""
-DEFER: Final = 4
-"""seconds"""
+DEFER: Final = 1
+"""seconds; `dial_causes` waits longer for the greeting of a peer to which it says nothing"""
 _EVENT: Final = struct.Struct("=Hi")
 _READABLE: Final = int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]

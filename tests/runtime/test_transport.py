@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ import zmq
 from gossipdp.errors import LocalProtocolError, RefusedError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.messages import PROTOCOL_VERSION, Lane, Ping
 from gossipdp.protocol.wire import Buffer, encode
-from gossipdp.runtime import handshake, resolver
+from gossipdp.runtime import dial_causes, handshake, resolver
 from gossipdp.runtime.dialling import MAX_DIAL_BACKS
 from gossipdp.runtime.doors import TIMES, Doors
 from gossipdp.runtime.handshake import DiallerHello, ListenerHello, Self, pack
@@ -963,6 +964,20 @@ def test_half_open_connections_do_not_keep_an_honest_peer_out(net: Net) -> None:
     finally:
         for connection in idle:
             connection.close()
+
+
+def test_connection_that_says_nothing__greeted_while_a_second_look_waits(net: Net) -> None:
+    a = net.peer()
+    with socket.create_connection(("127.0.0.1", a.port)) as silent:
+        silent.settimeout(0)
+        begun = time.monotonic()
+        net.until(lambda: readable(silent))
+        assert silent.recv(1) == dial_causes.SIGNATURE
+        assert time.monotonic() - begun < dial_causes.SPEAKS
+
+
+def readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
 
 
 def test_member_that_says_no_hello__its_connection_is_closed_in_time(net: Net) -> None:
