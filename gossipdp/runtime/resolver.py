@@ -6,6 +6,7 @@ libzmq would look it up on its only I/O thread and hold up every link meanwhile.
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  getaddrinfo loads it at its first name, when no descriptor may be left for that
 import errno
 import socket
 from typing import Final, NamedTuple
