@@ -63,7 +63,6 @@ EVENTS: list[events.Event] = [
     events.StateRenewed(),
     events.TookOver(clock=875, steps=405, before=0),
     events.SessionOpened(1),
-    events.TookOver(120, 5, 80),
     events.SessionRefused("GD-301", "a parameter differs"),
     events.Pace(50),
     events.LevelChanged(1, 1.8, 1, 1.0, 1.0),
