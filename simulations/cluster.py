@@ -32,6 +32,7 @@ from gossipdp.protocol.events import (
     Left,
     Pace,
     RoundDone,
+    SessionOpened,
     SessionRefused,
     StateReady,
 )
@@ -170,6 +171,8 @@ class Cluster:
         if trainer is not None and trainer.alive:
             trainer.hear(event)
         match event:
+            case SessionOpened() if self.network.whole and not self.books.hostile and not host.running.leaving:
+                self.books.handed(host)
             case StateReady("founded"):
                 self.founded = True
             case CheckpointAhead(clock, rounds):
@@ -213,8 +216,11 @@ class Cluster:
         self.network.start(host, seeds=self.network.hosts[:2], found=found)
         self.books.started(host)
         trainer = self.trainers.get(host.index)
+        late = self.plan.lateness[host.index] if self.plan.lateness else 0.0
         if trainer is not None and trainer.alive:
             trainer.attach()
+        elif late:
+            self.network.at(self.network.now + late, "train", None, partial(self.train, host))
         else:
             self.train(host)
 
@@ -307,7 +313,8 @@ class Cluster:
         for host in network.hosts:
             if host.peer is None and (host.index == known or self._random.random() < 0.7 or needed):
                 network.at(network.now + self._random.random(), "restart", None, partial(self.restart, host))
-            network.at(network.now + 2.5, "train", None, partial(self.train, host))
+            late = self.plan.lateness[host.index] / 2 if self.plan.lateness else 0.0
+            network.at(network.now + 2.5 + late, "train", None, partial(self.train, host))
         return needed
 
     def _watch_the_living(self) -> None:

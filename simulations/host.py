@@ -133,7 +133,9 @@ def _restore(host: Host) -> jobs.Restored | None:
 def _keep(host: Host, reason: str) -> None:
     model, ledger, peer = host.running.model, host.algorithm.ledger, host.running
     assert model is not None
-    host.checkpoint = Checkpoint(model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy())
+    host.checkpoint = Checkpoint(
+        model.schema_bytes, peer.state_clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
+    )
     if reason == "apart":
         host.pinned.append(host.checkpoint)
 

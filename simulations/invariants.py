@@ -31,6 +31,7 @@ from gossipdp.protocol.events import (
     UpdateRefused,
 )
 from gossipdp.protocol.messages import Member, State
+from gossipdp.protocol.standby import MOST_ROUNDS
 from simulations.host import Host, perform
 from simulations.tracing import number
 from simulations.trainer import Trainer
@@ -39,6 +40,8 @@ __all__ = ["Books"]
 
 FLIGHT = 1.0
 """seconds a chunk may be half applied in a calm network; peers at rest still average"""
+NEAR = 8.0
+"""times: in early rounds, a state that is some rounds old is further away than its age says"""
 RELATIVE = 1e-5
 """of fp32 vectors"""
 
@@ -70,6 +73,8 @@ class Books:
         """has all been looked at, at rest?"""
         self.resyncs: Counter[str] = Counter()
         """by reason"""
+        self.begun = 0
+        """training processes that began while others trained"""
         self.heirs = 0
         """training processes that began with another's moments, or with those of one before"""
         self._moments: set[tuple[int, bytes]] = set()
@@ -134,6 +139,22 @@ class Books:
                 assert clock > clock_before, f"I7 {host.name}: clock {clock} after {clock_before}"
                 self._rounds[life], self._clocks[life] = number, clock
                 self.rounds += 1
+
+    def handed(self, host: Host) -> None:
+        """I16: a training process begins no further from the mean of those that train than `NEAR` times what they are
+        from it, or than one of them moves in a round. But a model that was long on its way is as old as that."""
+        if host.running.fetched_in > MOST_ROUNDS * host.config.every:
+            return
+        bound = [each for each in self._hosts if each.peer is not None and self._bound_trainer(each) is not None]
+        others = [each for each in bound if each is not host and each.running.rounds.trains]
+        if not others:
+            return
+        anchors = np.array([other.algorithm.ledger.a for other in others], np.float64)
+        mean = anchors.mean(axis=0)
+        apart, distance = (_rms(vectors - mean) for vectors in (anchors, host.algorithm.ledger.a))
+        usual = max(apart, *(other.running.rounds.movement for other in others))
+        self.begun += 1
+        assert distance <= NEAR * usual, f"I16 {host.name}: training begins {distance / usual:.1f} times as far away"
 
     def _news(self, host: Host, member: Member) -> None:
         """I8: what is believed of a member never goes back, and only its own later word raises it from the dead."""
@@ -389,6 +410,10 @@ def _grid(host: Host, key: jobs.ChunkKey) -> tuple[NDArray[np.float64], int] | N
 
 def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     return bool((one == other).all())
+
+
+def _rms(values: NDArray[Any]) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
 def _close(found: NDArray[Any], wanted: NDArray[np.float64], what: str) -> None:

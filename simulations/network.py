@@ -253,7 +253,7 @@ class Network:
         if model is not None and host.running.whole:
             ledger, peer = host.algorithm.ledger, host.running
             host.checkpoint = Checkpoint(
-                model.schema_bytes, peer.clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
+                model.schema_bytes, peer.state_clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
             )
 
     def pause(self, host: Host, seconds: float) -> None:

@@ -43,6 +43,8 @@ class Plan:
     """a host that is up when all faults stop is killed then, and never comes back"""
     apart_rounds: int = 10
     """after which halves do not average any more"""
+    lateness: tuple[float, ...] = ()
+    """seconds between the start of each host's daemon and that of its training process; empty: none"""
     moments: int = 0
     """rounds between two times that training processes tell their optimizers' moments; 0: these have none"""
     before: Conditions = field(default_factory=Conditions)
@@ -98,6 +100,7 @@ class Plan:
             # With few, the cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
             slowness=_slowness(seed, peers),
+            lateness=_lateness(seed, peers),
             # 10 in a daemon, which lives longer.
             moments=Random(f"moments/{seed}").choice((0, 0, 0, 3)),
         )
@@ -113,6 +116,7 @@ class Plan:
             agree=self.agree and peers <= 16,
             dead=self.dead and peers > 2,
             slowness=_slowness(seed, peers),
+            lateness=_lateness(seed, peers),
         )
 
 
@@ -126,3 +130,10 @@ def _slowness(seed: int, peers: int) -> tuple[float, ...]:
     """In one of three networks a host trains as fast as the slowest, or twice or four times as fast."""
     random = Random(f"speeds/{seed}")
     return tuple(random.choice((0.5, 1.0, 2.0)) for _ in range(peers)) if random.randrange(3) == 0 else ()
+
+
+def _lateness(seed: int, peers: int) -> tuple[float, ...]:
+    """In one of three networks training processes begin late, but for the founder's, some by many rounds."""
+    random = Random(f"late/{seed}")
+    late = random.randrange(3) == 0
+    return tuple(random.choice((0.0, 3.0, 10.0)) if host else 0.0 for host in range(peers)) if late else ()

@@ -151,8 +151,6 @@ class Pairwise(OnLedger):
         if math.isinf(self.clip):
             return math.inf
         tau = self.clip * self._usual(chunk)
-        if self.ledger.x is None:
-            return tau  # there are no own steps to wait for, and there is no training to spoil
         left = MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 

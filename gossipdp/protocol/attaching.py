@@ -28,7 +28,7 @@ class Attaching:
 
     most_chunk: parameters a chunk, at the most.
     founds: is this peer to give the network its model?
-    held: is the model here half of another's now?
+    held: is the model here half of another's now, or too old to begin with?
     keeps: may a live training process keep its parameters, now that a model is here?
     kept: called when its parameters are to be the model.
     """
@@ -74,7 +74,14 @@ class Attaching:
         outlived a daemon."""
         self._waiting, self._wants_moments, self._live, self._here = schema, moments, live, True
         self._brings = carried
+        if model is not None and self._held():
+            self._moments.outdated()
         self.let_in(model)
+
+    @property
+    def waits(self) -> bool:
+        """A process waits."""
+        return self._waiting is not None
 
     def gone(self) -> None:
         """The process is."""

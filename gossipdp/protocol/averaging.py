@@ -39,7 +39,7 @@ from gossipdp.protocol.messages import (
     short,
 )
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import BUSY, DONE, Matching, MatchingConfig, guests_per_round, out_of_reach
+from gossipdp.protocol.partners import BUSY, DONE, IDLE, Matching, MatchingConfig, guests_per_round, out_of_reach
 from gossipdp.protocol.responder import Responder
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.tempo import Tempo
@@ -51,6 +51,8 @@ __all__ = ["FORGOTTEN", "Averaging", "AveragingConfig"]
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
 MAX_LOGS = 256
+IDLE_FOR = 10.0
+"""seconds after which a member that had no training process is offered an exchange again, unless it offers one"""
 FORGOTTEN = 3600.0
 """seconds since it began after which an exchange is given up if membership does not know the partner any more"""
 
@@ -74,7 +76,11 @@ class AveragingConfig:
 
 
 class Averaging:
-    """Args: ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now."""
+    """Args:
+
+    ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
+    rests: True: this peer has no training process, and its model would pull back those that train.
+    """
 
     def __init__(
         self,
@@ -85,8 +91,10 @@ class Averaging:
         random: Random,
         outputs: Outputs,
         ended: Callable[[int, float, float, float], None],
+        rests: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config, self._membership, self._outputs, self._ended = config, membership, outputs, ended
+        self._rests = rests
         self._me = membership.me.id
         self._matching = Matching(config.matching, random)
         self._counter = incarnation << 32
@@ -94,6 +102,8 @@ class Averaging:
         self._settling: dict[int, Initiator] = {}
         self._logs: dict[bytes, Responder] = {}
         self._known = Acquaintances()
+        self._idle: dict[bytes, float] = {}
+        """members without a training process, and when each is asked again"""
         self._offer_out: Offer | None = None
         self._incarnation = incarnation
         self._first = 0
@@ -163,9 +173,19 @@ class Averaging:
         return None if self._active is None else self._active.terms.partner
 
     @property
+    def wants(self) -> bool:
+        """This round's exchanges are not all made."""
+        return self._matching.wanted > 0
+
+    @property
+    def company(self) -> set[bytes]:
+        """The other live members, but for those known to be idle."""
+        return {member.id for member in self._membership.alive()} - self._idle.keys()
+
+    @property
     def satisfied(self) -> bool:
         """This round's exchanges are over, as far as there is anybody to exchange with, or to settle with."""
-        alive = {member.id for member in self._membership.alive()}
+        alive = self.company
         unsettled = any(side.terms.partner in alive for side in self._settling.values())
         return self._active is None and not (alive and self._matching.wanted) and not unsettled
 
@@ -193,6 +213,8 @@ class Averaging:
                 if offered is not None and (offered.partner, offered.exchange) == (source, exchange):
                     self._matching.refused(reason, now)
                     self._outputs.emit(OfferRefused(source, reason))
+                    if reason == IDLE:
+                        self._idle[source] = now + IDLE_FOR
             case Data(exchange, _, turn) | Miss(exchange, _, turn) | Ask(exchange, _, turn):
                 # Even turns are the initiator's; a Miss names the initiator's turn but is the responder's word.
                 from_initiator = isinstance(message, Ask) or (isinstance(message, Data) and turn % 2 == 0)
@@ -266,6 +288,7 @@ class Averaging:
     # -- offers -----------------------------------------------------------------------------------------------
 
     def _offer(self, offer: Offer, source: bytes, now: float) -> None:
+        self._idle.pop(source, None)
         known = self._responder(source, offer.exchange)
         if known is not None:
             return known.offered_again(offer)
@@ -329,6 +352,8 @@ class Averaging:
             return "leaving"
         if self.model is None or self._held:
             return "joining"
+        if self._rests():
+            return IDLE
         if barred := self._barred(source, now):
             return barred
         member = self._membership.members.get(source)
@@ -474,13 +499,15 @@ class Averaging:
 
     def _make_offer(self, now: float) -> None:
         assert self.model is not None
-        if self._matching.idle(now):
+        if self._matching.idle(now) or self._rests():
             return
+        self._idle = {peer: until for peer, until in self._idle.items() if now < until}
         unsettled = {side.terms.partner: "unsettled" for side in self._settling.values()}
         # A doubt that others raise costs a member no exchange while it speaks.
         known = self._membership
         alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
+        excluded |= dict.fromkeys(self._idle, IDLE)
         excluded |= dict.fromkeys(self.apart, "apart")
         excluded |= {member.id: "aside" for member in alive if self.shuns(member.id, now)}
         excluded |= self._known.left_alone((member.id for member in alive if member.id not in excluded), now)
@@ -503,7 +530,7 @@ class Averaging:
                 self._config.rate,
             )
             self._send_offer(partner)
-        elif self._matching.lonely(now):
+        elif self._matching.lonely(now) and self.company:
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
     def _wish(self, partner: bytes) -> float:

@@ -246,11 +246,13 @@ class StateJudged(Event):
 @dataclass(frozen=True, slots=True)
 class ResyncBegan(Event):
     """This peer gives up its own state for the network's. reason: apart (`members` of its side have met `others` who
-    trained without them for long) or lag (it has fallen behind)."""
+    trained without them for long), lag (it has fallen behind), diverged (its state is not what others have agreed on),
+    idle (it has no training process) or late (a training process waits). behind: steps of the network's clock."""
 
     reason: str
     members: int
     others: int
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from gossipdp.protocol.wire import Buffer
 
 __all__ = ["Follower"]
 
-DRY: Final = {"apart": 32, "lag": 4, "diverged": 16}
+DRY: Final = {"apart": 32, "lag": 4, "diverged": 16, "idle": 4, "late": 4}
 """periods without anybody to fetch from after which it is given up. Who has only fallen behind is averaged with as it
 is; who is apart has to follow some day: that is waited for longer"""
 WANTED: Final = 4
 """the same, where somebody asks for the model that is being given up: perhaps nobody else has one"""
-STALLED: Final = {"apart": 128, "lag": 128, "diverged": 16}
+STALLED: Final = {"apart": 128, "lag": 128, "diverged": 16, "idle": 64, "late": 64}
 """periods, to twice as many by chance, after which it is given up though there is somebody, who refuses: two may have
 begun to follow each other, and one of them must be the first to stop"""
 
@@ -39,14 +39,14 @@ begun to follow each other, and one of them must be the first to stop"""
 class Follower:
     """Args:
 
-    joiner: fetches the model with `Resync`.
+    joiner: fetches the model with `Resync`, if it is newer than this step of the network's clock.
     hold: offer and accept no exchange (True), or do so again; true once none is under way.
     period: seconds.
     """
 
     def __init__(
         self,
-        joiner: Callable[[], Joiner],
+        joiner: Callable[[int], Joiner],
         outputs: Outputs,
         hold: Callable[[bool, float], bool],
         period: float,
@@ -55,7 +55,7 @@ class Follower:
         self._new_joiner, self._outputs, self._hold = joiner, outputs, hold
         self._period, self._random = period, random
         self.reason = ""
-        """why this peer follows others right now: apart, lag or diverged; or "" """
+        """why this peer follows others right now: apart, lag, diverged, idle or late (see `standby`); or "" """
         self.source = b""
         """whom it has fetched from last"""
         self.began = 0.0
@@ -65,14 +65,26 @@ class Follower:
         """chunks that are another's now"""
         self._dry_at = self._stalled_at = math.inf
 
-    def begin(self, reason: str, members: int, others: int, now: float) -> None:
-        """Give up this peer's model; the driver saves it first."""
-        self.reason, self.began, self._kept = reason, now, False
+    def begin(
+        self,
+        reason: str,
+        members: int,
+        others: int,
+        now: float,
+        *,
+        behind: int = 0,
+        newer_than: int = -1,
+        keep: bool = True,
+    ) -> None:
+        """Give up this peer's model, `behind` steps old, for one newer than a step of the network's clock. The driver
+        saves it first, if it is to `keep` it."""
+        self.reason, self.began, self._kept = reason, now, not keep
         self._dry_at = self._stalled_at = math.inf
-        self._joiner = self._new_joiner()
+        self._joiner = self._new_joiner(newer_than)
         self._hold(True, now)
-        self._outputs.emit(ResyncBegan(reason, members, others))
-        self._outputs.ask(jobs.Keep(reason))
+        self._outputs.emit(ResyncBegan(reason, members, others, behind))
+        if keep:
+            self._outputs.ask(jobs.Keep(reason))
 
     def kept(self) -> None:
         """What this peer gives up is on its disk, or cannot be."""
@@ -82,6 +94,9 @@ class Follower:
         """Go on, from whoever of `candidates` will do; they are there and hold the model wanted."""
         joiner = self._joiner
         if joiner is None or not self._kept or not self._hold(True, now):
+            return
+        if joiner.outdone(candidates):
+            self._dry_at = now
             return
         joiner.seek(candidates, now)
         self.source = joiner.source or self.source
@@ -104,6 +119,16 @@ class Follower:
     def carried(self) -> Carried:
         """What came with what has been fetched, once all of it is here."""
         return NOTHING if self._joiner is None or not self._joiner.done else self._joiner.carried
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing of another's model has been taken in."""
+        return not self._taken
+
+    @property
+    def begun(self) -> int:
+        """The network's clock when the last manifest came."""
+        return 0 if self._joiner is None else self._joiner.begun
 
     @property
     def manifest(self) -> StateManifest | None:

@@ -136,12 +136,20 @@ class Source:
         self._numbers = incarnation << 32
         self._witness = Witness(outputs)
         self._behind = 0
-        """steps of the network's clock that the anchor is older than that clock says"""
 
     def took(self, behind: int) -> None:
         """The anchor is another's as it was `behind` steps ago: its transfer took so long. What all share is made up to
         date by the increments that came meanwhile."""
         self._behind = max(0, behind) if self._shared is None else 0
+
+    @property
+    def behind(self) -> int:
+        """Steps of the network's clock that the anchor is older than that clock says."""
+        return self._behind
+
+    def aged(self, steps: int) -> None:
+        """The network has made so many steps without this peer."""
+        self.took(self._behind + steps)
 
     def mixed(self) -> None:
         """The anchor has met that of a partner in step, at a weight of one half."""

@@ -162,6 +162,10 @@ class Membership:
         seen = {peer: view.seen[peer] for peer in peers if peer in view.seen}
         return {peer: sight.speed for peer, sight in seen.items() if sight.speed and sight.rested < lasting}
 
+    def training(self) -> list[bytes]:
+        """Live members whose last word to this peer was that they train."""
+        return self._view.training()
+
     def _failed(self, peer: bytes) -> bool:
         return self.members[peer].state == State.FAILED
 

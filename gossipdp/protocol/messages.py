@@ -95,6 +95,8 @@ class Has(enum.IntEnum):
     CHECKPOINT = 1
     MODEL = 2
     """it is ready: others may fetch the model from it"""
+    SPARE = 3
+    """it is ready and has no training process: its model may be older than the network's clock"""
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -228,8 +230,8 @@ class Accept(Message, frozen=True):
 
 
 class Refuse(Message, frozen=True):
-    """No. `reason` is a stable word: busy, joining, leaving, schema, settings, codec, apart, aside (for proven faults,
-    for a while)."""
+    """No. `reason` is a stable word: busy, done, joining, leaving, idle (no training process), schema, settings, codec,
+    apart, aside (for proven faults, for a while)."""
 
     exchange: U63
     reason: Reason

@@ -313,7 +313,7 @@ class MomentsDesk:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
         self._source = MomentsSource(outputs, sign, config.keep, incarnation=incarnation)
         self._fetcher: MomentsFetcher | None = None
-        self._tried = False
+        self._tried = self._old = False
         self.enabled = enabled
 
     @property
@@ -324,12 +324,17 @@ class MomentsDesk:
     def hold(self, moments: Moments, now: float) -> None:
         """The training process has given these."""
         if self.enabled:
-            self._fetcher, self._tried = None, True
+            self._fetcher, self._tried, self._old = None, True, False
             self._source.hold(moments, now)
+
+    def outdated(self) -> None:
+        """The model here is newer than these moments: others' newer ones are better for the next training process."""
+        self._tried, self._old = self._fetcher is not None, True
 
     def seek(self, schema: Schema, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float) -> bool:
         """A training process has none, and `candidates` may: is it worth waiting for?"""
-        if self._fetcher is None and self.enabled and not self._tried and self.held is None:
+        wanted = self.held is None or self._old
+        if self._fetcher is None and self.enabled and not self._tried and wanted:
             found = candidates()
             if not found:
                 return False
@@ -353,6 +358,7 @@ class MomentsDesk:
             self._fetcher = None
             if fetcher.moments is not None:
                 self._source.hold(fetcher.moments, now)
+                self._old = False
 
     def receive(
         self, message: Asked | Given, buffers: list[Buffer], source: bytes, schema: Schema | None, now: float

@@ -5,7 +5,8 @@ comes back after a power cut nobody is: then the peers that hold checkpoints tel
 (`Standing`), and whoever holds the latest restores it, as the bully election has it (Garcia-Molina 1982, "Elections in
 a distributed computing system"); the others fetch it from there. The election only saves work. If it errs, for a host
 comes up too late or a message is lost, two peers restore, and exchanges bring them together; whoever then holds a
-checkpoint later than what it fetched is told, and keeps it.
+checkpoint later than what it fetched is told, and keeps it. A spare, a ready member that does not train, is fetched
+from only if its model is no older than the own checkpoint.
 
 A daemon that dies may leave its training process behind (`Live`), which holds a newer model than any checkpoint of this
 peer. The peer claims that in the election, and takes the process's parameters over unless another member has something
@@ -46,6 +47,7 @@ ASKS: Final = 32
 """members asked per period"""
 DIALS: Final = 4
 """members known from before, and not met again, dialled per period: all must find each other, not only somebody"""
+READY: Final = (Has.MODEL, Has.SPARE)
 PATIENCE: Final = 4.0
 """times `resume_after` that a member with a later checkpoint is waited for"""
 
@@ -79,7 +81,7 @@ class _Other:
 
     @property
     def ready(self) -> bool:
-        return self.standing is not None and self.standing.has is Has.MODEL
+        return self.standing is not None and self.standing.has in READY
 
     @property
     def clock(self) -> int:
@@ -127,6 +129,8 @@ class Origin:
         self.founder = False
         self.giver = b""
         """who the state was fetched from, the last of them"""
+        self.begun = 0
+        """the network's clock when the last source of the transfer began"""
         self.summary = b""
         """what is inside the state that was fetched, if it is an exact one"""
         self.carried: Carried = NOTHING
@@ -183,10 +187,12 @@ class Origin:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def standing(self, message: Standing, source: bytes, model: Model | None, now: float) -> None:
-        """What `source` has, and, if it asks, what this peer has."""
+    def standing(
+        self, message: Standing, source: bytes, model: Model | None, now: float, *, spare: bool = False
+    ) -> None:
+        """What `source` has, and, if it asks, what this peer has: a `model`, perhaps as a `spare`."""
         if message.reply:
-            self._tell(source, model, reply=False)
+            self._tell(source, model, reply=False, spare=spare)
         other, member = self._others.get(source), self._membership.members.get(source)
         if other is None or member is None or message.incarnation < member.incarnation:
             return
@@ -195,11 +201,13 @@ class Origin:
             other.standing, other.said = message, now
         elif before.incarnation == message.incarnation and before.has is not Has.MODEL:
             # A claim of one number only falls, when a checkpoint turns out to be damaged, until the peer is ready:
-            # so words that come out of order cannot mislead.
+            # so words that come out of order cannot mislead. A spare's model becomes newer.
             falls = (message.has, message.clock, message.rounds) < (before.has, before.clock, before.rounds)
+            was_spare = before.has is Has.SPARE
+            newer = message.has is Has.MODEL or (message.has is Has.SPARE and not (was_spare and falls))
             if message.number > before.number:
                 other.standing, other.said = message, now
-            elif message.has is Has.MODEL or (falls and message.number == before.number):
+            elif newer or (falls and not was_spare and message.number == before.number):
                 other.standing = message
 
     def receive(
@@ -253,11 +261,11 @@ class Origin:
         if joiner is not None and joiner.done:
             assert joiner.manifest is not None
             clock, rounds = joiner.manifest.clock, joiner.manifest.rounds
-            network = max(clock, self._progress.clock())
-            if self.held is not None and self.held.clock > network + self._tolerance:
-                self._outputs.emit(CheckpointAhead(self.held.clock, self.held.rounds, network))
+            if self.held is not None and self.held.clock > clock + self._tolerance:
+                self._outputs.emit(CheckpointAhead(self.held.clock, self.held.rounds, clock))
             self._end()
             self.summary, self.giver, self.carried = joiner.summary, joiner.giver, joiner.carried
+            self.begun = joiner.begun
             self._adopt(joiner.schema_bytes, "received", clock, rounds)
 
     def restored(self, result: jobs.Restored | None, now: float) -> None:
@@ -321,7 +329,7 @@ class Origin:
                 self._others[peer] = _Other(now)
                 self._met_at = min(self._met_at, now)
                 self._tell(peer, None, reply=True)
-        ready = [peer for peer in alive if self._others[peer].ready and self._further(self._others[peer])]
+        ready = [peer for peer in alive if self._gives(self._others[peer]) and self._further(self._others[peer])]
         self._joiner.seek(ready, now)
         if self._joiner.busy or self._waits(now):
             return
@@ -331,6 +339,11 @@ class Origin:
         else:
             self._restoring = True
             self._outputs.ask(jobs.Restore())
+
+    def _gives(self, other: _Other) -> bool:
+        """Is `other` ready, with a model that is worth fetching? That of a member that trains always is."""
+        spare = other.standing is not None and other.standing.has is Has.SPARE
+        return other.ready and (not spare or self.held is None or other.clock + self._tolerance >= self.held.clock)
 
     # -- the election -----------------------------------------------------------------------------------------
 
@@ -345,7 +358,7 @@ class Origin:
         all_here = bool(self._expected) and said.issuperset(self._expected)
         if now < self._deadline and not (all_here and now >= self._met_at + listen):
             return True
-        if ready:
+        if any(map(self._gives, ready)):
             return True
         for peer, other in self._others.items():
             if other.standing is None:
@@ -370,7 +383,7 @@ class Origin:
 
     def _ask(self) -> None:
         """While no member is known to be ready, ask again which is, the one with the latest checkpoint first."""
-        if any(other.ready for other in self._others.values()):
+        if any(map(self._gives, self._others.values())):
             return
         membership = self._membership
         missing = [peer for peer in self._expected if peer not in membership.members and membership.address_of(peer)]
@@ -381,10 +394,10 @@ class Origin:
         for peer in [*others[:1], *rest]:
             self._tell(peer, None, reply=True)
 
-    def _tell(self, peer: bytes, model: Model | None, *, reply: bool) -> None:
+    def _tell(self, peer: bytes, model: Model | None, *, reply: bool, spare: bool = False) -> None:
         has, of = Has.NOTHING, Held(0, 0)
         if model is not None:
-            has, of = Has.MODEL, Held(model.clock, model.rounds)
+            has, of = Has.SPARE if spare else Has.MODEL, Held(model.clock, model.rounds)
         elif self.claim is not None:
             has, of = Has.CHECKPOINT, self.claim
         me = self._membership.me

@@ -302,7 +302,7 @@ class Timetable:
 
     def begin_round(self, clock: int, seed: bytes, now: float) -> None:
         """A round begins at `clock`, which is this peer's own; the `seed` is shared by all."""
-        members = 1 + len(self._membership.alive())
+        members = 1 + len(self._averaging.company)
         if members > 1:
             early = max(clock, self._progress.clock()) < self._config.early_steps
             # Later, at one exchange a round, random matching agrees nearly as well, and favours near members. And whose

@@ -26,6 +26,7 @@ from gossipdp.protocol.messages import Member, short
 __all__ = [
     "BUSY",
     "DONE",
+    "IDLE",
     "Matching",
     "MatchingConfig",
     "choose_partner",
@@ -41,6 +42,8 @@ EXCUSED: Final = 3
 """rounds without a match in which that is no reason to be lonely"""
 UNPROVEN: Final = 0.125
 """share of the offers that may go to members that never answered a ping, while others have"""
+IDLE: Final = "idle"
+"""why an offer is refused by a peer without a training process"""
 MOST_GUESTS: Final = 4
 """a round: all exchanges are then as many as in an early one, and move an anchor no further"""
 

@@ -38,6 +38,7 @@ from gossipdp.protocol.origin import Held, Live, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pacing import Pacing, Timetable
 from gossipdp.protocol.peer_config import PeerConfig
+from gossipdp.protocol.phases import WARMUP_EVERY
 from gossipdp.protocol.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
 from gossipdp.protocol.rounds import Rounds
@@ -45,6 +46,7 @@ from gossipdp.protocol.sharding import Sharding
 from gossipdp.protocol.signatures import Signer
 from gossipdp.protocol.speed import Speed
 from gossipdp.protocol.spreading import Spreading
+from gossipdp.protocol.standby import Standby
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.wire import Buffer
 
@@ -98,6 +100,7 @@ class Peer:
             random=random,
             outputs=self._outputs,
             ended=self._exchange_ended,
+            rests=self._rests,
         )
         self.sharding = Sharding(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
@@ -125,14 +128,14 @@ class Peer:
         )
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
-        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns)
+        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns, clock=self.progress.clock)
         self._attaching = Attaching(
             self.rounds,
             self.moments,
             self._outputs,
             config.most_chunk,
             founds=lambda: self._origin.founder,
-            held=lambda: not self.whole,
+            held=lambda: not self.whole or self._outdated,
             keeps=self._keeps,
             kept=self._kept,
         )
@@ -148,10 +151,18 @@ class Peer:
             adopt=self._has_model,
             take_over=self._attaching.found,
         )
+        self._standby = Standby(
+            clock=lambda: self.clock,
+            every=lambda: WARMUP_EVERY if self.warming_up else config.every,
+            behind=lambda: self._source.behind,
+            waits=lambda: self._attaching.waits,
+            begins=lambda: self.rounds.open,
+            givers=self._givers,
+        )
         self._reunion = Reunion(
             self.membership,
             self.progress,
-            partial(joiner, take=jobs.Resync),
+            lambda newer_than: joiner(take=jobs.Resync, newer_than=newer_than),
             random=random,
             outputs=self._outputs,
             apart_rounds=config.apart_rounds,
@@ -159,6 +170,8 @@ class Peer:
             me=lambda: self.pacing.own(self._clock),
             hold=self._strategy.hold,
             done=self._resynced,
+            # Where all apply the same increments, an idle peer is as far as the others.
+            standby=self._standby if self.spreading is None else None,
         )
         self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
         self.averaging.began = self._reunion.began
@@ -268,6 +281,7 @@ class Peer:
         """Finish the chunks in flight, say goodbye, and emit Left."""
         if self._leaving_at is None:
             self._leaving_at = now + self.config.leave_within
+            self._reunion.stop(now)
             self._strategy.stop(now)
             self._step(now)
 
@@ -306,7 +320,8 @@ class Peer:
             case _ if isinstance(message, MomentsMessage):
                 self.moments.receive(message, buffers, source, self.model.schema if self.model else None, now)
             case Standing():
-                self._origin.standing(message, source, self._current_model(), now)
+                model = None if self.model is None else replace(self.model, clock=self.state_clock)
+                self._origin.standing(message, source, model, now, spare=self._spare)
             case _:
                 if self.model is None and isinstance(message, Offer):
                     self._origin.offered(source, now)
@@ -442,6 +457,16 @@ class Peer:
         return self._reunion.reason
 
     @property
+    def fetched_in(self) -> int:
+        """Steps of the network's clock that the last fetch of the model took."""
+        return self._standby.transfer
+
+    @property
+    def leaving(self) -> bool:
+        """It has been told to leave."""
+        return self._leaving_at is not None
+
+    @property
     def apart(self) -> list[bytes]:
         """Members who are there and trained without this peer for so long that nothing is exchanged with them yet."""
         return self._reunion.present()
@@ -450,6 +475,11 @@ class Peer:
     def clock(self) -> int:
         """Steps of the network's clock, as far as this peer knows."""
         return min(max(self._clock, self.progress.clock()), LARGEST)
+
+    @property
+    def state_clock(self) -> int:
+        """The network's clock when the model here was current: without a training process that may be long ago."""
+        return self._standby.clock if self._spare else self.clock
 
     @property
     def every(self) -> int:
@@ -501,11 +531,15 @@ class Peer:
                     self.moments.gone(event.member.id, now)
                 self.sharding.member_changed(now)
         self._origin.step(now)
+        if self.rounds.trains == self._standby.idle:
+            self._source.aged(self._standby.trains(self.rounds.trains))
         self.pacing.watch(now)
         if self.spreading is not None:
             self.spreading.step(self.clock, now)
             self._reunion.astray = self.spreading.astray
         self._reunion.step(now)
+        if self.model is not None:
+            self._attaching.let_in(self.model)
         self._attaching.seek_moments(self.model, partial(self._trusted, now), self._origin.giver, now)
         if self.rounds.held != bool(self._reunion.reason):
             self.rounds.held = bool(self._reunion.reason)
@@ -524,7 +558,24 @@ class Peer:
             self._outputs.emit(Left())
 
     def _current_model(self) -> Model | None:
-        return None if self.model is None else replace(self.model, clock=self.clock, rounds=self.rounds.rounds)
+        if self.model is None:
+            return None
+        drift = self._standby.drift if self._spare else 0
+        return replace(self.model, clock=self.clock - drift, rounds=self.rounds.rounds)
+
+    @property
+    def _spare(self) -> bool:
+        """There is no training process that has made a round, and the model does not change."""
+        return self._standby.idle and self.spreading is None
+
+    @property
+    def _outdated(self) -> bool:
+        """The model is to be fetched anew before a training process begins with it."""
+        return self._spare and self._standby.reason != ""
+
+    def _rests(self) -> bool:
+        """There is no training process that needs exchanges, and the last one's are made, or of an old model."""
+        return not self.rounds.trains and not (self.averaging.wants and self._standby.drift <= self.config.every)
 
     def _akin(self, peer: bytes) -> bool:
         """Does that member run this peer's own software?"""
@@ -546,6 +597,13 @@ class Peer:
         """Who is alive, within reach and not set aside."""
         live = [member.id for member in self.membership.alive() if self.membership.reaches(member.id)]
         return [peer for peer in live if not self.conduct.shuns(peer, now)]
+
+    def _givers(self) -> list[bytes]:
+        """Members to fetch the model from: those that train, if any is known to."""
+        apart, membership = self._reunion.apart, self.membership
+        live = [member.id for member in membership.alive() if member.id not in apart and membership.reaches(member.id)]
+        training = set(membership.training())
+        return [peer for peer in live if peer in training] or live
 
     # -- the model --------------------------------------------------------------------------------------------
 
@@ -588,6 +646,7 @@ class Peer:
         self.rounds.rounds = rounds
         self._clock = max(self._clock, clock, self.progress.clock())
         self._source.took(self._clock - clock)
+        self._standby.came(self._clock - max(clock, self._origin.begun))
         self._rounds_before = rounds
         if self.spreading is None:
             self.averaging.model = self.model
@@ -611,6 +670,10 @@ class Peer:
             if memoryview(self.model.carried.state).nbytes:
                 self._outputs.emit(StateRenewed())
         self._source.took(self.clock - clock)
+        self._source.forget()
+        self._standby.came(self.clock - max(clock, self._reunion.follower.begun))
+        if self._reunion.reason == "idle":
+            self.moments.outdated()
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead
         self._rounds_before += ahead

@@ -42,6 +42,7 @@ from gossipdp.protocol.messages import (
 )
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.progress import ProgressBoard
+from gossipdp.protocol.standby import Standby
 from gossipdp.protocol.transfer import Joiner
 from gossipdp.protocol.view import MAX_MEMBERS
 
@@ -53,6 +54,8 @@ FREEZE: Final = 16
 """periods for which a line said or heard is still this reunion's, though nobody is known to be apart"""
 TELLS: Final = 4
 """members of each side told per period"""
+SPARE: Final = ("idle", "late")
+"""why a peer without a training process fetches the model anew"""
 VOICES: Final = 2
 """peers that must hold a line of several members before it is followed: one may lie"""
 ALONE: Final = 24
@@ -80,18 +83,19 @@ def strength(line: Line) -> _Strength:
 class Reunion:
     """Args:
 
-    joiner: fetches the model with `Resync`.
+    joiner: fetches the model with `Resync`, if it is newer than this step of the network's clock.
     every: steps a round.
     me: this peer's progress.
     hold: offer and accept no exchange (True), or do so again; true once none is under way.
     done: called with clock and rounds of what was fetched, and the seconds that took.
+    standby: says when this peer is to fetch the model anew because it trains nothing.
     """
 
     def __init__(
         self,
         membership: Membership,
         progress: ProgressBoard,
-        joiner: Callable[[], Joiner],
+        joiner: Callable[[int], Joiner],
         *,
         random: Random,
         outputs: Outputs,
@@ -100,9 +104,10 @@ class Reunion:
         me: Callable[[], Own],
         hold: Callable[[bool, float], bool],
         done: Callable[[int, int, float], None],
+        standby: Standby | None = None,
     ) -> None:
         self._membership, self._progress, self._random, self._outputs = membership, progress, random, outputs
-        self._me, self._hold, self._done = me, hold, done
+        self._me, self._hold, self._done, self._standby = me, hold, done, standby
         self._rounds, self._steps = apart_rounds, apart_rounds * every
         self._period = membership.config.join_interval
         self.follower = Follower(joiner, outputs, hold, self._period, random)
@@ -133,7 +138,7 @@ class Reunion:
 
     @property
     def reason(self) -> str:
-        """Why this peer follows others right now: apart, lag or diverged; or ""."""
+        """Why this peer follows others right now: apart, lag, diverged, idle or late; or ""."""
         return self.follower.reason
 
     # -- what the peer tells ----------------------------------------------------------------------------------
@@ -234,7 +239,9 @@ class Reunion:
         """May `peer` have of this peer's state? Not while it is half another's, or perhaps long out of date; and while
         there are two sides, whoever fetches the model of one is not to judge it by the other's."""
         foreign = isinstance(message, StateProbe) and peer not in self._theirs and self.present()
-        return not self.reason and self._lag.asking_until is None and not foreign
+        # Two idle peers may ask each other at once: neither has given anything up yet.
+        whole = not self.reason or (self.reason in SPARE and self.follower.untouched)
+        return whole and self._lag.asking_until is None and not foreign
 
     # -- lines ------------------------------------------------------------------------------------------------
 
@@ -368,6 +375,8 @@ class Reunion:
             self._judge(now)
         if not self.reason and self.astray:
             self._follow("diverged", now)
+        elif not self.reason and self._standby is not None and (reason := self._standby.reason):
+            self._follow(reason, now)
         elif not self.reason:
             self._watch_lag(now)
 
@@ -441,7 +450,11 @@ class Reunion:
         self._lag.asking_until = None
         self._tick_at = now + self._period
         self._wanted = self._theirs[self._greater()[0]] if reason == "apart" else NO_LINE
-        self.follower.begin(reason, 1 + len(self._own_side()), len(self.present()), now)
+        members, others = 1 + len(self._own_side()), len(self.present())
+        if self._standby is None or reason not in SPARE:
+            return self.follower.begin(reason, members, others, now)
+        age, clock, keep = self._standby.age, self._standby.clock, self._standby.trained
+        return self.follower.begin(reason, members, others, now, behind=age, newer_than=clock, keep=keep)
 
     def asked(self, now: float) -> None:
         """Somebody asks for the model that is being given up: while nobody can be asked for the other side's, there is
@@ -462,10 +475,17 @@ class Reunion:
             wanted = sorted(self._lag.vouchers)
         elif self.reason == "diverged":
             wanted = list(self.astray)
+        elif self._standby is not None and self.reason in SPARE:
+            wanted = list(self._standby.givers())
         else:
             wanted = self._holders()
         alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
         self.follower.fetch([peer for peer in wanted if peer in alive], now)
+
+    def stop(self, now: float) -> None:
+        """This peer leaves: if it is a spare, it keeps the model that it has."""
+        if self.reason in SPARE:
+            self._followed(now)
 
     def _followed(self, now: float) -> None:
         manifest = self.follower.manifest
@@ -475,6 +495,8 @@ class Reunion:
             self._done(manifest.clock, manifest.rounds, now - self.follower.began)
         # Who has given up tries again when `spreading` says so, and not at once.
         self.astray = ()
+        if self._standby is not None:
+            self._standby.tried(complete=manifest is not None)
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._own_side()[:GREETED]:

@@ -81,6 +81,8 @@ class Rounds:
         self.session = 0
         self.open = False
         self.rounds = 0
+        self.made = 0
+        """rounds of this session"""
         self.movement = math.nan
         """RMS of the last outer step, per parameter"""
         self._snapshot = 0
@@ -103,6 +105,11 @@ class Rounds:
     def founding(self) -> bool:
         """The network's first model is being taken from the training process."""
         return self._phase is _Phase.FOUNDING
+
+    @property
+    def trains(self) -> bool:
+        """There is a training process, and it has made a round."""
+        return self.open and self.made > 0
 
     @property
     def handed_out(self) -> bool:
@@ -222,7 +229,7 @@ class Rounds:
         self._phase = _Phase.IDLE
         if self._attached and not self._waiting:
             self.session += 1
-            self.open = True
+            self.open, self.made = True, 0
             self._outputs.emit(SessionOpened(self.session, self._keeps))
         self._idle()
 
@@ -276,6 +283,7 @@ class Rounds:
             self._steps.end()
         self._phase = _Phase.IDLE
         self.rounds += 1
+        self.made += 1
         self.finished_round = True
         self._taken()
         pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)

@@ -47,6 +47,8 @@ __all__ = ["Joiner"]
 
 MOST_ROUNDS: Final = 1 << 31
 """of a state"""
+OLD: Final = "old"
+"""why a state is refused that is no newer than the one here"""
 MOST_PATIENCE: Final = 30
 """times as long as with one that says nothing a source is waited for that goes on freezing"""
 
@@ -64,6 +66,8 @@ class Joiner:
         take: makes the job that takes a chunk in, of its number, payload and hash. With another than `Adopt` the model
             has its room already.
         shuns: who is not to be asked at this time.
+        clock: the network's, in steps.
+        newer_than: a state of this clock or an older one is refused.
     """
 
     def __init__(
@@ -77,8 +81,11 @@ class Joiner:
         keys: Sequence[str] = (),
         take: Callable[[int, Buffer, bytes], jobs.Job] = jobs.Adopt,
         shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
+        clock: Callable[[], int] = lambda: 0,
+        newer_than: int = -1,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
+        self._clock, self._newer_than = clock, newer_than
         self._settings, self._keys, self._take, self._shuns = settings, keys, take, shuns
         self._exact = config.exact
         self._most = MOST_EXACT if config.exact else MOST
@@ -114,6 +121,8 @@ class Joiner:
         self._sought_at = self._requested_at = 0.0
         self._retry_at: float | None = None
         self._failures = self._denials = 0
+        self.begun = 0
+        """the network's clock when the last manifest came"""
         self._frozen = 0
         """chunks that the source has frozen, as it says"""
         self._leave_at = 0.0
@@ -195,6 +204,8 @@ class Joiner:
         if manifest.clock > LARGEST or manifest.rounds > MOST_ROUNDS:
             # Others could not read what is said by whoever took this over, and nor may its source have made it up.
             return self._abandon("clock", now)
+        if manifest.clock <= self._newer_than:
+            return self._abandon(OLD, now)
         if len(buffers) != 3 + self._exact:
             return self._distrust("manifest", now)
         schema_bytes, hashes, signature, *rest = (bytes(buffer) for buffer in buffers)
@@ -237,7 +248,7 @@ class Joiner:
         self._carrier, self._carry = self.source, (own, of)
         self._pieces = {chunk: piece for chunk, piece in self._pieces.items() if chunk in kept}
         self._missing = {chunk for chunk in self._missing if chunk < chunks} | (set(range(chunks, of)) - kept)
-        self._failures = 0
+        self._failures, self.begun = 0, self._clock()
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
         self._flow.begin(now)
@@ -308,6 +319,10 @@ class Joiner:
             self._retry_at = now + min(60.0, 2.0**self._denials) * (1.0 + self._random.random())
         self.done = not refused
 
+    def outdone(self, candidates: Sequence[bytes]) -> bool:
+        """Has each of `candidates` shown a state that is no newer than the one here?"""
+        return bool(candidates) and all(self.refusals.get(peer) == OLD for peer in candidates)
+
     @property
     def _complete(self) -> bool:
         return self.schema is not None and not self._missing
@@ -336,7 +351,7 @@ class Joiner:
         self.source, self._fetching = None, False
         # A source that is gone is soon replaced by another; one that cannot be used will not be better in a second.
         longest = 5 if reason == "joining" else 8  # but one that is joining will be, and perhaps soon
-        self._failures = 0 if reason in ("gone", "silent") else min(self._failures + 1, longest)
+        self._failures = 0 if reason in ("gone", "silent", OLD) else min(self._failures + 1, longest)
         self._retry_at = now + 0.1 * 2.0**self._failures * (1.0 + self._random.random())
 
     def timer(self) -> float | None:

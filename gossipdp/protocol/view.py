@@ -188,6 +188,11 @@ class View:
             seen.rests = min(seen.rests, now)
             seen.rested = now - seen.rests
 
+    def training(self) -> list[bytes]:
+        """Live members whose last word was that they train."""
+        seen = ((member.id, self.seen.get(member.id)) for member in self.alive())
+        return [peer for peer, sight in seen if sight is not None and sight.speed and sight.rests == math.inf]
+
     def linked(self, peer: bytes) -> bool:
         """It has spoken, and the transport has not lost it since."""
         seen = self.seen.get(peer)

@@ -130,11 +130,19 @@ class Journal:
             case events.MomentsProgress(source, chunks, of) if chunks == of:
                 log.info("the optimizer's moments came from %s", short(source))
             case events.StateJudged():
-                _verdict(event)
+                _verdict(event, logging.DEBUG if self._peer.resyncing == "idle" else logging.INFO)
             case events.ResyncBegan("apart", members, others):
                 log.warning("%d members are back who trained without this side's %d for long", others, members)
             case events.ResyncBegan("diverged"):
                 log.warning("this peer's state is not what the others have agreed on: it fetches the model anew")
+            case events.ResyncBegan("idle" | "late" as reason, behind=behind):
+                waits = "a training process waits" if reason == "late" else "no training process"
+                level = logging.INFO if reason == "late" else logging.DEBUG
+                log.log(level, "the model here is %d steps old (%s): it is fetched anew", behind, waits)
+            case events.ResyncEnded("idle" | "late" as reason, source, complete, seconds):
+                outcome = f"from {short(source)} in {seconds:.1f} s" if complete else "by nobody: this one stays"
+                level = logging.INFO if reason == "late" else logging.DEBUG
+                log.log(level, "a newer model has come %s" if complete else "a newer model was given %s", outcome)
             case events.ResyncBegan():
                 log.warning("this peer has fallen behind the network: it fetches the model anew")
             case events.ResyncEnded(reason, source, complete, seconds):
@@ -185,9 +193,10 @@ class Journal:
         )
 
 
-def _verdict(event: events.StateJudged) -> None:
+def _verdict(event: events.StateJudged, level: int) -> None:
     if event.witness:
-        log.info(
+        log.log(
+            level,
             "the model from %s is %s by %s: RMS distance %.3g, %.3g allowed",
             short(event.source),
             "found plausible" if event.plausible else "denied",
@@ -196,4 +205,4 @@ def _verdict(event: events.StateJudged) -> None:
             event.bound,
         )
     else:
-        log.info("nobody else could say whether the model from %s is plausible: it is taken", short(event.source))
+        log.log(level, "nobody else could say whether the model from %s is plausible: it is taken", short(event.source))

@@ -206,7 +206,7 @@ class Node:
             peer=self.peer.id.hex(),
             incarnation=self._incarnation,
             round=self.peer.rounds.rounds,
-            clock=self.peer.clock,
+            clock=self.peer.state_clock,
             steps=self.peer.steps,
             samples=self.peer.samples,
             schema=model.schema.digest.hex(),
@@ -506,6 +506,8 @@ class Node:
             case events.TransferProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     self._link.send(links.Waiting(f"model from {short(source)}", chunks / of))
+            case events.ResyncBegan("late", behind=behind):
+                self._link.send(links.Waiting(f"the model here is {behind} steps old, it is fetched anew", 0.0))
             case events.MomentsProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     self._link.send(links.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))

@@ -72,13 +72,6 @@ MUTATIONS = (
         "tests/simulations/test_still_peers.py",
     ),
     Mutation(
-        "idle-is-held",
-        "who has no training process is moved by less and less at each exchange, as if it were to step soon",
-        PAIRWISE,
-        "        if self.ledger.x is None:\n",
-        "        if self._distance is None:\n",
-    ),
-    Mutation(
         "still-is-held",
         "whose training stands still is let in by others again, but as if the round went on",
         PAIRWISE,

@@ -238,8 +238,8 @@ MUTATIONS = (
         "follows-in-vain-for-ever",
         "whoever could not fetch the network's state asks again at once, and never goes on",
         REUNION,
-        "        self.astray = ()\n        self._lag.fetched(now)",
-        "        self._lag.fetched(now)",
+        "        self.astray = ()\n        if self._standby is not None:\n",
+        "        if self._standby is not None:\n",
         "tests/simulations/test_epidemic_peers.py::test_of_three_that_all_look_for_another_state_one_gives_it",
     ),
     Mutation(

@@ -172,8 +172,8 @@ MUTATIONS = (
         "gives-half",
         "a peer hands its state on while that is half another's",
         REUNION,
-        "return not self.reason and self._lag",
-        "return self._lag",
+        "whole = not self.reason or (self.reason in SPARE and self.follower.untouched)",
+        "whole = True",
     ),
     Mutation(
         "gives-old",

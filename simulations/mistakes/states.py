@@ -443,8 +443,8 @@ MUTATIONS = (
         "beckoned-by-anybody",
         "a joiner asks whoever offers, be it dead",
         ORIGIN,
-        "self.held is None and member is not None and member.state in LIVE:",
-        "self.held is None:",
+        "self.claim is None and member is not None and member.state in LIVE:",
+        "self.claim is None:",
     ),
     Mutation(
         "shared-state-dated",

@@ -254,7 +254,7 @@ def test_question_is_answered_by_whoever_comes_back_and_by_whoever_is_ready():
     assert [event.origin for event in b.events if isinstance(event, StateReady)] == ["restored"]
     b.sent.clear()
     b.says(C, Has.NOTHING, reply=True)
-    assert b.of(Standing, to=C) == [Standing(1, Has.MODEL, 100, 10, False)]
+    assert b.of(Standing, to=C) == [Standing(1, Has.SPARE, 100, 10, False)]
     b.says(C, Has.NOTHING)
     assert len(b.of(Standing)) == 1
 

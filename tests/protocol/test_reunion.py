@@ -54,6 +54,9 @@ class Fetching:
         self.source, self.manifest, self.done, self.busy = None, None, False, False
         self.sought = []
 
+    def outdone(self, candidates):
+        return False
+
     def seek(self, candidates, now):
         self.sought = list(candidates)
         if candidates and self.source is None:
@@ -92,7 +95,7 @@ class Side:
         for peer in side:
             self.see(peer, at=0.0)
 
-    def joiner(self):
+    def joiner(self, newer_than):
         self.joiners.append(Fetching())
         return self.joiners[-1]
 

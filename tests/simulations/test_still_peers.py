@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
-from gossipdp.protocol.events import StateJudged
+from gossipdp.protocol.events import ExchangeStarted, ResyncEnded, StateJudged
+from gossipdp.protocol.standby import SPARE_ROUNDS
 from simulations.cluster import Cluster, Plan
 from simulations.network import Conditions
 
@@ -57,17 +58,28 @@ def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible(
     assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
 
 
-@pytest.mark.parametrize("ended", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_whose_training_ends_or_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int, ended: bool) -> None:
+def test_whose_training_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int) -> None:
     cluster = Drifting(peers, peers)
-    idle = cluster.network.hosts[1]
+    still = cluster.network.hosts[1]
     cluster.network.run(60.0)
-    before, usual = norm(idle.algorithm.ledger.v), cluster.behind(idle)
-    if ended:
-        cluster.kill_trainer(idle)
-    else:
-        idle.step_slowness = 1e9
+    before, usual = norm(still.algorithm.ledger.v), cluster.behind(still)
+    still.step_slowness = 1e9
     cluster.network.run(160.0)
-    assert cluster.behind(idle) < max(3 * usual, 2 * float(DRIFT))
-    assert norm(idle.algorithm.ledger.v) < 1.5 * before
+    assert cluster.behind(still) < max(3 * usual, 2 * float(DRIFT))
+    assert norm(still.algorithm.ledger.v) < 1.5 * before
+
+
+def test_peer_whose_training_has_ended__makes_no_exchanges_and_fetches_the_model_now_and_then() -> None:
+    cluster = Drifting(3, 3)
+    idle = cluster.network.hosts[1]
+    events: list[object] = []
+    cluster.network.run(60.0)
+    cluster.kill_trainer(idle)
+    cluster.network.run(64.0)  # the last round's exchanges are over
+    cluster.listeners.append(lambda host, event: events.append(event) if host is idle else None)
+    cluster.network.run(160.0)
+    assert not any(isinstance(event, ExchangeStarted) for event in events)
+    fetched = [event.complete for event in events if isinstance(event, ResyncEnded)]
+    assert 8 < len(fetched) < 14 and all(fetched)
+    assert cluster.behind(idle) < (SPARE_ROUNDS + 2) * float(DRIFT)
