@@ -13,7 +13,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import acquaintances, averaging, jobs, wire
 from gossipdp.protocol.alike import digest_of
-from gossipdp.protocol.averaging import FORGOTTEN, Averaging, AveragingConfig
+from gossipdp.protocol.averaging import FORGOTTEN, IDLE_FOR, Averaging, AveragingConfig
 from gossipdp.protocol.events import (
     ChunksInDoubt,
     ExchangeEnded,
@@ -927,3 +927,42 @@ def test_silent_partner_is_not_chosen_again_at_once_if_there_is_another():
             node.hear(C.id, Refuse(offer.message.exchange, "busy"), now=now)
             now += 1.0
     assert B.id in chosen and B.id not in chosen[chosen.index(B.id) + 1 :]
+
+
+def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_one_itself():
+    nodes = network(A, B)
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    b._rests = lambda: True
+    a.want(1, 0.0)
+    assert [type(message) for message in pump(nodes)] == [Offer, Refuse]
+    assert not a.company and a.satisfied, "a round in mode sync does not wait for it"
+    a.want(1, 1.0)
+    a.handle_timer(2.0)
+    assert pump(nodes, 2.0) == []
+    b._rests = lambda: False
+    b.want(1, 3.0)
+    pump(nodes, 3.0)
+    assert [event.result for event in nodes[A.id].of(ExchangeEnded)] == ["done"] and a.company == {B.id}
+
+
+def test_idle_member__is_asked_again_after_a_while():
+    nodes = network(A, B)
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    b._rests = lambda: True
+    a.want(1, 0.0)
+    pump(nodes)
+    b._rests = lambda: False
+    a.handle_timer(IDLE_FOR + 1.0)
+    pump(nodes, IDLE_FOR + 1.0)
+    assert nodes[A.id].ended == [3]
+
+
+def test_where_all_others_are_idle__nobody_is_told_that_there_is_no_partner():
+    nodes = network(A, B)
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    b._rests = lambda: True
+    a.want(1, 0.0)
+    for now in range(0, 120, 2):
+        a.handle_timer(float(now))
+        pump(nodes, float(now))
+    assert nodes[A.id].of(Notice) == []

@@ -277,3 +277,12 @@ def test_fetching_what_is_earlier_than_the_own_checkpoint_is_said_before_the_mod
     b.collect()
     told = [event for event in b.events if isinstance(event, CheckpointAhead | StateReady)]
     assert told == [CheckpointAhead(held, 10, network)] * ahead + [StateReady("received", network)]
+
+
+@pytest.mark.parametrize(("clock", "restores"), [(90, 0), (89, 1)])
+def test_spare__gives_its_model_to_a_peer_with_an_earlier_checkpoint_and_not_with_a_later_one(clock, restores):
+    b = Returning(remembered=(A,))
+    b.meet(A)
+    b.says(A, Has.SPARE, clock, 9)
+    b.run(RESUME + HEARD + 1.0)
+    assert b.restores == restores and bool(b.of(StateRequest, to=A)) == (not restores)
