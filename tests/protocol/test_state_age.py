@@ -133,7 +133,6 @@ def test_state_followed_is_given_as_old_as_it_is_and_what_was_frozen_before_is_g
     hosts.until(ResyncBegan)
     [ended] = hosts.until(ResyncEnded)
     assert ended.reason == "lag" and ended.complete
-    hosts.last.downlink = None
     # At once, before a newer state is frozen for somebody, and before the first exchange, which makes it half as old.
     assert hosts.ask(StateAsk(ASKED, manifest.snapshot, (0,))) == [StateRefuse(ASKED, "gone")]
     behind = hosts.behind
