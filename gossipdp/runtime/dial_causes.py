@@ -1,7 +1,8 @@
 """Why a dialled address does not answer, in words for people, and what to do about it.
 
-libzmq says only that a connection was not made, or broke off. `look` makes one more connection, on which this peer says
-nothing, and sees what the system and the other side say. It blocks: call it in a thread. No zmq socket may stand here.
+libzmq says only that a connection was not made, or broke off. `look` makes one more connection, says no more
+than the begin of a greeting, and sees what the system and the other side say. It blocks: call it in a thread. No zmq
+socket may stand here.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["SILENT", "Cause", "Looks", "look", "timed_out", "unreachable", "unre
 HOLDS: Final = 10.0
 """Seconds for which what was found at an address holds."""
 
-SIGNATURE: Final = b"\xff"
-"""First byte of a ZMTP greeting (ZeroMQ RFC 23), which each side sends without being asked."""
+SIGNATURE: Final = b"\xff" + bytes(7) + b"\x01\x7f"
+"""How a ZMTP greeting begins (ZeroMQ RFC 23). A peer answers it with its own."""
 SPEAKS: Final = 2.0
 """Seconds in which a peer sends its greeting."""
 SHOWN: Final = 24
@@ -45,6 +46,11 @@ class Cause(NamedTuple):
         return self._replace(text=f"{address} {self.text}")
 
 
+_CLOSED: Final = Cause(
+    "GD-101",
+    "connected, then closed without a word: a proxy, or a tunnel, whose peer is not up",
+    "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
+)
 _LISTENS: Final = Cause("GD-101", "refused, and listens since")
 _ANOTHER_SECRET: Final = Cause(
     "GD-201", "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy"
@@ -91,28 +97,24 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             do = f"start a peer there, or correct the address: no program of that host listens on port {port}"
             return Cause("GD-101", "refused", do)
         except ConnectionResetError:
-            return _closed("reset the connection at once")
+            return _CLOSED
         except OSError as error:
             if error.errno in _LOST:
                 return unreachable(str(error.strerror))
             return Cause("GD-101", f"no connection: {error.strerror}")
         connection.settimeout(SPEAKS)
         try:
+            connection.sendall(SIGNATURE)  # a listener may not be told of a connection on which nothing has come
             said = connection.recv(SHOWN)
         except TimeoutError:
-            return _stranger("says nothing first") if broke_off else _LISTENS
+            return _stranger("answers no greeting") if broke_off else _LISTENS
         except OSError:
-            return _closed("connected, then reset the connection")
+            return _CLOSED
     if not said:
-        return _closed("connected, then closed the connection")
-    if not said.startswith(SIGNATURE):
+        return _CLOSED
+    if not said.startswith(SIGNATURE[:1]):
         return _stranger(f"answered {said.decode('latin-1')!a}")
     return _ANOTHER_SECRET if broke_off else _LISTENS
-
-
-def _closed(seen: str) -> Cause:
-    do = "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself"
-    return Cause("GD-101", f"{seen} without a word: a proxy, or a tunnel, whose peer is not up", do)
 
 
 def _stranger(seen: str) -> Cause:

@@ -41,10 +41,10 @@ def reset(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "broke_off", "code", "words"),
     [
-        (socket.socket.close, True, "GD-101", "closed the connection without a word: a proxy"),
-        (reset, False, "GD-101", "reset the connection without a word: a proxy"),
+        (socket.socket.close, True, "GD-101", "connected, then closed without a word: a proxy"),
+        (reset, False, "GD-101", "connected, then closed without a word: a proxy"),
         (lambda end: end.sendall(b"SSH-2.0-x\x1b\n"), True, "GD-101", r"answered 'SSH-2.0-x\x1b\n': no gossipdp peer"),
-        (lambda end: end.sendall(b"\xff" + bytes(8) + b"\x7f"), True, "GD-201", "the network secret differs"),
+        (lambda end: end.sendall(end.recv(1) + bytes(8) + b"\x7f"), True, "GD-201", "the network secret differs"),
         (lambda end: end.sendall(b"\xff" + bytes(8) + b"\x7f"), False, "GD-101", "listens since"),
     ],
     ids=["closes", "resets", "another program", "another secret", "a peer that has come up"],
