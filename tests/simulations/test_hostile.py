@@ -43,6 +43,8 @@ def check(name, seed):
     assert verdict.exchanges >= EXCHANGES * calm(seed).exchanges, f"seed {seed}"
     assert verdict.distance <= AWAY.get(name, 3.0 * calm(seed).distance), f"seed {seed}"
     assert verdict.buried <= 2.1 * LOCAL.probe_interval, f"seed {seed}: taken for dead for {verdict.buried:.2f} s"
+    if name in ("storm", "ghosts"):
+        assert verdict.control <= LOCAL.control_rate, f"seed {seed}: {verdict.control:.0f} B/s of control traffic"
     if name in PROVABLE:
         heard = range(3) if not BEHAVIOURS[name].answers else [host for host, met in verdict.met.items() if met > 5]
         assert set(verdict.aside) >= set(heard) and max(verdict.met.values(), default=0) <= WITHIN, (
