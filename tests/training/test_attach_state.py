@@ -1,0 +1,52 @@
+"""What `attach` tells beside the vector, and gives to the next process: with every snapshot, and at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from ledger_daemon import LedgerDaemon
+from torch import nn
+
+import gossipdp
+from gossipdp.codecs import named
+
+
+def model_of(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model.register_buffer("mask", torch.tensor([-torch.inf, -1e9, float(seed)]))
+    return model
+
+
+def told(daemon: LedgerDaemon) -> int:
+    """Batches that the state in the daemon has seen."""
+    data = named.unpack(daemon.carried.state)["1.num_batches_tracked"].data
+    return int(np.frombuffer(data, np.int64)[0])
+
+
+def test_state_follows_every_snapshot_and_the_next_process_begins_with_the_last(tmp_path: Path) -> None:
+    daemon = LedgerDaemon(tmp_path, every=2)
+    first = model_of(1)
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+    with daemon.running():
+        peer = gossipdp.attach(first, optimizer, home=tmp_path, timeout=20)
+    assert told(daemon) == 0
+    for step in range(1, 8):
+        first(torch.randn(8, 4)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        daemon.pump()
+        assert told(daemon) == step - step % 2
+    with daemon.running():
+        peer.detach()
+    assert told(daemon) == 7, "the last steps too"
+    daemon.pump()
+
+    second = model_of(2)
+    with daemon.running():
+        gossipdp.attach(second, torch.optim.SGD(second.parameters(), lr=0.1), home=tmp_path, timeout=20).detach()
+    assert int(second[1].num_batches_tracked) == 7
+    assert second.mask.tolist() == [-torch.inf, -1e9, 1.0]
+    daemon.server.close()
