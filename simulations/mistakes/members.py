@@ -55,7 +55,7 @@ MUTATIONS = (
         "never-dialled-again",
         "a failed member is not dialled again",
         SEEKING,
-        "        lost = list(view.lost)\n",
+        "        lost = view.lost_elsewhere()\n",
         "        lost: list[bytes] = []\n",
     ),
     Mutation(

@@ -73,7 +73,7 @@ def test_the_smaller_side_follows_before_it_exchanges():
         "apart from you",
         "follows 2",
         "plausible",
-        "the model of p1",
+        "p2          has the model of",
     )
     places = [place(text, words) for words in story]
     assert places == sorted(places) and place(text, "p2          begins exchange") > places[-1]
