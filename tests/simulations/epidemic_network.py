@@ -59,17 +59,20 @@ def config(span=SPAN, **changes):
 
 
 class Epidemics:
-    """tolerant: of a storm a peer may judge another's state by its own, which is not the same."""
+    """Args:
 
-    def __init__(self, seed, peers, *, chunks=2, conditions=None, trace=None, tolerant=False, **changes):
+    tolerant: a peer in a storm may judge another's state by its own, which is not the same.
+    buffers: elements of the model's buffer, which has a chunk of its own; 0 for a model without one.
+    """
+
+    def __init__(self, seed, peers, *, chunks=2, buffers=44, conditions=None, trace=None, tolerant=False, **changes):
         self.tolerant = tolerant
         self.calm = Conditions(latency=0.01, job=0.002)
         self.network = Network(seed, conditions or self.calm, listen=self._heard, execute=self._execute, trace=trace)
         self.books = Books(self.network.hosts, lambda: self.network.now)
         size = 8192 * (chunks - 1) + 300
-        self.schema = Schema.of(
-            [("weight", (size - 44,), "float32", "parameter"), ("mean", (44,), "float32", "buffer")]
-        )
+        entries = [("weight", (size - buffers,), "float32", "parameter"), ("mean", (buffers,), "float32", "buffer")]
+        self.schema = Schema.of(entries[: 2 if buffers else 1])
         self.trainers: dict[int, Trainer] = {}
         self.events: dict[int, list] = {}
         self.random = self.network.random("script")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.messages import Ping, Progress
 from gossipdp.protocol.progress import LARGEST
 from gossipdp.protocol.rumour_messages import Rumour, RumourPart
+from gossipdp.protocol.signatures import Signer
 from simulations.bounds import containers
+from simulations.host import sign, verify
 from simulations.network import Conditions
 
 
@@ -87,8 +90,9 @@ def test_at_the_end_of_the_clock_no_epoch_begins_and_nobody_stops():
     net = Epidemics(27, 3, span=1, every=8)
     net.form(2)
     net.run(2.0)
-    frames = wire.encode(Ping(1, progress=(Progress(b"x" * 32, LARGEST, 0, 0, 0),)))
-    net.up[0].peer.receive(frames, net.up[1].id, net.network.now)
+    teller = net.up[1].id
+    report = Signer(partial(sign, teller), verify).sign_progress(Progress(teller, LARGEST, 1000, 1000, 1000))
+    net.up[0].peer.receive(wire.encode(Ping(1, progress=(report,))), teller, net.network.now)
     net.run(1.0)
     net.start(2)
     net.until_ready()
@@ -347,7 +351,7 @@ def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
 def test_increments_cost_what_is_stated_to_each_that_receives_them():
     """Section 9, 15: 0.0283 bytes a parameter and contributor with topk64, so four times that with topk256. Counted are
     whole frames as they arrive; what else is said does not grow with the model."""
-    net = Epidemics(5, 3, chunks=4)
+    net = Epidemics(5, 3, chunks=4, buffers=0)
     net.form()
     net.run(6.0)
     assert all(host.peer.clock > 2 * net.up[0].peer.config.spreading.whole_until for host in net.up)
