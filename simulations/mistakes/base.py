@@ -113,6 +113,7 @@ TESTS = {
     HANDSHAKE: "tests/runtime/test_transport.py",
     COPIES: "tests/runtime/test_copies.py",
     MEMBERSHIP: "tests/protocol/test_membership.py",
+    SEEKING: "tests/protocol/test_membership.py",
     PROGRESS: "tests/protocol/test_progress.py",
     ROUNDS: "tests/protocol/test_rounds.py",
     TRANSFER: "tests/protocol/test_transfer.py",
