@@ -194,7 +194,10 @@ def _invite_text(argument: str | None) -> str:
         with open(expanded(argument[1:]), encoding="utf-8") as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
-                do = f"chmod 600 {argument[1:]}; if another user has read it, `gossipdp keys rotate` on a member"
+                do = (
+                    f"chmod 600 {argument[1:]}, or `gossipdp join - < {argument[1:]}` on a read-only mount; "
+                    "if another user has read it, `gossipdp keys rotate` on a member"
+                )
                 seen = f"{argument[1:]} has mode {stat.S_IMODE(status.st_mode):03o}"
                 raise ConfigError("GD-206", "the invite, a secret, is open to other users", seen=seen, do=do)
             return file.read(limit)

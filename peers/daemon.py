@@ -88,6 +88,7 @@ TIMINGS: dict[str, dict[str, Any]] = {
         "transfer": TransferConfig(manifest=60.0, chunk=20.0, silence=60.0, window=16, witness=30.0),
         "rumours": RumoursConfig(),
         "resume_after": 30.0,
+        "links": {"handshake": 4.0, "connect": 8.0, "hello": 6.0},  # three round trips, and lost packets
     },
 }
 """What [membership] timing means beyond membership itself; seconds."""
@@ -258,7 +259,8 @@ def build(home: Path, config: Config) -> Node:
     metrics, (remembered, damaged) = Metrics(), _remembered(home / MEMBERS)
     scraped = metrics_address(metrics, config.metrics.listen)
     listen = None if config.network.listen == "off" else config.network.listen
-    limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()))
+    patience = TIMINGS[config.membership.timing].get("links", {})
+    limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()), **patience)
     transport = Transport(
         identity,
         secret,

@@ -13,6 +13,8 @@ WIDTH: Final = 160
 """Characters of one line."""
 KEPT: Final = 8192
 """Bytes."""
+READS: Final = 16
+"""Reads in a row, so that a command that writes without end holds nothing else up."""
 
 
 class Relay:
@@ -33,12 +35,17 @@ class Relay:
 
     def pass_on(self) -> None:
         """Write what has come to this process's standard error."""
-        while self.open:
+        for _ in range(READS):
+            if not self.open:
+                return
             try:
                 piece = os.read(self._read, 1 << 16)
             except BlockingIOError:
                 return
-            self.open = bool(piece)
+            if not piece:
+                self.open = False
+                os.close(self._read)
+                return
             self._kept = (self._kept + piece)[-KEPT:]
             with contextlib.suppress(OSError):  # a terminal that is gone
                 while piece:
@@ -52,5 +59,6 @@ class Relay:
     def close(self) -> None:
         """Pass on what is left; only the lines stay."""
         self.pass_on()
-        self.open = False
-        os.close(self._read)
+        if self.open:
+            self.open = False
+            os.close(self._read)

@@ -222,6 +222,7 @@ class Peer:
         carried: what goes with it. moments: it begins with an empty optimizer, and has a use for `self.moments.held`;
             live: it trained with an earlier daemon of this peer, and its parameters may be the newest that there are.
         """
+        self._standby.arrives()
         self._attaching.came(schema, self.model, carried, moments=moments and self.config.moments, live=live)
         if self.model is None and not self._origin.founder:
             self._origin.lives(live)
@@ -633,6 +634,8 @@ class Peer:
         self._outputs.emit(TookOver(live.clock, live.steps, None if self.model is None else self.clock))
         self.progress.recover(live.steps, live.samples)
         self._accepted(live.clock, 0, 0, carried.state)
+        self._source.took(0)
+        self._standby.kept()
         if self.spreading is not None:
             self.spreading.submitted(live.samples, live.steps, self.clock)
 

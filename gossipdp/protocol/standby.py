@@ -96,6 +96,14 @@ class Standby:
         """The model is another's now; the transfer took so many steps of the network's clock."""
         self._since, self.transfer, self.trained = self._clock(), max(0, transfer), False
 
+    def arrives(self) -> None:
+        """A training process is here."""
+        self._fetches = 0
+
+    def kept(self) -> None:
+        """The model is that of a live training process now, and as new as the network's clock."""
+        self._since, self.transfer, self.trained = self._clock(), 0, True
+
     def tried(self, *, complete: bool) -> None:
         """A fetch is over; `complete`: a newer model is here."""
         self._fetches += self._waits()

@@ -28,8 +28,9 @@ __all__ = ["Dialling"]
 
 MAX_DIAL_BACKS: Final = 4
 """dials at one time that others asked for"""
-OWN: Final = 3600.0
-"""Seconds for which an address that led back to this peer is not dialled."""
+OWN: Final = 600.0
+"""Seconds for which a member's address that led back to this peer is not dialled. A seed's still is: its name may stand
+for several hosts."""
 MAX_OWN: Final = 64
 
 
@@ -92,7 +93,8 @@ class Dialling:
         return self._links.now < self._failed.get(address, -math.inf) + self._limits.redial
 
     def _start(self, address: str, to: bytes) -> Dial | None:
-        if self._failed_lately(address) or self._links.now < self._own.get(address, -math.inf) + OWN:
+        own = bool(to) and self._links.now < self._own.get(address, -math.inf) + OWN
+        if own or self._failed_lately(address):
             self._links.drop("redial")
             return None
         if len(self._dials) >= self._limits.dials or not self._links.room():
@@ -293,6 +295,8 @@ class Dialling:
     def _timed_out(self, dial: Dial, link: Link) -> None:
         if any(connection.proof_sent for connection in link.connections.values()):
             reason = f"no welcome in {self._limits.hello:g} s"
+        elif dial.opened:
+            reason = f"connected, then silent for {self._limits.hello:g} s"
         else:
             reason = timed_out(dial.target, self._limits.connect).text
         self.failed(dial, "GD-101", reason, "timeout")

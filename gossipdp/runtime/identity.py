@@ -275,7 +275,7 @@ def next_incarnation(home: Path) -> int:
         incarnation = int(text) + 1
     except FileNotFoundError:
         incarnation = 1
-    except (ValueError, UnicodeDecodeError):
+    except (OSError, ValueError):
         raise DataError(
             "GD-603",
             "the count of this peer's starts is damaged",

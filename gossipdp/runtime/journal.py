@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections import Counter
 from typing import Final
 
 from gossipdp.protocol import events
@@ -25,6 +26,8 @@ AGAIN = 60.0
 """seconds before the same is said again: the protocol dials again and again"""
 MEMBER_LINES = 60
 """changes of members that are logged in `AGAIN` seconds, each on a line; of more, only their number"""
+CODE_LINES = 60
+"""warnings of one code that are logged in `AGAIN` seconds; of more, only their number"""
 REMEMBERED = 256
 """things said, of which it is known when"""
 
@@ -55,6 +58,9 @@ class Journal:
     def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
         self._peer, self._status, self._metrics = peer, status, metrics
         self._told: dict[tuple[str, str], float] = {}
+        self._lines: Counter[str] = Counter()
+        """warnings by code since `_lines_since`"""
+        self._lines_since = -math.inf
         self._advised: set[tuple[str, str]] = set()
         self._changes, self._changes_since = 0, -math.inf
         """of members, since when"""
@@ -82,7 +88,7 @@ class Journal:
 
     def _say(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
         last = self._told.get((code, text), -math.inf)
-        if now - last < AGAIN:
+        if now - last < AGAIN or self._is_too_much(code, now):
             return
         self._told.pop((code, text), None)  # the newest stands last
         self._told[(code, text)] = now
@@ -97,6 +103,17 @@ class Journal:
         self._status.notices.append(f"{code} {text}")
         if do:
             self._status.advice[code] = do
+
+    def _is_too_much(self, code: str, now: float) -> bool:
+        """Count one warning; whether this minute has no line left for its code. Texts may hold what a stranger sent."""
+        if now >= self._lines_since + AGAIN:
+            for each, count in self._lines.items():
+                if count > CODE_LINES:
+                    log.warning("%s %d more warnings of this kind", each, count - CODE_LINES, extra={"code": each})
+            self._lines.clear()
+            self._lines_since = now
+        self._lines[code] += 1
+        return self._lines[code] > CODE_LINES
 
     def observe(self, event: events.Event, now: float) -> None:
         """Whatever the peer emits."""

@@ -48,7 +48,7 @@ class Link:
         """what goes with the model, as the last Session or Renewed brought it"""
         self.lost = ""
         """why the daemon is gone, once it is"""
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # the collector may close the link while this thread sends
         """a descriptor that is closed while another thread sends may be another file's by then"""
         _links.add(self)
 
@@ -166,7 +166,7 @@ class Link:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the parent's threads are not here, and may have held the lock."""
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()
         self.close()
 
 

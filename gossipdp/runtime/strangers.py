@@ -82,8 +82,9 @@ class Strangers:
         """Those to be closed because there are more than `most`.
 
         The address with the most of them loses first. Of its connections those lose that have sent the least, the
-        oldest first. Without the network secret the handshake ends after its first 266 bytes, so that a host that has
-        the secret is soon ahead of all strangers.
+        oldest first. Where there are too many addresses for shares, all connections are compared that way. Without the
+        network secret the handshake ends after its first 266 bytes, so that a host that has the secret is soon ahead of
+        all strangers.
         """
         if len(self._waiting) <= self.most:
             return []
@@ -93,6 +94,10 @@ class Strangers:
         by_origin: dict[str, list[Stranger]] = {}
         for stranger in self._waiting.values():
             by_origin.setdefault(stranger.origin, []).append(stranger)
+        if 2 * len(by_origin) > most:  # a host needs two connections: a share of one is useless
+            found = sorted(self._waiting.values(), key=lambda stranger: (self._received(stranger), stranger.until))
+            yield from found[: len(found) - most]
+            return
         kept = _shares(Counter({origin: len(found) for origin, found in by_origin.items()}), most)
         for origin, found in by_origin.items():
             if (excess := len(found) - kept[origin]) > 0:

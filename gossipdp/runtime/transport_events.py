@@ -142,7 +142,8 @@ class TransportLimits:
     hello: float = 2.0
     """for the signed hello, once CURVE is done"""
     heartbeat: float = 1.5
-    """between words on a quiet connection; after 4 without one the dialler closes the link, after 11 the listener"""
+    """between words on a quiet connection; after 4 without one on the control lane the dialler closes the
+    link, after 11 the listener, after 64 on the data lane either"""
     redial: float = 0.5
     """after a failed dial nothing is dialled at that address before this"""
     dial_back: float = 10.0

@@ -96,6 +96,10 @@ class Beside:
         self._last = Told(head, parts, ready, self._last)
         return self._last
 
+    def forget(self) -> None:
+        """The snapshot that came with what was told last was refused: tell all of it again."""
+        self._last = None
+
     @torch.no_grad()
     def load(self, data: Buffer) -> None:
         """Take over what another told, as far as this model has such tensors."""

@@ -131,8 +131,8 @@ def restore_optimizer(
 @torch.no_grad()
 def reset_optimizers(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Let the optimizers' state begin anew. Collective. Learning rates and other settings stay as they are."""
-    for optimizer in optimizers:
-        mine = [each for each in held(model, optimizers) if each.optimizer is optimizer]
+    for optimizer in _all_of(optimizers):
+        mine = [each for each in held(model, [optimizer]) if each.optimizer is optimizer]
         with _no_gradients(mine):
             makes_its_own = bool(mine) and _tried(mine[0]) is not None
         if makes_its_own:
@@ -147,6 +147,18 @@ def reset_optimizers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
             for name, value in group.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     group[name] = optimizer.defaults.get(name, value)
+
+
+def _all_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """The optimizers, and those that they hold as attributes: SAM steps one inside."""
+    found: dict[torch.optim.Optimizer, None] = {}
+    waiting = list(optimizers)
+    while waiting:
+        optimizer = waiting.pop(0)
+        if optimizer not in found:
+            found[optimizer] = None
+            waiting += [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
+    return [*found]
 
 
 def _difference(

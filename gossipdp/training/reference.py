@@ -1,9 +1,9 @@
 """What buffers are told relative to: the values that the network's founder had (`protocol.carrying`).
 
 A buffer element stands in the vector as its difference to the reference. A constant is 0 there, whatever it is: no
-norm, codec or rounding can touch it, and where 0 is loaded the reference's own bits are put back. An element that is
-not finite, or beyond 2^100, is 0 too, and so is one whose reference is: it is not averaged. Nothing here may know the
-daemon.
+norm, codec or rounding can touch it, and where 0 is loaded the reference's own bits are put back. An element whose
+reference is not finite, or beyond 2^100, is 0 too: it is not averaged. An element that has become infinite or NaN since
+is NaN: the daemon refuses that snapshot. Nothing here may know the daemon.
 """
 
 from __future__ import annotations
@@ -95,10 +95,13 @@ class Reference:
         if kept is not None:
             wide = wide + kept
         usable = wide.abs() <= LARGEST
+        otherwise = torch.zeros_like(wide)
         if (base := self._part(index, first, values)) is not None:
-            usable &= base.abs() <= LARGEST
+            bounded = base.abs() <= LARGEST
+            otherwise[bounded & ~values.isfinite()] = torch.nan
+            usable &= bounded
             wide = wide - base
-        return torch.where(usable, wide, 0.0).float()
+        return torch.where(usable, wide, otherwise).float()
 
     def absolute(self, index: int, first: int, part: Tensor, like: Tensor) -> Tensor:
         """The inverse: the values of elements `first` on that the vector has as `part`, as wide as `like` needs."""

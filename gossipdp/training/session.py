@@ -540,6 +540,8 @@ class Session:
         if handed is None or handed.number != number:
             return
         self._handover.round_done()
+        if refused:
+            self._layout.beside.forget()
         if refused == "session":
             return self._accounts.returned()
         self._accounts.taken(used=not refused)

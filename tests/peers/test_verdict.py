@@ -22,22 +22,31 @@ from peers.verdict import NEVER_ATTACHED, Verdict
         ([(1, 4.9)] * 4, 0),
         ([(-11, 0.1), (1, 0.1), (-9, 0.1), (1, 0.1), (1, 0.1)], 5),
         ([(1, 0.1)] * 4 + [(1, 5.0)] + [(1, 0.1)] * 4, 0),
+        ([(8, 5000.0)], 1),
     ],
 )
 def test_ends_in_a_row_that_no_start_can_cure__given_up_at_the_last(
     ends: list[tuple[int, float]], given_up: int
 ) -> None:
     verdict = Verdict()
-    *before, last = [verdict.judge(code, lived, True) for code, lived in ends]
+    *before, last = [verdict.judge(code, lived, None) for code, lived in ends]
     assert before == [0] * len(before) and last == given_up
 
 
-def test_command_that_never_attaches__given_up_at_the_tenth_end_however_long_it_lives() -> None:
+def test_command_that_never_attaches__given_up_at_the_tenth_end_within_a_minute_of_its_start() -> None:
     verdict = Verdict()
-    said = [verdict.judge(1, 100.0, False) for _ in range(9)]
-    said += [verdict.judge(1, 100.0, None)]  # the daemon could not tell: benefit of the doubt
-    said += [verdict.judge(1, 100.0, False) for _ in range(10)]
-    assert said == [0] * 19 + [NEVER_ATTACHED]
+    said = [verdict.judge(1, 59.0, False) for _ in range(9)]
+    said += [verdict.judge(1, 59.0, None)]  # the daemon could not tell: benefit of the doubt
+    said += [verdict.judge(1, 120.0, False) for _ in range(20)]  # a data set that is not mounted yet
+    said += [verdict.judge(1, 59.0, False) for _ in range(10)]
+    assert said == [0] * 39 + [NEVER_ATTACHED]
+
+
+def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
+    verdict = Verdict()
+    verdict.judge(1, 3600.0, True)
+    assert [verdict.judge(1, 1.0, False) for _ in range(30)] == [0] * 30  # a device that is being reset
+    assert [verdict.judge(127, 1.0, False) for _ in range(3)][-1] == 3
 
 
 def test_ordinary_crash_after_training__the_next_start_is_not_captured() -> None:

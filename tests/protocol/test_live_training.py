@@ -159,6 +159,7 @@ def test_live_process_that_comes_after_the_checkpoint_was_restored_keeps_its_par
     assert b.came() == ([("restored", 100)], [kept])
     mine = b.peer.progress.mine
     assert (mine.clock, mine.steps) == ((max(clock, 100), 40) if kept else (100, 0))
+    assert b.peer.state_clock == b.peer.clock, "what joiners are given is as new as the process's parameters"
 
 
 def test_live_process_of_a_peer_without_a_checkpoint_is_taken_over_once_others_were_heard():

@@ -11,7 +11,7 @@ import pytest
 
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Member, State, short
-from gossipdp.runtime.journal import AGAIN, DO, MEMBER_LINES, REMEMBERED, Journal
+from gossipdp.runtime.journal import AGAIN, CODE_LINES, DO, MEMBER_LINES, REMEMBERED, Journal
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.status import Status
 
@@ -64,26 +64,46 @@ def test_changes_of_members_past_a_number_a_minute_are_counted_and_not_logged(
     assert told[0].startswith("4940 more changes of members") and told[1].startswith("member ghost")
 
 
+CODES = ("GD-101", "GD-201", "GD-204", "GD-302", "GD-402")
+
+
+def texts_of(count: int) -> list[tuple[str, str]]:
+    """Codes in turn, each below its share of a minute's lines, and texts."""
+    return [(CODES[number % len(CODES)], f"from fd00::{number:x}") for number in range(count)]
+
+
 def test_texts_past_those_remembered__the_oldest_is_forgotten_and_no_other(listeners: Listeners) -> None:
     journal, status, _ = listeners
-    texts = [f"from fd00::{number:x}" for number in range(REMEMBERED + 2)]
-    for text in texts:
-        journal.trouble("GD-201", text, 0.0)
+    texts = texts_of(REMEMBERED + 2)
+    for code, text in texts:
+        journal.trouble(code, text, 0.0)
     status.notices.clear()
-    for text in reversed(texts):
-        journal.trouble("GD-201", text, 1.0)
-    assert list(status.notices) == ["GD-201 from fd00::1", "GD-201 from fd00::0"]
+    for code, text in reversed(texts):
+        journal.trouble(code, text, 1.0)
+    assert list(status.notices) == ["GD-201 from fd00::1", "GD-101 from fd00::0"]
 
 
 def test_text_that_was_told_again_is_the_newest_of_those_remembered(listeners: Listeners) -> None:
     journal, status, _ = listeners
-    for number in range(REMEMBERED):
-        journal.trouble("GD-201", f"from fd00::{number:x}", 0.0)
+    for code, text in texts_of(REMEMBERED):
+        journal.trouble(code, text, 0.0)
     for text in ("from fd00::0", "from a new one"):
-        journal.trouble("GD-201", text, AGAIN)
+        journal.trouble("GD-101", text, AGAIN)
     told = list(status.notices)
-    journal.trouble("GD-201", "from fd00::0", AGAIN + 1.0)
+    journal.trouble("GD-101", "from fd00::0", AGAIN + 1.0)
     assert list(status.notices) == told
+
+
+def test_other_texts_of_one_code_past_a_number_a_minute__counted_and_not_logged(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal, _, _ = listeners
+    for number in range(5000):
+        journal.trouble("GD-201", f"from fd00::{number:x}", 0.001 * number)
+    assert len(caplog.records) == CODE_LINES
+    journal.trouble("GD-201", "from fd01::1", 2 * AGAIN)
+    told = [record.getMessage() for record in caplog.records[CODE_LINES:]]
+    assert told[0] == "GD-201 4940 more warnings of this kind" and told[1].startswith("GD-201 from fd01::1")
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,20 @@ def test_too_many__those_that_sent_least_are_closed_first() -> None:
 
 
 def test_many_of_one_address_and_one_of_another__the_one_stays() -> None:
-    crowd = Crowd()
+    crowd = Crowd(most=8)
     crowd.accept(1, origin="198.51.100.7")
-    crowd.accept(2, 3, 4, 5, 6, 7)
-    crowd.said = dict.fromkeys(range(2, 8), 64)
-    assert numbers(crowd.strangers.crowd()) == [2, 3, 4, 5]
+    crowd.accept(*range(2, 12))
+    crowd.said = dict.fromkeys(range(2, 12), 64)
+    assert numbers(crowd.strangers.crowd()) == [2, 3, 4, 5, 6]
+
+
+def test_more_addresses_than_shares__both_connections_of_the_host_that_said_more_stay() -> None:
+    crowd = Crowd(most=8)
+    for descriptor in range(1, 9):
+        crowd.accept(descriptor, origin=f"192.0.2.{descriptor}")
+    crowd.accept(20, 21, origin="198.51.100.7")
+    crowd.said = dict.fromkeys(range(1, 9), 266) | {20: 900, 21: 900}
+    assert numbers(crowd.strangers.crowd()) == [1, 2, 3, 4]
 
 
 def test_time_over_without_a_member__closed_once() -> None:
