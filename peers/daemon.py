@@ -59,8 +59,8 @@ log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
 RETRY = 75
-"""exit code of whom a full or read-only disk has stopped, which may be cleaned, or a copy of its home that others take
-for the later one, which another start cures: EX_TEMPFAIL"""
+"""EX_TEMPFAIL: exit code where a later start may work. The disk was full or read-only, or members took a copy of this
+home for the later one."""
 BYTES_PER_PARAMETER = 10
 """anchor, momentum and some: what a daemon needs at the least"""
 

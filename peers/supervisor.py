@@ -1,8 +1,7 @@
 """Keeps a host's two processes alive: the peer daemon and the training command, so that neither takes the other along.
 
-    supervisor ─┬─ peer daemon          restarted, unless its first start ends with a code that no restart can cure:
-                │                       before it has listened, or for the network turns it away; or any ends for
-                │                       its home is a copy of one that is live
+    supervisor ─┬─ peer daemon          restarted, except where no restart can help: its first start fails before it
+                │                       listens, the network refuses it, or its home is a copy of a live one
                 ├─ training command     started when the daemon listens; exit code 0 ends the run, and so do failures
                 │                       in a row that no restart can cure (`verdict`)
                 └─ guard                ends both if the supervisor itself is killed

@@ -141,7 +141,7 @@ class Origin:
         self._live: Live | None = None
         """the training process that waits, until the model is here"""
         self._claims = 0
-        """how often what this peer claims has changed for a training process"""
+        """number of the claim: it changes when a live training process comes or goes"""
         self.taking: Held | None = None
         """the claim with which the live training process's parameters are being taken over"""
         self._others: dict[bytes, _Other] = {}

@@ -20,7 +20,7 @@ MOST_ROUNDS: Final = 2
 SPARE_ROUNDS: Final = 10
 """age in rounds up to which an idle peer keeps its model: a fetch has the bytes of four exchanges"""
 MOST_FETCHES: Final = 2
-"""for one training process: another is of use if the first one's source was lost half-way"""
+"""fetches for one training process. The second one is for a source that is lost during the first."""
 TRANSFERS: Final = 2
 """age in transfers up to which a new one would bring little"""
 
@@ -52,7 +52,7 @@ class Standby:
         self.trained = False
         """the model has steps of a training process of this peer in it, and no fetched one has replaced it since"""
         self._since = self._tried = 0
-        """the network's clock when the model came or training ended, and when it could last not be fetched"""
+        """network clock when the model came or training ended, and when the last fetch failed"""
         self._fetches = 0
         """for the training process that waits"""
         self.transfer = 0

@@ -1,11 +1,10 @@
 """The table of members: what this peer believes of each, and what it saw of each itself.
 
 A record overrides another by its pair (incarnation, refutation), at equal pairs by its state: left, failed, suspect,
-alive (SWIM section 4.2). Only a member itself raises its pair, so old gossip resurrects nobody. Records are not signed,
-and a liar could say a pair that a member never had, with which it would be dead to all. But what it answers when asked
-itself, later than the record came, is of now: if that has an earlier pair, the record was forged, and its like are no
-longer heard from others. The table is bounded: the longest dead make room for the living, and the dead are forgotten in
-time. No message and no timer is here.
+alive (SWIM section 4.2). Only a member itself raises its pair and signs it, so old gossip resurrects no member.
+A member whose home was restored from a backup has an earlier pair than the table. Its own answer, later than the
+record, then stands, and such records are no longer heard from others. The table is bounded: the longest dead make room
+for the living, and the dead are forgotten in time. No message and no timer is here.
 """
 
 from __future__ import annotations

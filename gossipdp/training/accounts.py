@@ -20,7 +20,7 @@ class _Handed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Steps that a model does not hold which was loaded in the place of this process's own."""
+    """Steps that are missing from a model that replaced this process's own."""
 
     steps: int
     earlier: int

@@ -117,7 +117,7 @@ class Attachment:
 
     @property
     def lost_steps(self) -> int:
-        """Steps that never reached the network, for a daemon died."""
+        """Steps that the network never had, because a daemon died or another model was loaded."""
         if self._group is not None:
             return self._group.announced.lost_steps
         return 0 if self._session is None else self._session.lost_steps

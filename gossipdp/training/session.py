@@ -127,9 +127,9 @@ class Session:
         self._reported_at = -math.inf
         self._start_clock = 0
         self._run = b""
-        """the network's, at the last session"""
+        """run id of the network, as the last session told it"""
         self._kept = False
-        """the daemon has made that its model"""
+        """the last session kept this process's parameters as the daemon's model"""
         self._loads = 0
         self._handover = Handover()
         self._renewed = False
@@ -550,7 +550,11 @@ class Session:
             log.warning("GD-402 a snapshot was not used: %s; has the loss diverged?", refused)
         if self._healing.due:
             count = self._healing.refused
-            log.warning("GD-402 %d snapshots in a row were not used: loads the network's model anew", count)
+            log.warning(
+                "GD-402 %d snapshots in a row were not used: training loads the network's model anew; do: look for the "
+                "batch or the rate that makes it diverge",
+                count,
+            )
             self.farewell()
             self._drop()
             self._phase, self._retry_at = _Phase.ALONE, 0.0

@@ -17,7 +17,8 @@ __all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers
 
 MODES: Final = ("async", "overlap", "sync")
 NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END, RENEW = range(10)
-"""kinds. WAIT: with mode sync, for the next word; PART: this group is no peer any more; END: nor does it train on"""
+"""kinds. WAIT: with mode sync, for the next word; PART: this group leaves the network and trains on; END: it
+leaves and stops"""
 
 
 class Announcement(msgspec.Struct, frozen=True):
