@@ -40,7 +40,7 @@ __all__ = ["Books"]
 
 FLIGHT = 1.0
 """seconds a chunk may be half applied in a calm network; peers at rest still average"""
-NEAR = 8.0
+NEAR = 12.0
 """times: in early rounds, a state that is some rounds old is further away than its age says"""
 RELATIVE = 1e-5
 """of fp32 vectors"""
