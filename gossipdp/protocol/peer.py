@@ -266,7 +266,9 @@ class Peer:
         """A snapshot is good: what was done since the one before counts."""
         if state is not None and self.model is not None:
             self.model = replace(self.model, carried=replace(self.model.carried, state=state))
+        before = self.clock
         self._clock = max(self._clock, clock)
+        self._standby.stepped(self.clock - before)
         self._steps += steps
         self._samples += samples
         self._report()

@@ -100,6 +100,10 @@ class Standby:
         """A training process is here."""
         self._fetches = 0
 
+    def stepped(self, steps: int) -> None:
+        """This peer's own training, which is in the model, moved the network's clock by `steps`."""
+        self._since += steps
+
     def kept(self) -> None:
         """The model is that of a live training process now, and as new as the network's clock."""
         self._since, self.transfer, self.trained = self._clock(), 0, True

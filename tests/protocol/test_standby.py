@@ -76,3 +76,12 @@ def test_without_members_to_fetch_from__a_process_waits_for_nothing():
     peer = Idle()
     peer.waits, peer.givers = True, []
     assert peer.reason_after(10_000) == ""
+
+
+def test_own_first_round__does_not_make_the_model_older():
+    peer = Idle()
+    peer.clock += 51
+    peer.standby.stepped(51)
+    assert peer.standby.trains(True) == 0
+    peer.standby.trains(False)
+    assert peer.standby.clock == peer.clock
