@@ -32,7 +32,7 @@ class DataDaemon:
         config = PeerConfig(membership=LOCAL, averaging=AveragingConfig(fineness={"modulo4": 4}, settings=bytes(16)))
         me = Member(self.id, f"p{number}", f"10.0.0.{number}:4710", daemons.incarnation(number), 0, State.ALIVE)
         self.peer = Peer(
-            config, me, random=Random(number), sign=lambda _: b"", verify=lambda *_: True, now=daemons.now()
+            config, me, random=Random(number), sign=lambda _: bytes(64), verify=lambda *_: True, now=daemons.now()
         )
         self.server: DataServer | None = None
         self.server = DataServer(home, self.feed, lambda text: None)
