@@ -14,7 +14,7 @@ from ledger_daemon import LedgerDaemon
 
 from gossipdp.runtime import link as links
 
-CASES = ("stages", "sizes", "buffers", "seeds", "apart", "uneven")
+CASES = ("stages", "sizes", "seeds", "apart", "uneven")
 
 
 @pytest.mark.processes
