@@ -102,7 +102,7 @@ class Standby:
 
     def stepped(self, steps: int) -> None:
         """This peer's own training, which is in the model, moved the network's clock by `steps`."""
-        self._since += steps
+        self._since = min(self._clock(), self._since + steps)
 
     def kept(self) -> None:
         """The model is that of a live training process now, and as new as the network's clock."""
