@@ -32,6 +32,8 @@ from simulations.host import Checkpoint, Host, Region, perform, sign, verify
 
 __all__ = ["Conditions", "Cut", "Network", "Record"]
 
+MOST_AT_ONCE = 10_000
+"""events at one instant; more come of a timer that is due for ever"""
 JOB_TIME = {
     jobs.Seal: 0.01,
     jobs.Release: 0.1,
@@ -171,9 +173,11 @@ class Network:
         heappush(self._heap, (max(when, self.now), self._scheduled, kind, host, life, action))
 
     def run(self, until: float) -> None:
-        heap = self._heap
+        heap, at_once = self._heap, 0
         while heap and heap[0][0] <= until:
             when, _, kind, host, life, action = heappop(heap)
+            at_once = at_once + 1 if when == self.now else 0
+            assert at_once < MOST_AT_ONCE, f"time stands still at {when:.3f} s: {kind} of {host and host.name}"
             self.now = when
             if host is not None:
                 if life != host.life:

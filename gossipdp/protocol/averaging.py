@@ -549,7 +549,8 @@ class Averaging:
         if isinstance(self._active, Initiator):
             times.append(self._active.timer())
         elif self._active is None and self.model is not None and not self._stopped and not self._held:
-            times.append(self._matching.timer())
+            # Who rests looks for nobody, whenever that was due; an offer still ends in its time.
+            times.append(None if self._matching.offered is None and self._rests() else self._matching.timer())
         return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:

@@ -966,3 +966,13 @@ def test_where_all_others_are_idle__nobody_is_told_that_there_is_no_partner():
         a.handle_timer(float(now))
         pump(nodes, float(now))
     assert nodes[A.id].of(Notice) == []
+
+
+def test_idle_member__that_still_wants_an_exchange__has_no_timer_until_it_trains_again():
+    a = network(A)[A.id].averaging
+    a.want(1, 0.0)
+    assert a.timer() is not None
+    a._rests = lambda: True
+    assert a.timer() is None
+    a._rests = lambda: False
+    assert a.timer() is not None
