@@ -42,6 +42,7 @@ from gossipdp.runtime.memory_watch import MemoryWatch
 from gossipdp.runtime.metrics import Metrics
 from gossipdp.runtime.moments import ROUNDS, MomentsKeeper
 from gossipdp.runtime.pins import Pins
+from gossipdp.runtime.renewals import Renewals
 from gossipdp.runtime.status import Status
 from gossipdp.runtime.store import CheckpointMeta, Store
 
@@ -118,6 +119,7 @@ class Node:
     ) -> None:
         self._config, self.peer, self._algorithm, self._clock = config, peer, algorithm, clock
         self._transport, self._link, self._store, self._metrics = transport, link, store, metrics
+        self._renewals = Renewals(link.send)
         self._incarnation = incarnation
         self._learned_run, self._found_run, self._remember = learned_run, found_run, remember
         self._remembered: dict[bytes, str] = {}
@@ -418,7 +420,7 @@ class Node:
                     log.info("a training process waits for the model")
             case links.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
-                self.peer.submit(*submitted, now, state=event.state)
+                self.peer.submit(*submitted, now, state=self._renewals.submitted(event.session, event.state))
             case links.SlotApplied():
                 self.peer.slot_applied(event.session, event.slot, now)
             case links.MomentsWritten() | links.MomentsWanted():
@@ -429,6 +431,7 @@ class Node:
                 self._journal.trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
             case links.Detached():
                 log.info("the training process is gone: %s", event.reason)
+                self._renewals.ended()
                 self.status.training = False
                 if self._faults is not None:
                     self._faults.training = 0
@@ -463,6 +466,7 @@ class Node:
         match event:
             case events.SessionOpened(session, kept):
                 self.status.training = True
+                self._renewals.ended()
                 self._belong()
                 ledger = self._algorithm.ledger
                 carried = NOTHING if self.peer.model is None else self.peer.model.carried
@@ -484,8 +488,7 @@ class Node:
                     [] if carried == NOTHING else [carried.reference, carried.state],
                 )
             case events.StateRenewed() if self.status.training and self.peer.model is not None:
-                renewed = links.Renewed(self.peer.rounds.session)
-                self._link.send(renewed, [self.peer.model.carried.state])
+                self._renewals.renew(self.peer.rounds.session, self.peer.model.carried.state)
             case events.SessionRefused(code, reason):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})

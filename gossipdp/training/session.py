@@ -368,18 +368,18 @@ class Session:
                     live = (self._run, *written) if self._loads and not self._healing.due else ()
                     self._outbox.append((fence, links.Ready(self.empty, *live), told))
                     self._phase = _Phase.WAITING
-            case Load(session):
+            case Load(session, carried=carried):
                 if session == self._session and self._phase is _Phase.ARRIVED:
                     self._phase = _Phase.OPEN
-                    self._renewed = False
+                    self._took(carried.state)
                     self._loaded()
             case Keep(session):
                 if session == self._session and self._phase is _Phase.ARRIVED:
                     self._phase = _Phase.OPEN
-                    self._renewed = False
                     self._carry_on()
-            case Renew(session):
-                self._renewed = self._renewed and session != self._session
+            case Renew(session, state):
+                if session == self._session:
+                    self._took(state)
             case Drain(session, slot):
                 if session == self._session and self._phase is _Phase.OPEN:
                     self._applied = slot
@@ -469,7 +469,7 @@ class Session:
                 self._phase is _Phase.WAITING
             ):
                 self._mode, self._deadline = mode, deadline
-                self._session, self._daemon_every = session, every
+                self._session, self._daemon_every, self._renewed = session, every, False
                 schema = self._layout.schema
                 self._spans = chunk_spans(schema.size, schema.trainable, chunk_parameters)
                 self._start_clock, self.kept_steps = clock, message.moments
@@ -509,6 +509,10 @@ class Session:
             return self._lose("the daemon shares memory of another size", now)
         self._layout.pin(self._link.region, 0, self._world)
         self._phase = _Phase.WRITING
+
+    def _took(self, state: Buffer) -> None:
+        """The model has this state. A newer one may have come between the order and now."""
+        self._renewed = self._renewed and self._link is not None and self._link.carried.state is not state
 
     def _loaded(self) -> None:
         """The live parameters are the network's model: a session starts from here."""

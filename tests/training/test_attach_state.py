@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from ledger_daemon import LedgerDaemon
 from torch import nn
 
 import gossipdp
 from gossipdp.codecs import named
+from gossipdp.runtime import link as links
+from gossipdp.training.beside import Beside
 
 
 def model_of(seed: int) -> nn.Sequential:
@@ -49,4 +52,38 @@ def test_state_follows_every_snapshot_and_the_next_process_begins_with_the_last(
         gossipdp.attach(second, torch.optim.SGD(second.parameters(), lr=0.1), home=tmp_path, timeout=20).detach()
     assert int(second[1].num_batches_tracked) == 7
     assert second.mask.tolist() == [-torch.inf, -1e9, 1.0]
+    daemon.server.close()
+
+
+def state_of(batches: int) -> bytes:
+    head = named.header([("1.num_batches_tracked", "I64", ())])
+    return head + np.int64(batches).tobytes()
+
+
+@pytest.mark.parametrize("states", [(50,), (50, 60)], ids=["between steps", "another while it is loaded"])
+def test_state_of_another_model_that_the_daemon_took_over__is_loaded_before_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[int, ...]
+) -> None:
+    daemon = LedgerDaemon(tmp_path, every=100)
+    model = model_of(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with daemon.running():
+        peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
+    to_come = list(states)
+    load = Beside.load
+
+    def renew() -> None:
+        if to_come:
+            daemon.server.send(links.Renewed(daemon.session), [state_of(to_come.pop(0))])
+
+    def load_and_renew(beside: Beside, data: bytes) -> None:
+        load(beside, data)
+        renew()
+        peer._session.poll()
+
+    monkeypatch.setattr(Beside, "load", load_and_renew)
+    renew()
+    for _ in range(3):
+        optimizer.step()
+    assert int(model[1].num_batches_tracked) == states[-1]
     daemon.server.close()
