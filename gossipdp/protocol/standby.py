@@ -76,12 +76,14 @@ class Standby:
     @property
     def reason(self) -> str:
         """Why the model is to be fetched anew now: "late" (a training process waits for it), "idle", or ""."""
+        if not self.idle:
+            return ""
         waits = self._waits()
         soon = waits or self._begins()
         rounds, transfers = (MOST_ROUNDS, TRANSFERS) if soon else (SPARE_ROUNDS, 2 * TRANSFERS)
         limit = max(rounds * self._every(), transfers * self.transfer)
         fresh = self._clock() - max(self._tried, self.clock) <= limit
-        if not self.idle or fresh or (waits and self._fetches >= MOST_FETCHES):
+        if fresh or (waits and self._fetches >= MOST_FETCHES):
             return ""
         return ("late" if waits else "idle") if self.givers() else ""
 

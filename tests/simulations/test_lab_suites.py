@@ -131,7 +131,7 @@ def answered(arm, loss, seed):
 
 
 @pytest.mark.parametrize("name", SUITES)
-@pytest.mark.parametrize("scale", ["quick", "normal", "full"])
+@pytest.mark.parametrize("scale", ["quick", pytest.param("normal", marks=pytest.mark.long), "full"])
 def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
     suite = SUITES[name]
     grid = suite.arms(scale)
@@ -803,6 +803,7 @@ def test_rounds_after_a_first_that_is_longer_fill_the_time(options):
     assert 0.98 * 400.0 <= clocked(replace(run, setting=setting), 1000) <= 400.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["clock", "b9"])
 def test_every_method_at_equal_time_has_all_of_the_time(name):
     limits = {"clock": {"": clock.SECONDS}, "b9": {b9.TRANSFORMING: b9.SECONDS, b9.LONG: 5.0 * b9.SECONDS}}[name]
