@@ -79,7 +79,8 @@ class Averaging:
     """Args:
 
     ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
-    rests: True: this peer has no training process, and its model would pull back those that train.
+    rests: why this peer makes no exchanges, as an offer is refused (`IDLE`, `BUSY`), or "". Without a training process
+        its model would pull back those that train.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Averaging:
         random: Random,
         outputs: Outputs,
         ended: Callable[[int, float, float, float], None],
-        rests: Callable[[], bool] = lambda: False,
+        rests: Callable[[], str] = str,
     ) -> None:
         self._config, self._membership, self._outputs, self._ended = config, membership, outputs, ended
         self._rests = rests
@@ -352,8 +353,8 @@ class Averaging:
             return "leaving"
         if self.model is None or self._held:
             return "joining"
-        if self._rests():
-            return IDLE
+        if resting := self._rests():
+            return resting
         if barred := self._barred(source, now):
             return barred
         member = self._membership.members.get(source)
@@ -550,7 +551,7 @@ class Averaging:
             times.append(self._active.timer())
         elif self._active is None and self.model is not None and not self._stopped and not self._held:
             # Who rests looks for nobody, whenever that was due; an offer still ends in its time.
-            times.append(None if self._matching.offered is None and self._rests() else self._matching.timer())
+            times.append(None if self._rests() and self._matching.offered is None else self._matching.timer())
         return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:

@@ -37,6 +37,7 @@ from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
 from gossipdp.protocol.origin import Held, Live, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pacing import Pacing, Timetable
+from gossipdp.protocol.partners import BUSY, IDLE
 from gossipdp.protocol.peer_config import PeerConfig
 from gossipdp.protocol.phases import WARMUP_EVERY
 from gossipdp.protocol.progress import LARGEST, ProgressBoard
@@ -576,9 +577,12 @@ class Peer:
         """The model is to be fetched anew before a training process begins with it."""
         return self._spare and self._standby.reason != ""
 
-    def _rests(self) -> bool:
-        """There is no training process that needs exchanges, and the last one's are made, or of an old model."""
-        return not self.rounds.trains and not (self.averaging.wants and self._standby.drift <= self.config.every)
+    def _rests(self) -> str:
+        """Why there are no exchanges to make: no training process needs any, and the last one's are made, or of an old
+        model. With mode sync, others wait for the first round of one that has begun."""
+        if self.rounds.trains or (self.averaging.wants and self._standby.drift <= self.config.every):
+            return ""
+        return BUSY if self.config.sync and self.rounds.open else IDLE
 
     def _akin(self, peer: bytes) -> bool:
         """Does that member run this peer's own software?"""

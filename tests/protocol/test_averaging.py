@@ -25,7 +25,7 @@ from gossipdp.protocol.exchange import Deadlines
 from gossipdp.protocol.freezing import Model
 from gossipdp.protocol.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, short
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partners import MatchingConfig
+from gossipdp.protocol.partners import BUSY, IDLE, MatchingConfig
 from gossipdp.protocol.schema import Schema
 
 SIZE = 2 * 8192 + 600
@@ -932,14 +932,14 @@ def test_silent_partner_is_not_chosen_again_at_once_if_there_is_another():
 def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_one_itself():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: True
+    b._rests = lambda: IDLE
     a.want(1, 0.0)
     assert [type(message) for message in pump(nodes)] == [Offer, Refuse]
     assert not a.company and a.satisfied, "a round in mode sync does not wait for it"
     a.want(1, 1.0)
     a.handle_timer(2.0)
     assert pump(nodes, 2.0) == []
-    b._rests = lambda: False
+    b._rests = lambda: ""
     b.want(1, 3.0)
     pump(nodes, 3.0)
     assert [event.result for event in nodes[A.id].of(ExchangeEnded)] == ["done"] and a.company == {B.id}
@@ -948,10 +948,10 @@ def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_on
 def test_idle_member__is_asked_again_after_a_while():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: True
+    b._rests = lambda: IDLE
     a.want(1, 0.0)
     pump(nodes)
-    b._rests = lambda: False
+    b._rests = lambda: ""
     a.handle_timer(IDLE_FOR + 1.0)
     pump(nodes, IDLE_FOR + 1.0)
     assert nodes[A.id].ended == [3]
@@ -960,7 +960,7 @@ def test_idle_member__is_asked_again_after_a_while():
 def test_where_all_others_are_idle__nobody_is_told_that_there_is_no_partner():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: True
+    b._rests = lambda: IDLE
     a.want(1, 0.0)
     for now in range(0, 120, 2):
         a.handle_timer(float(now))
@@ -972,7 +972,21 @@ def test_idle_member__that_still_wants_an_exchange__has_no_timer_until_it_trains
     a = network(A)[A.id].averaging
     a.want(1, 0.0)
     assert a.timer() is not None
-    a._rests = lambda: True
+    a._rests = lambda: IDLE
     assert a.timer() is None
-    a._rests = lambda: False
+    a._rests = lambda: ""
     assert a.timer() is not None
+
+
+def test_member_that_makes_its_first_round_in_mode_sync__is_waited_for():
+    nodes = network(A, B)
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    b._rests = lambda: BUSY
+    a.want(1, 0.0)
+    pump(nodes)
+    assert a.company == {B.id} and not a.satisfied
+    b._rests = lambda: ""
+    now = a.timer()
+    a.handle_timer(now)
+    pump(nodes, now)
+    assert nodes[A.id].ended == [3] and a.satisfied

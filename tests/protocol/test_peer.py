@@ -45,6 +45,7 @@ from gossipdp.protocol.messages import (
     StateRequest,
 )
 from gossipdp.protocol.origin import Held
+from gossipdp.protocol.partners import BUSY, IDLE
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Frozen, Schema
 from simulations.network import Conditions, Network
@@ -570,3 +571,18 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
     town.run(3.0)
     told = [event for event in town.events[1] if isinstance(event, RoundSettled | SnapshotTaken)]
     assert isinstance(told[0], SnapshotTaken) and any(isinstance(event, RoundSettled) for event in told)
+
+
+@pytest.mark.parametrize(("sync", "until"), [(True, BUSY), (False, IDLE)])
+def test_process_that_has_not_made_a_round__is_waited_for_in_mode_sync_alone(sync, until):
+    town = founded(2, sync=sync)
+    town.start(1)
+    town.run(3.0)
+    assert town.peer(1)._rests() == IDLE
+    town.train(1)
+    end = town.net.now + 20.0
+    while not town.peer(1).rounds.open and town.net.now < end:
+        town.run(0.001)
+    assert town.peer(1)._rests() == until
+    town.run(10.0)
+    assert town.peer(1)._rests() == ""

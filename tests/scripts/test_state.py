@@ -7,14 +7,27 @@ from pathlib import Path
 import pytest
 from pair import Pair
 
+from simulations.wan.processes import Host, until
+
 pytestmark = pytest.mark.processes
+
+
+def clock(host: Host) -> int:
+    """Of the network, in steps, as the host's daemon knows it."""
+    return int(host.status()["clock"])
 
 
 def test_a_joiner_of_a_model_with_constants_and_state__it_has_the_founders_and_constants_keep_every_bit(
     tmp_path: Path,
 ) -> None:
     with Pair(tmp_path) as pair:
-        first, second = pair.run("constants_and_state.py", within=60.0)
+        founder, joiner = pair.hosts
+
+        def heard() -> bool:
+            return clock(joiner) >= clock(founder) > 0
+
+        heard_of_it = {"trained": lambda: until("the joiner has heard of the steps", heard, 20, pair.hosts)}
+        first, second = pair.run("constants_and_state.py", within=60.0, at=heard_of_it)
     begun, trained, ended = first.said
     own, joined, later = second.said
     assert own["constants"] != begun["constants"]
