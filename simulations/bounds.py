@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gossipdp.protocol import speed
+from gossipdp.protocol import load, speed
 from gossipdp.protocol.probing import MAX_PINGS
 from simulations.host import Host
 
@@ -22,6 +22,7 @@ ROOM: Final = 16
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
     "AveragingConfig.fineness": 64,  # codecs
+    "Load._times": load.REMEMBERED,
     "Speed._rounds": speed.MOST,  # of the last minute
 }
 CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)
@@ -34,8 +35,9 @@ def check_bounds(host: Host, hosts: int) -> None:
         AssertionError: something has grown.
     """
     assert host.peer is not None
-    model = host.peer.model
-    most = max(ROOM, 2 * hosts, 2 * (0 if model is None else model.chunks))
+    # A joiner has the ledger of the model it fetches before it has the model.
+    ledger = getattr(host.algorithm, "ledger", None)
+    most = max(ROOM, 2 * hosts, 2 * (0 if ledger is None else ledger.chunks))
     for where, held in containers(host.peer, host.algorithm):
         assert held <= DECLARED.get(where, most), f"I9 {host.name}: {where} holds {held}"
     assert len(host.waiting) <= most, f"I9 {host.name}: {len(host.waiting)} jobs wait"

@@ -32,7 +32,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.freezing import Asking, Giving, Model, Source
 from gossipdp.protocol.membership import Membership, MembershipMessage
-from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateChunk, StateRequest
+from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateRequest
 from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
 from gossipdp.protocol.origin import Held, Live, Origin
 from gossipdp.protocol.outputs import Envelope, Outputs
@@ -130,6 +130,7 @@ class Peer:
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
         joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns, clock=self.progress.clock)
+        joiner = partial(joiner, came=self.pacing.state_came)
         self._attaching = Attaching(
             self.rounds,
             self.moments,
@@ -299,8 +300,6 @@ class Peer:
         except RemoteProtocolError as error:
             return self._outputs.emit(MessageDropped(source, str(error)))
         self.membership.contact(source, now)
-        if isinstance(message, StateChunk):
-            self.pacing.state_came(now)
         match message:
             case _ if isinstance(message, MembershipMessage):
                 self.membership.receive(message, source, now)

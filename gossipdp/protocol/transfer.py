@@ -68,6 +68,7 @@ class Joiner:
         shuns: who is not to be asked at this time.
         clock: the network's, in steps.
         newer_than: a state of this clock or an older one is refused.
+        came: is told when a chunk came that was asked for.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class Joiner:
         shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
         clock: Callable[[], int] = lambda: 0,
         newer_than: int = -1,
+        came: Callable[[float], None] = lambda now: None,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._clock, self._newer_than = clock, newer_than
+        self._clock, self._newer_than, self._came = clock, newer_than, came
         self._settings, self._keys, self._take, self._shuns = settings, keys, take, shuns
         self._exact = config.exact
         self._most = MOST_EXACT if config.exact else MOST
@@ -185,6 +187,7 @@ class Joiner:
             case StateChunk(_, snapshot, chunk, asking):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._flow.came(chunk, asking, now)
+                    self._came(now)
                     self._working[chunk] = self.giver = source
                     digest = _hash_of(self._hashes, chunk)
                     if chunk >= self._first_piece:

@@ -57,10 +57,9 @@ class Giver:
 class Taker:
     def __init__(self):
         self.outputs, self.algorithm = Outputs(), Pairwise()
-        self.events, self.allocated = [], 0
-        self.joiner = Joiner(
-            CONFIG, self.outputs, lambda peer, data, sign: sign == signature(peer, data), Random(3), settings=SETTINGS
-        )
+        self.events, self.allocated, self.came = [], 0, []
+        check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
+        self.joiner = Joiner(CONFIG, self.outputs, check, Random(3), settings=SETTINGS, came=self.came.append)
 
     def work(self, now=0.0):
         while self.outputs.jobs:
@@ -265,17 +264,21 @@ def test_lost_chunks_are_asked_for_again():
     assert len(lost) == 2
 
 
-def test_doubled_chunks_are_taken_once():
-    taker, sources = Taker(), givers(A)
+def test_doubled_chunks_are_taken_and_counted_once_and_later_ones_not_at_all():
+    taker, sources, said = Taker(), givers(A), []
     taker.joiner.seek([A], 0.0)
 
     def mangle(envelope):
         message, buffers = wire.decode(envelope.frames)
+        said.append((message, list(buffers)))
         taker.joiner.receive(message, list(buffers), A, 0.0)
         return envelope
 
     carry(taker, sources, mangle=mangle)
     assert taker.joiner.done and len(taker.of(TransferProgress)) == CHUNKS
+    for message, buffers in said:
+        taker.joiner.receive(message, buffers, A, 1.0)
+    assert taker.came == [0.0] * CHUNKS
 
 
 @pytest.mark.parametrize("damage", ["flip", "short", "long", "nan"])
