@@ -40,7 +40,7 @@ __all__ = ["Books"]
 
 FLIGHT = 1.0
 """seconds a chunk may be half applied in a calm network; peers at rest still average"""
-NEAR = 12.0
+NEAR = 8.0
 """times: in early rounds, a state that is some rounds old is further away than its age says"""
 RELATIVE = 1e-5
 """of fp32 vectors"""
@@ -142,11 +142,14 @@ class Books:
 
     def handed(self, host: Host) -> None:
         """I16: a training process begins no further from the mean of those that train than `NEAR` times what they are
-        from it, or than one of them moves in a round. But a model that was long on its way is as old as that."""
-        if host.running.fetched_in > MOST_ROUNDS * host.config.every:
+        from it, or than one of them moves in a round. But a model that was long on its way is as old as that, and of
+        those that are paused nothing can be fetched."""
+        if self.hostile or host.running.fetched_in > MOST_ROUNDS * host.config.every:
             return
-        bound = [each for each in self._hosts if each.peer is not None and self._bound_trainer(each) is not None]
-        others = [each for each in bound if each is not host and each.running.rounds.trains]
+        reached, now = {member.id for member in host.running.membership.alive()}, self._clock()
+        there = [each for each in self._hosts if each.peer is not None and each.paused_until <= now]
+        bound = [each for each in there if each.id in reached and self._bound_trainer(each) is not None]
+        others = [each for each in bound if each.running.rounds.trains]
         if not others:
             return
         anchors = np.array([other.algorithm.ledger.a for other in others], np.float64)
