@@ -36,7 +36,7 @@ __all__ = ["DEADLINES", "Duel", "Fault", "Label", "Setting", "Step"]
 
 DEADLINES = Deadlines(ask=0.3, silence=2.0, doubt=0.5)
 FORMED = 1.6
-"""virtual seconds after which the next exchange is the one that is watched"""
+"""virtual seconds after which the next exchange is the one that is watched, once both peers train"""
 CALM, PATIENCE = 1.2, 25.0
 """seconds of calm after the last fault before all is looked at, and until which all must be well"""
 MISPREDICTED = 1e-6
@@ -203,7 +203,8 @@ class Duel:
         network.at(0.2, "start", None, lambda: self._start(two))
         network.run(FORMED)
         assert all(host.running.ready for host in network.hosts), "the network has not formed"
-        while any(host.running.averaging.partner for host in network.hosts):
+        while any(host.running.averaging.partner or not host.running.rounds.trains for host in network.hosts):
+            assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
         for host in network.hosts:
             blocks = slice(0, host.algorithm.ledger.chunk_parameters // BLOCK)
