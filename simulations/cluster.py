@@ -93,6 +93,8 @@ class Outcome:
     """blocks whose check told that the differences did not fit, and blocks whose check missed it"""
     heirs: int
     """training processes that began with the moments of another"""
+    up: int
+    """hosts that run at the end"""
     faults: tuple[str, ...]
     wall: float
 
@@ -527,6 +529,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         books.escalated,
         books.false_accepts,
         books.heirs,
+        sum(host.peer is not None for host in cluster.network.hosts),
         tuple(map(str, plan.script)),
         time.perf_counter() - started,
     )

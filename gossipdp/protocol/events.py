@@ -39,8 +39,9 @@ class StateReady(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAhead(Event):
-    """This peer has fetched the network's model, at `network` steps of its clock, though its own newest checkpoint, of
-    `rounds` rounds, is later: the driver keeps that for the operator to decide (GD-605). Comes before StateReady."""
+    """This peer has fetched the network's model as it was at step `network` of the network's clock. Its own newest
+    checkpoint, of `rounds` rounds, is later. The driver keeps that for the operator to decide (GD-605). Comes before
+    StateReady."""
 
     clock: int
     rounds: int

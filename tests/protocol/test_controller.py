@@ -4,6 +4,7 @@ makes of it."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -342,7 +343,8 @@ def test_model_of_another_is_measured_anew() -> None:
 class Wanted:
     """Stands for `Averaging`: how many exchanges a round asked for, and along which schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, company: Iterable[bytes]) -> None:
+        self.company = set(company)
         self.schedule: object = None
         self.exchanges: list[tuple[int, bool]] = []
 
@@ -353,9 +355,9 @@ class Wanted:
 @pytest.mark.parametrize(("level", "wanted"), [(0, (3, True)), (1, (4, False)), (-1, (3, False))])
 def test_round_makes_one_exchange_more_and_keeps_step_with_no_schedule(level: int, wanted: tuple[int, bool]) -> None:
     ids = [bytes([number]) * 32 for number in range(8)]
-    averaging = Wanted()
+    averaging = Wanted(ids[1:])
     pacing = SimpleNamespace(level=level, terms=terms_of(level), every=10, warming_up=False, speed=1.0)
-    membership = SimpleNamespace(alive=lambda: ids[1:], settled=lambda now: ids)
+    membership = SimpleNamespace(settled=lambda now: ids)
     progress = SimpleNamespace(clock=lambda: 100, of=lambda peer: SimpleNamespace(clock=100))
     config = PeerConfig(membership=LOCAL, averaging=AVERAGING)
     Timetable(config, membership, progress, averaging, pacing).begin_round(100, bytes(16), 1.0)
@@ -379,14 +381,14 @@ def test_schedule_is_followed_only_while_the_view_is_fresh_and_all_keep_step(
     settled: int, clocks: dict[int, int | None], followed: bool
 ) -> None:
     ids = [bytes([number]) * 32 for number in range(8)]
-    averaging = Wanted()
+    averaging = Wanted(ids[1:])
 
     def report(peer: bytes) -> SimpleNamespace | None:
         clock = clocks.get(peer[0], 100)
         return None if clock is None else SimpleNamespace(clock=clock)
 
     pacing = SimpleNamespace(level=0, terms=terms_of(0), every=10, warming_up=False, speed=1.0)
-    membership = SimpleNamespace(alive=lambda: ids[1:], settled=lambda now: tuple(ids[:settled]))
+    membership = SimpleNamespace(settled=lambda now: tuple(ids[:settled]))
     progress = SimpleNamespace(clock=lambda: 100, of=report)
     config = PeerConfig(membership=LOCAL, averaging=AVERAGING)
     Timetable(config, membership, progress, averaging, pacing).begin_round(100, bytes(16), 1.0)

@@ -97,7 +97,9 @@ def test_seed_holds_every_invariant(seed, record_property):
     outcome = play_seed(seed)
     record_property("seeds", 1)
     record_property("events", outcome.events)
-    assert outcome.rounds > 10 and outcome.exchanges > 1 and outcome.mixed >= outcome.exchanges
+    # The other of two may begin to train late, lose half of its messages, and leave for good (seeds 1438 and 1526).
+    alone = outcome.up == 1 and bool(Plan.draw(seed).lateness)
+    assert outcome.rounds > 10 and (alone or outcome.exchanges > 1) and outcome.mixed >= outcome.exchanges
 
 
 @pytest.mark.campaign("T1")

@@ -35,7 +35,9 @@ def test_latest_checkpoint_that_comes_late_follows_the_network_and_is_kept(seed)
     late = outcome.latest
     assert outcome.origins[late] == "received" and late not in outcome.restored and len(outcome.restored) == 1
     said = outcome.ahead[late]
-    assert said.clock == outcome.saved[late] == outcome.kept[late] and outcome.clocks[late] == said.network < said.clock
+    assert said.clock == outcome.saved[late] == outcome.kept[late]
+    # What is told is the clock of the model that came. The network trains on while that is on its way.
+    assert said.network <= outcome.clocks[late] < said.clock
     assert list(outcome.ahead) == list(outcome.kept) == [late]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
@@ -20,6 +21,8 @@ class Early(Cluster):
     def __init__(self, seed, plan, *, schedule, exchanges=3):
         self.schedule, self.most = schedule, exchanges
         self.scheduled = self.exchanges = 0
+        self.spread = []
+        """disagreement after each round, once all are there"""
         super().__init__(seed, plan)
 
     def _config(self):
@@ -33,6 +36,8 @@ class Early(Cluster):
             self.exchanges += 1
             self.scheduled += host.peer.averaging.schedule is not None
         super()._heard(host, event)
+        if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
+            self.spread.append(self.disagreement())
 
 
 def played(schedule, *, peers=8, script=(), exchanges=3):
@@ -51,7 +56,7 @@ def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
     assert random.scheduled == 0 < scheduled.scheduled
     assert scheduled.scheduled > 0.5 * scheduled.exchanges
     assert per_round(scheduled) == pytest.approx(3, rel=0.02) == per_round(random)
-    assert scheduled.disagreement() < 1.5 * random.disagreement()
+    assert mean(scheduled.spread) < 1.4 * mean(random.spread)
 
 
 @pytest.mark.parametrize(("most", "peers", "made"), [(1, 8, 1), (2, 8, 2), (2, 2, 1), (3, 3, 2)])
@@ -110,5 +115,5 @@ def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead(schedule):
     )
     churned, calm = played(schedule, script=crashes), played(schedule)
     shares = [one.scheduled / one.exchanges for one in (churned, calm)]
-    assert shares[0] < 0.7 * shares[1], "exchanges that follow a schedule"
+    assert shares[0] < 0.8 * shares[1], "exchanges that follow a schedule"
     assert per_round(churned) > 0.5 * per_round(calm)
