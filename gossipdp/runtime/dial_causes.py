@@ -46,6 +46,11 @@ class Cause(NamedTuple):
         return self._replace(text=f"{address} {self.text}")
 
 
+def told(dialled: str, reason: str, cause: str = "") -> str:
+    """Why a dial failed, with each address once: `reason` begins with that which was tried."""
+    return f"{dialled}: {cause}{reason.removeprefix(f'{dialled} ')}"
+
+
 _CLOSED: Final = Cause(
     "GD-101",
     "connected, then closed without a word: a proxy, or a tunnel, whose peer is not up",

@@ -38,10 +38,10 @@ class Headway:
         self._failed: dict[str, Reminder] = {}
 
     def failed(self, address: str, code: str, reason: str, do: str) -> None:
-        """A dial of `address` failed. `do` may be empty."""
+        """A dial of `address` failed; `reason` names it. `do` may be empty."""
         self._failed.pop(address, None)
         if len(self._failed) < MOST:
-            self._failed[address] = Reminder(code, f"{address}: {reason}", do)
+            self._failed[address] = Reminder(code, reason, do)
 
     def look(self, peer: Peer, transfer: str, now: float) -> Reminder | None:
         """What to say now of `peer`. `transfer`: how far its model has come, in words; "" before the first chunk."""

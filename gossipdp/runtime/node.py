@@ -33,6 +33,7 @@ from gossipdp.runtime.checkpoint import BESIDE
 from gossipdp.runtime.compute import Compute, Finished
 from gossipdp.runtime.copies import judge
 from gossipdp.runtime.data_server import DataServer
+from gossipdp.runtime.dial_causes import told as dial_told
 from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.headway import Headway
@@ -373,10 +374,10 @@ class Node:
                 self.doors.opened()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code, ours, do):
-                cause = "no peer met there: " if code == "GD-101" else ""
+                dialled, cause = address or short(peer), "no peer met there: " if code == "GD-101" else ""
                 if not (code == "GD-101" and self.peer.membership.left(address)):
-                    self._journal.trouble(code, f"{address or short(peer)}: {cause}{reason}", now, do)
-                    self._headway.failed(address or short(peer), code, reason, do or DO.get(code, ""))
+                    self._journal.trouble(code, dial_told(dialled, reason, cause), now, do)
+                    self._headway.failed(dialled, code, dial_told(dialled, reason), do or DO.get(code, ""))
                 if peer:
                     self.peer.link_down(peer, reason, now)
                 if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from gossipdp.runtime.dial_causes import HOLDS, Cause, Looks, look
+from gossipdp.runtime.dial_causes import HOLDS, Cause, Looks, look, told
 from gossipdp.runtime.errands import MAX_ERRANDS, Errands
 
 PATIENCE = 0.2
@@ -115,3 +115,8 @@ def test_errands_past_the_limit_are_not_begun() -> None:
     while errands.pending:
         results += errands.collect()
     assert sorted(results) == [(str(number), 1) for number in range(MAX_ERRANDS)]
+
+
+def test_failed_dial_is_told_with_each_address_once() -> None:
+    assert told("10.0.0.1:7005", "10.0.0.1:7005 refused", "no peer: ") == "10.0.0.1:7005: no peer: refused"
+    assert told("gpu.example:7005", "10.0.0.1:7005 refused") == "gpu.example:7005: 10.0.0.1:7005 refused"

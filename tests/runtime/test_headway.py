@@ -28,8 +28,8 @@ class Joining:
 
 def test_no_member_answers__said_every_half_minute_with_each_address_and_what_to_do() -> None:
     joining = Joining()
-    joining.headway.failed("a:1", "GD-101", "10.0.0.1:1 refused", "start a peer there")
-    joining.headway.failed("b:2", "GD-101", "10.0.0.2:2 timed out", "open TCP port 2")
+    joining.headway.failed("a:1", "GD-101", "a:1: 10.0.0.1:1 refused", "start a peer there")
+    joining.headway.failed("b:2", "GD-101", "b:2: 10.0.0.2:2 timed out", "open TCP port 2")
     assert joining.wait(EVERY - 1) == []
     first, second = joining.wait(EVERY + 2)
     text = "not in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"

@@ -106,10 +106,16 @@ def test_late_training_process__is_handed_the_networks_model_and_pulls_nobody_ba
     assert cluster.worst_error(10.0) < 1.3 * usual
 
 
-def test_training_process_that_crashed_early_and_comes_back_a_minute_later__is_handed_the_networks_model():
+@pytest.mark.parametrize(
+    ("steps", "away"),
+    [(60, 60.0), pytest.param(60, 300.0, marks=pytest.mark.long), pytest.param(2000, 300.0, marks=pytest.mark.long)],
+)
+def test_training_process_that_crashed_and_comes_back_minutes_later__is_handed_the_networks_model(steps, away):
     cluster = Late(2, trains=True)
+    while cluster.late.running.steps < steps:
+        cluster.wait(0.5)
     cluster.kill_trainer(cluster.late)
-    cluster.wait(60.0)
+    cluster.wait(away)
     cluster.train(cluster.late)
     cluster.until(SessionOpened)
     distance, moved = cluster.distances()
