@@ -56,6 +56,10 @@ class Answers:
             debt.records[record.id] = record
         self._at = min(self._at, debt.due)
 
+    def owes(self, to: bytes) -> bool:
+        """Whether `to` is to hear something."""
+        return to in self._debts
+
     def timer(self) -> float:
         """When `handle_timer` wants to be called next."""
         return self._at

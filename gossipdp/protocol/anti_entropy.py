@@ -29,7 +29,7 @@ __all__ = ["AntiEntropy"]
 _LEAST: Final = 96
 """records sent each way in one exchange though they overdraw the budget; more of them if they do not"""
 _MOST: Final = 2 * _LEAST
-_FEW: Final = 8
+_FEW: Final = 4
 """members named to a newcomer by whoever has nothing left to tell it of all; the next exchange is with one of them"""
 _PATIENCE: Final = 1.1
 """times as long until the next exchange, after a refusal"""
@@ -163,7 +163,8 @@ class AntiEntropy:
             self._send(source, peers, most, now)
 
     def _welcome(self, source: bytes, now: float, *, few: bool) -> None:
-        """A page with hardly anything on it; a newcomer is named a few members to ask instead."""
+        """A page with hardly anything on it. A newcomer is named a few members to ask instead, once in an answer."""
+        few = few and not self._answers.owes(source)
         self._answers.owe(source, self._view.me, now)
         for member in (self._view.pick(self._random) for _ in range(_FEW * few)):
             if member is not None and member.id != source:

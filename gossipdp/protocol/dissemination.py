@@ -34,7 +34,7 @@ MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 
 MAX_NEWS: Final = 12
 """member records piggybacked on one message"""
-MAX_REPORTS: Final = 6
+MAX_REPORTS: Final = 4
 """progress reports piggybacked on one message"""
 START_TELLS: Final = 3
 """times that each member tells of another's start"""
@@ -110,11 +110,14 @@ class Dissemination:
 
     def _next_in_ring(self, count: int) -> list[bytes]:
         """Live members in turn: the few transmissions of an update go to different ones."""
-        view, chosen = self._view, dict[bytes, None]()
+        view, chosen, refills = self._view, dict[bytes, None](), 2
         reached = view.count - 1 - view.beyond_reach
         while len(chosen) < min(count, reached):
             if not self._ring:
-                self._ring = [member.id for member in view.alive()]
+                if refills == 0:
+                    break
+                refills -= 1
+                self._ring = view.company(self._random)
                 self._random.shuffle(self._ring)
             peer = self._ring.pop()
             if view.lives(peer) and view.reaches(peer):
@@ -124,9 +127,10 @@ class Dissemination:
     def records(self, to: bytes, now: float, *, about: bytes = b"", spread: bool = False) -> tuple[Member, ...]:
         """What a message to `to` carries: this peer's own record, what is believed of the receiver unless that is
         good, and news. A suspect is so told first of all, by whoever speaks to it, and can refute at once
-        (Lifeguard's buddy system, section IV.C). Without `spread`, news does not ride on an overdrawn budget."""
+        (Lifeguard's buddy system, section IV.C). With `spread`, the own record does not go to a receiver that has
+        spoken to this peer. Without it, news does not ride on an overdrawn budget."""
         view = self._view
-        records = {view.me.id: view.me}
+        records = {} if spread and view.heard(to) else {view.me.id: view.me}
         receiver = view.members.get(to)
         if receiver is not None and tells(self._config, receiver):
             records[to] = receiver

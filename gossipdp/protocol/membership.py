@@ -358,10 +358,14 @@ class Membership:
 
     def _introduces(self, source: bytes, record: Member, known: Member | None, now: float) -> bool:
         """Whether `source` may tell this peer of a member that it did not know, or knew as dead."""
-        if self._view.crowded(record) or (known is None and not self._introductions.allows(source, now)):
-            self._view.refused += 1
-            return False
-        return True
+        view, new = self._view, known is None
+        live = record.state in LIVE and not view.lives(record.id) and not view.heard(record.id)
+        if not (new or live):
+            return True
+        allowed = not (live and view.crowded)
+        allowed = allowed and self._introductions.allows(source, view.heard_from, now, new=new, live=live)
+        view.refused += not allowed
+        return allowed
 
     def _learn_progress(self, reports: Iterable[Progress], source: bytes, now: float) -> None:
         for report in () if self._mistrusts(source, now) else reports:
@@ -483,7 +487,7 @@ class Membership:
         self._dissemination.broadcasts.discard(peer)
 
     def _sample(self, count: int) -> list[bytes]:
-        live = [member.id for member in self._view.alive() if self._view.reaches(member.id)]
+        live = [peer for peer in self._view.company(self._random) if self._view.reaches(peer)]
         return self._random.sample(live, min(count, len(live)))
 
 

@@ -49,6 +49,8 @@ class _Probe:
     indirect_at: float
     verdict_at: float
     sequences: set[int]
+    unheard: bool
+    """the target had never spoken to this peer"""
     relays: set[bytes] = field(default_factory=set)
     nacks: set[bytes] = field(default_factory=set)
 
@@ -88,7 +90,7 @@ class Prober:
         given another each time, a few members that come and go would keep all others from being probed. One of many
         that this peer has only heard of waits for the next round.
         """
-        if len(self._view.hearsay) > self._room:
+        if len(self._view.hearsay) > self._view.room:
             return
         if len(self.order) > 2 * len(self._view.members):
             self.order = [member for member in dict.fromkeys(self.order) if self._view.lives(member)]
@@ -135,6 +137,8 @@ class Prober:
         if probe is not None and sequence in probe.sequences and source in (probe.target, *probe.relays):
             self._probe = None
             self.health.better()
+            if probe.unheard:
+                self._view.probed_unheard(answered=True)
 
     def ping_for(self, asker: bytes, sequence: int, target: bytes, address: str, now: float) -> None:
         """`asker` did not hear `target`: try in its place (SWIM's ping-req)."""
@@ -197,7 +201,8 @@ class Prober:
         self._probe_at = now + verdict
         # No ping gets to an outbound-only member without a link: those that have one are asked at once.
         indirect_at = now + direct if self._view.reaches(target) else now
-        self._probe = _Probe(target, now, indirect_at, now + verdict, {self._ping(target, now)})
+        unheard = not self._view.heard(target)
+        self._probe = _Probe(target, now, indirect_at, now + verdict, {self._ping(target, now)}, unheard)
 
     def _next_target(self) -> bytes | None:
         for _ in range(2):
@@ -205,21 +210,9 @@ class Prober:
                 peer = self.order.pop()
                 if self._view.lives(peer):
                     return peer
-            self.order = self._next_round()
+            self.order = self._view.company(self._random)
             self._random.shuffle(self.order)
         return None
-
-    def _next_round(self) -> list[bytes]:
-        """Each live member that this peer has heard, and as many of the others: those may not exist."""
-        view = self._view
-        heard = [member.id for member in view.alive() if member.id not in view.hearsay]
-        others = list(view.hearsay)
-        return heard + (others if len(others) <= self._room else self._random.sample(others, self._room))
-
-    @property
-    def _room(self) -> int:
-        """Members of one round, at the most, that were never heard."""
-        return max(8, self._view.heard_from)
 
     def _probe_indirectly(self, probe: _Probe, now: float) -> None:
         probe.indirect_at = math.inf
@@ -237,13 +230,15 @@ class Prober:
         count, view = self._config.indirect_probes, self._view
         if not view.members[target].address:
             return moorings(target, view.alive(), count)
-        others = [member.id for member in view.alive() if member.id != target and view.reaches(member.id)]
+        others = [peer for peer in view.company(self._random) if peer != target and view.reaches(peer)]
         return self._random.sample(others, min(count, len(others)))
 
     def _unanswered(self, probe: _Probe, now: float) -> None:
         # The silence of a member that was never heard says nothing of this peer: it may not exist.
         if self._view.heard(probe.target):
             self.health.worse(2 if len(probe.nacks) < len(probe.relays) else 1)
+        elif self._view.probed_unheard(answered=False):
+            self.order = []
         # Whoever was heard from meanwhile lives, whatever became of the answer.
         if probe.target in self._view.members and self._view.sight(probe.target).heard <= probe.started:
             self._silent(probe.target, now)

@@ -57,7 +57,7 @@ class MembershipConfig:
     pauses that double up to this"""
     bulk_rate: float = 8e3
     """bytes a second that a peer spends on what can wait, comparing views and gossiping starts; a network whose members
-    all start at once knows itself after about 230 N / bulk_rate seconds"""
+    all start at once knows itself after about 240 N / bulk_rate seconds"""
     control_rate: float = 64e3
     """bytes a second that a peer spends on all of membership, on average over some seconds; beyond it news, answers and
     progress reports wait, and pings and their answers carry no news"""

@@ -29,6 +29,8 @@ MAX_MEMBERS: Final = 16_384
 """members known, this one included; past it new ones take the place of the longest dead, or are refused and counted"""
 LEAP: Final = 8
 """refutations beyond those that a member itself told, up to which another may know of a later one"""
+_GHOSTS: Final = 4
+"""members never heard that may be silent one after another before only some of their kind are spoken to"""
 _TRIES: Final = 8
 """to pick a member blindly, before all are looked at"""
 LIVE: Final = (State.ALIVE, State.SUSPECT)
@@ -96,6 +98,8 @@ class View:
         """members known that have spoken to this peer itself"""
         self.hearsay: dict[bytes, None] = {}
         """live members that have not"""
+        self._silent = 0
+        """members never heard that were probed in vain, one after another"""
         self._alive: list[Member] | None = None
         self._verdict_at: float | None = math.inf
         """the first deadline or an earlier time; None when it must be looked for"""
@@ -113,14 +117,14 @@ class View:
         return list(self._alive)
 
     def pick(self, random: Random) -> Member | None:
-        """One of the live that a message can get to, each as likely; not by a look at all of them, as a rule."""
-        ids = self._ids
-        for _ in range(_TRIES):
+        """One of this peer's company that a message can get to, each as likely. As a rule it takes no look at all."""
+        ids, all_count = self._ids, self.room == len(self.hearsay)
+        for _ in range(_TRIES if all_count else 0):
             peer = ids[int(random.random() * len(ids))]
             if self.lives(peer) and self.reaches(peer):
                 return self.members[peer]
-        live = [member for member in self.alive() if self.reaches(member.id)]
-        return random.choice(live) if live else None
+        live = [peer for peer in self.company(random) if self.reaches(peer)]
+        return self.members[random.choice(live)] if live else None
 
     def address_of(self, peer: bytes) -> str:
         """Where `peer` is to be dialled, or "". A member that left is not: it dials when it comes back."""
@@ -166,10 +170,26 @@ class View:
         seen = self.seen.get(peer)
         return seen is not None and seen.heard > -math.inf
 
-    def crowded(self, record: Member) -> bool:
-        """Whether `record`, told by another member, is one more live member than this peer takes on hearsay."""
-        full = len(self.hearsay) >= most_hearsay(self.heard_from)
-        return full and record.state in LIVE and record.id not in self.hearsay and not self.heard(record.id)
+    @property
+    def crowded(self) -> bool:
+        """Whether this peer takes no more live members on hearsay."""
+        return len(self.hearsay) >= most_hearsay(self.heard_from)
+
+    def probed_unheard(self, *, answered: bool) -> bool:
+        """A member that this peer never heard was probed. True if from now on fewer of its kind count as company."""
+        before, self._silent = self._silent, 0 if answered else self._silent + 1
+        return before < _GHOSTS <= self._silent
+
+    @property
+    def room(self) -> int:
+        """Members never heard that count as company. If those probed last do not exist, others may not either."""
+        return len(self.hearsay) if self._silent < _GHOSTS else min(len(self.hearsay), max(8, self.heard_from))
+
+    def company(self, random: Random) -> list[bytes]:
+        """Live members worth a message: each that this peer has heard, and `room` of the others, drawn anew."""
+        heard = [member.id for member in self.alive() if member.id not in self.hearsay]
+        others = list(self.hearsay)
+        return heard + (others if len(others) == self.room else random.sample(others, self.room))
 
     def sight(self, peer: bytes) -> Seen:
         """What was seen of this other member."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 from test_membership import Peer, peer_id, record
 
-from gossipdp.protocol.introductions import A_MINUTE, most_hearsay
+from gossipdp.protocol.introductions import A_MINUTE, most_hearsay, most_live
 from gossipdp.protocol.membership import LAN
 from gossipdp.protocol.messages import Ping, Pong, State
 
@@ -19,16 +20,44 @@ def introduce(peer: Peer, numbers: range, *, by: int = 1, now: float = 0.0, stat
     return sum(peer_id(number) in peer.membership.members for number in numbers)
 
 
-def test_live_members_are_taken_on_hearsay_up_to_a_number_that_grows_with_those_heard() -> None:
+def test_live_members_come_from_one_member_in_a_minute_up_to_a_number_that_grows_with_those_heard() -> None:
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1),)), 1, 0.0)
-    assert introduce(peer, range(100, 400)) == most_hearsay(1) == 80
+    assert introduce(peer, range(100, 400)) == most_live(1) == 80
     assert peer.membership.refused == 220
     peer.hear(Ping(1, (record(399),)), 399, 0.0)
     assert peer.state_of(399) == State.ALIVE, "it speaks itself"
     for number in range(100, 105):
         peer.hear(Ping(1, (record(number),)), number, 0.0)
-    assert introduce(peer, range(100, 400)) == most_hearsay(7) + 6
+    assert introduce(peer, range(100, 400)) == most_live(7) + 1
+
+
+def test_refused_live_members_are_taken_in_the_minutes_after_until_there_are_too_many_on_hearsay() -> None:
+    peer, many = Peer(record(0)), range(100, 2000)
+    peer.hear(Ping(1, (record(1),)), 1, 0.0)
+    known = [introduce(peer, many, now=60.0 * minute) for minute in range(16)]
+    assert known == [min(most_live(1) * (minute + 1), most_hearsay(1)) for minute in range(16)]
+    assert known[-1] == 1040 < len(many)
+
+
+def test_few_members_never_heard_are_company_once_those_probed_were_silent_and_all_when_one_answers() -> None:
+    peer = Peer(record(0))
+    for number in (1, 2, 3):
+        peer.hear(Ping(1, (record(number),)), number, 0.0)
+    introduce(peer, range(100, 180))
+    view, heard = peer.membership._view, {peer_id(number): number for number in (1, 2, 3)}
+    assert len(view.company(Random(1))) == 83
+
+    def run(until: float, answering: dict[bytes, int]) -> int:
+        while (due := peer.membership.timer()) is not None and due < until:
+            peer.membership.handle_timer(due)
+            for envelope in peer.sent():
+                if isinstance(envelope.message, Ping) and envelope.to in answering:
+                    peer.hear(Pong(envelope.message.sequence), answering[envelope.to], due)
+        return len(view.company(Random(1)))
+
+    assert run(30.0, heard) == 3 + 8 and set(heard) <= set(view.company(Random(1)))
+    assert run(60.0, heard | {peer_id(number): number for number in range(100, 180)}) > 60
 
 
 def test_dead_members_count_once_they_are_said_to_live() -> None:
@@ -38,7 +67,7 @@ def test_dead_members_count_once_they_are_said_to_live() -> None:
     risen = [record(number, refutation=1) for number in range(100, 300)]
     for start in range(0, 200, 12):
         peer.hear(Pong(0, (record(1), *risen[start : start + 12])), 1, 0.0)
-    assert sum(peer.state_of(number) == State.ALIVE for number in range(100, 300)) == most_hearsay(1)
+    assert sum(peer.state_of(number) == State.ALIVE for number in range(100, 300)) == most_live(1)
 
 
 def test_one_member_introduces_a_bounded_number_a_minute_and_another_as_many() -> None:

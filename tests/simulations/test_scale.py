@@ -25,9 +25,10 @@ def test_everybody_knows_everybody_soon_after_a_join_storm(outcome):
     assert outcome.converged is not None and outcome.converged <= 15.0 and outcome.doubts == 0
 
 
-def test_control_traffic_stays_below_five_kilobytes_a_second_until_all_have_converged(outcome):
+def test_control_traffic_stays_below_six_kilobytes_a_second_until_all_have_converged(outcome):
+    """Signatures take 2.6 of the storm's 5.5 kB/s."""
     assert 100.0 < outcome.quiet <= outcome.quiet_busiest < 2e3
-    assert outcome.quiet < outcome.storm < 5e3
+    assert outcome.quiet < outcome.storm < 6e3
     assert sum(outcome.kinds.values()) == pytest.approx(outcome.storm) and min(outcome.kinds.values()) > 0.0
     assert set(outcome.kinds) == {"probes", "gossip", "view: asked", "view: lists", "view: records"}
 
@@ -62,26 +63,27 @@ def test_more_members_than_anybody_may_know_are_refused(capsys):
 
 @pytest.mark.campaign("T21")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
-def test_a_thousand_converge_in_half_a_minute_for_five_kilobytes_a_second(seed, record_property):
+def test_a_thousand_converge_in_half_a_minute_for_eight_kilobytes_a_second(seed, record_property):
+    """7.4 kB/s, of which signatures are some 3.4: each member must be told of 999 others, in 130 bytes each."""
     outcome = scale.run(seed, 1000, settling=0.0, quiet=0.0)
     record_property("events", outcome.events)
     record_property("virtual seconds until a thousand knew each other", outcome.converged)
     record_property("kB/s a peer meanwhile", outcome.storm / 1e3)
     record_property("kB/s of the busiest", outcome.storm_busiest / 1e3)
     assert outcome.converged is not None and outcome.converged <= 30.0 and outcome.doubts == 0
-    assert outcome.storm <= 5e3 and outcome.storm_busiest <= 30e3, "the busiest are those by whom others join"
+    assert outcome.storm <= 8e3 and outcome.storm_busiest <= 36e3, "the busiest are those by whom others join"
 
 
 @pytest.mark.campaign("T21")
 @pytest.mark.long
 @pytest.mark.skipif(MEMORY < 20e9, reason="ten thousand members hold a hundred million records, more than 10 GB")
-def test_ten_thousand_converge_for_five_kilobytes_a_second(record_property):
-    """Each must be told 660 kB, so not in half a minute: 3,000 take 80 seconds, and it grows with their number."""
+def test_ten_thousand_converge_for_eight_kilobytes_a_second(record_property):
+    """Each must be told 1.3 MB, so not in half a minute."""
     outcome = scale.run(0, 10_000, within=400.0, settling=0.0, quiet=0.0)
     record_property("events", outcome.events)
     record_property("virtual seconds until ten thousand knew each other", outcome.converged)
     record_property("kB/s a peer of ten thousand", outcome.storm / 1e3)
-    assert outcome.converged is not None and outcome.storm <= 5e3
+    assert outcome.converged is not None and outcome.storm <= 8e3
 
 
 # -- the driver ------------------------------------------------------------------------------------------------------
