@@ -24,7 +24,8 @@ def most_live(heard: int) -> int:
 
 
 def most_hearsay(heard: int) -> int:
-    """Live members known only from others, at the most, of a peer that has heard `heard` members itself."""
+    """Live members known only from others, at the most, of a peer that has heard `heard` members itself. Once such
+    members were silent to its probes, `most_live` is the most."""
     return 1024 + 16 * heard
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gossipdp.protocol.buckets import Buckets
-from gossipdp.protocol.introductions import most_hearsay
+from gossipdp.protocol.introductions import most_hearsay, most_live
 from gossipdp.protocol.messages import Member, State
 from gossipdp.protocol.suspicion import MembershipConfig, suspicion_bounds, suspicion_timeout
 
@@ -172,18 +172,23 @@ class View:
 
     @property
     def crowded(self) -> bool:
-        """Whether this peer takes no more live members on hearsay."""
-        return len(self.hearsay) >= most_hearsay(self.heard_from)
+        """Whether this peer takes no more live members on hearsay. It takes few once those probed last were silent."""
+        most = most_live if self._doubtful else most_hearsay
+        return len(self.hearsay) >= most(self.heard_from)
+
+    @property
+    def _doubtful(self) -> bool:
+        return self._silent >= _GHOSTS
 
     def probed_unheard(self, *, answered: bool) -> bool:
         """A member that this peer never heard was probed. True if from now on fewer of its kind count as company."""
-        before, self._silent = self._silent, 0 if answered else self._silent + 1
-        return before < _GHOSTS <= self._silent
+        before, self._silent = self._doubtful, 0 if answered else self._silent + 1
+        return self._doubtful and not before
 
     @property
     def room(self) -> int:
         """Members never heard that count as company. If those probed last do not exist, others may not either."""
-        return len(self.hearsay) if self._silent < _GHOSTS else min(len(self.hearsay), max(8, self.heard_from))
+        return min(len(self.hearsay), max(8, self.heard_from)) if self._doubtful else len(self.hearsay)
 
     def company(self, random: Random) -> list[bytes]:
         """Live members worth a message: each that this peer has heard, and `room` of the others, drawn anew."""

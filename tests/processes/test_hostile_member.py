@@ -11,6 +11,7 @@ from hostile_member import HostileMember, remembered
 from msgspec.structs import replace
 from running import Host, Network
 
+from gossipdp.protocol.introductions import most_live
 from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Member, Ping, Pong, PushPull, State
 from gossipdp.protocol.signatures import Signer
@@ -103,7 +104,8 @@ def beset(hosts: list[Host], seconds: float) -> None:
         hostile.act(seconds, 0.1, partial(ghosts, hostile, [a_ghost(number) for number in range(600)]))
         for host in hosts:
             live = [row for row in host.members() if row["name"].startswith("ghost") and row["state"] == "alive"]
-            assert len(live) <= 64 + 16 * len(hosts), host.name
+            # So many from the hostile member, and by way of each of the others.
+            assert len(live) <= len(hosts) * most_live(len(hosts)), host.name
             assert host.text().count("member ghost") <= MEMBER_LINES * (1 + 3 * seconds / 60.0)
         goes_on("ghosts")
         assert [host.status()["id"] for host in hosts] == ids

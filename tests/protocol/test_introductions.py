@@ -57,7 +57,9 @@ def test_few_members_never_heard_are_company_once_those_probed_were_silent_and_a
         return len(view.company(Random(1)))
 
     assert run(30.0, heard) == 3 + 8 and set(heard) <= set(view.company(Random(1)))
-    assert run(60.0, heard | {peer_id(number): number for number in range(100, 180)}) > 60
+    introduce(peer, range(200, 400), now=90.0)
+    assert len(view.hearsay) == most_live(3) == 112
+    assert run(120.0, heard | {peer_id(number): number for number in range(100, 400)}) > 60
 
 
 def test_dead_members_count_once_they_are_said_to_live() -> None:
