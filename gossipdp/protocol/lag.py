@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.progress import ProgressBoard
 
-__all__ = ["BEHIND", "LAG_ROUNDS", "NEW", "VOUCHERS", "Lag", "Own"]
+__all__ = ["BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag", "Own"]
 
 LAG_ROUNDS: Final = 3
 VOUCHERS: Final = 2
 ASKING: Final = 8
 """periods in which vouchers must be found"""
+LISTEN: Final = 4
+"""of these periods, those before any voucher is followed: a voucher may be of another side, and say so only then"""
 ALONE: Final = 6
 """own rounds without an exchange after which a peer counts as cut off, though it has lost nobody"""
 ALONE_FOR: Final = 128
@@ -132,9 +134,11 @@ class Lag:
         self.asking_until = now + ASKING * self._period
         return True
 
-    def proven(self) -> bool:
+    def proven(self, now: float) -> bool:
         """Those asked have answered: there is a network, and this peer is behind it."""
-        return self.asking_until is not None and len(self.vouchers) >= VOUCHERS and self.steps() > self._limit()
+        if self.asking_until is None or now < self.asking_until - (ASKING - LISTEN) * self._period:
+            return False
+        return len(self.vouchers) >= VOUCHERS and self.steps() > self._limit()
 
     def disproven(self, now: float) -> bool:
         """No two keep step: there is nobody to follow, and averaging brings all together."""

@@ -219,6 +219,7 @@ class Reunion:
 
     def _part(self, peer: bytes, *, measured: bool) -> None:
         self.apart[peer] = self._absences.life(peer)
+        self._lag.vouchers.discard(peer)
         self._measured = self._measured or measured
         self._noticed = True
 
@@ -438,7 +439,7 @@ class Reunion:
         if len(self._membership.members) > VOUCHERS and self._lag.suspected(now):
             self._hold(True, now)
             self._tick_at = now
-        elif self._lag.proven():
+        elif self._lag.proven(now):
             self._follow("lag", now)
         elif self._lag.disproven(now):
             self._lag.fetched(now)
@@ -490,7 +491,8 @@ class Reunion:
     def _followed(self, now: float) -> None:
         manifest = self.follower.manifest
         if manifest is not None:
-            if self.reason == "apart":
+            # A model that came from the other side, for whatever reason, brings this peer to that side.
+            if self.reason == "apart" or self.follower.source in self.apart:
                 self._change_sides(self._said.get(self.follower.source, NO_LINE), now)
             self._done(manifest.clock, manifest.rounds, now - self.follower.began)
         # Who has given up tries again when `spreading` says so, and not at once.

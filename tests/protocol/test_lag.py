@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, NEW, Lag, Own
+from gossipdp.protocol.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag, Own
 from gossipdp.protocol.messages import Progress
 from gossipdp.protocol.progress import ProgressBoard
 
@@ -111,7 +111,8 @@ def test_two_in_step_prove_that_there_is_a_network(answers, proven):
     one = asking()
     for peer, steps in answers.items():
         one.lag.heard(peer, steps)
-    assert one.lag.proven() == proven
+    heard = 5.0 + LISTEN * PERIOD
+    assert not one.lag.proven(heard - 0.1) and one.lag.proven(heard) == proven
     assert not one.lag.disproven(5.0 + ASKING * PERIOD - 0.1) and one.lag.disproven(5.0 + ASKING * PERIOD)
 
 
@@ -120,13 +121,13 @@ def test_voucher_that_begins_to_follow_others_itself_is_none():
     one.lag.heard(A, 0)
     one.lag.heard(C, 0)
     one.lag.heard(C, BEHIND)
-    assert not one.lag.proven() and one.lag.vouchers == {A}
+    assert not one.lag.proven(5.0 + LISTEN * PERIOD) and one.lag.vouchers == {A}
 
 
 def test_exchange_that_comes_through_ends_the_asking():
     one = asking()
     one.mixed(6.0)
-    assert one.lag.asking_until is None and not one.lag.suspected(7.0) and not one.lag.proven()
+    assert one.lag.asking_until is None and not one.lag.suspected(7.0) and not one.lag.proven(9.0)
 
 
 def test_peer_that_has_just_caught_up_vouches_for_nothing_until_it_has_kept_step():

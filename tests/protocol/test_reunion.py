@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs, wire
 from gossipdp.protocol.events import Notice, ResyncBegan, ResyncEnded
 from gossipdp.protocol.following import WANTED
-from gossipdp.protocol.lag import ASKING, BEHIND, Own
+from gossipdp.protocol.lag import ASKING, BEHIND, LISTEN, Own
 from gossipdp.protocol.membership import LOCAL
 from gossipdp.protocol.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
 from gossipdp.protocol.outputs import Outputs
@@ -807,6 +807,36 @@ def test_in_whatever_order_words_come_all_end_at_the_greatest_line(seed):
     assert not any(peer.apart or peer.reunion.reason for peer in peers.values())
     assert set(model.values()) == {0}
     assert len({peer.line for peer in peers.values()}) == 1
+
+
+def lagging():
+    """Cut off for many rounds, which nobody was seen to fail for; A and C vouch for the network."""
+    b = Side(side=(A, C, D))
+    b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C, D)])
+    b.view.buried = 1
+    b.step()
+    for peer in (A, C):
+        b.hear(peer, apart=False)
+    return b
+
+
+def test_member_of_another_side__vouches_for_no_network_though_its_word_of_it_came_later():
+    b = lagging()
+    b.hear(C, Line(1, 3, 1, 1, C))
+    b.wait(ASKING * PERIOD)
+    assert b.apart == {C} and not b.of(ResyncBegan)
+
+
+def test_model_of_a_member_that_turns_out_to_be_apart__brings_this_peer_to_its_side():
+    b = lagging()
+    b.wait(LISTEN * PERIOD)
+    assert [event.reason for event in b.of(ResyncBegan)] == ["lag"]
+    b.keep()
+    assert b.reunion.follower.source == A
+    theirs = Line(1, 3, 1, 1, A)
+    b.hear(A, theirs)
+    b.fetched()
+    assert b.line == theirs and b.apart == {C, D}
 
 
 def test_greatest_lag_is_no_voucher():
