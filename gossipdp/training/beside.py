@@ -1,9 +1,9 @@
 """What of a model is kept and not exchanged: told to the daemon with snapshots, taken over where the model is.
 
 Persistent buffers that the vector does not hold (integers, flags, complex numbers, what the script excludes), excluded
-parameters, and frozen parameters that have moved since attach, such as a teacher's. All are told exactly. Whether a
-frozen parameter has moved is seen on a few of its elements, so that a frozen base model is never read or sent. Nothing
-here may know the daemon.
+parameters, and what has moved since attach: frozen parameters, such as a teacher's, and buffers that held infinite
+elements then, such as the ranges of an observer. All are told exactly. A few elements show whether a tensor has moved,
+so that a frozen base model is never read or sent. Nothing here may know the daemon.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from gossipdp.algorithms.base import LARGEST
 from gossipdp.codecs import named
 from gossipdp.codecs.base import PayloadError
 from gossipdp.protocol.messages import MOST_CARRIED
@@ -31,7 +32,7 @@ LIGHT: Final = 16 << 20
 """bytes that are told with every snapshot; more only with every `SELDOM`th, so that training is not held up"""
 SELDOM: Final = 10
 ELEMENTS: Final = 64
-"""of a frozen parameter that are looked at"""
+"""of a watched tensor that are looked at"""
 
 
 class Told:
@@ -70,11 +71,13 @@ class Beside:
         self._model, self._excluded = model, excluded
         taken = {local(each).data_ptr() for each in exchanged}
         self._kept = {name for name, each in _buffers(model) if _plain(each) and each.data_ptr() not in taken}
-        self._first = {name: _sample(each) for name, each in self._frozen()}
-        """a few elements of each frozen parameter, as it was"""
+        self._open = {name: ~(each.abs() <= LARGEST) for name, each in _buffers(model) if self._is_open(name, each)}
+        """which elements of a buffer that is exchanged are not, because they were infinite (`Reference`)"""
+        self._first = {name: _sample(each) for name, each in self._watched()}
+        """a few elements of each frozen parameter and open buffer, as it was"""
         self._moved: set[str] = set()
         self._looking: list[tuple[list[str], Tensor, Callable[[], bool]]] = []
-        """frozen parameters, whether each has moved, and what says that this is known"""
+        """of those that are watched: whether each has moved, and what says that this is known"""
         self._last: Told | None = None
         self._rounds = -1
         self._warned = False
@@ -108,14 +111,15 @@ class Beside:
         except PayloadError as error:
             log.warning("the state beside the network's model cannot be read: %s", error)
             return
-        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._frozen())}
+        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._watched())}
         strange = sorted(found.keys() - here.keys())
         for name in found.keys() & here.keys():
             value, tensor = tensor_of(found[name]), here[name]
             if value is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
                 strange.append(name)
                 continue
-            tensor.copy_(value)
+            value = value.to(tensor.device)
+            tensor.copy_(torch.where(self._open[name], value, tensor) if name in self._open else value)
             if name in self._first:
                 self._moved.add(name)
         if strange:
@@ -124,18 +128,18 @@ class Beside:
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._buffers()
         yield from self._excluded_parameters()
-        frozen = dict(self._frozen())
-        self._look(frozen)
-        yield from ((name, each) for name, each in frozen.items() if name in self._moved)
+        watched = dict(self._watched())
+        self._look(watched)
+        yield from ((name, each) for name, each in watched.items() if name in self._moved)
 
-    def _look(self, frozen: dict[str, Tensor]) -> None:
+    def _look(self, watched: dict[str, Tensor]) -> None:
         """Which of them have moved? On CUDA that is known at the next look, because nothing waits for the device."""
         if not self._looking:
             places: dict[torch.device, list[str]] = {}
-            for name in sorted(self._first.keys() & frozen.keys() - self._moved):
-                places.setdefault(frozen[name].device, []).append(name)
+            for name in sorted(self._first.keys() & watched.keys() - self._moved):
+                places.setdefault(watched[name].device, []).append(name)
             for device, names in places.items():
-                flags = torch.stack([(_sample(frozen[name]) != self._first[name].to(device)).any() for name in names])
+                flags = torch.stack([(_sample(watched[name]) != self._first[name].to(device)).any() for name in names])
                 (copy,), ready = _copied([flags])
                 self._looking.append((names, copy, ready))
         if all(ready() for *_, ready in self._looking):
@@ -151,7 +155,13 @@ class Beside:
             if plain_name(name) in self._excluded and _plain(parameter):
                 yield plain_name(name), parameter
 
-    def _frozen(self) -> Iterator[tuple[str, Tensor]]:
+    def _is_open(self, name: str, buffer: Tensor) -> bool:
+        exchanged = name not in self._kept and name not in self._excluded
+        return exchanged and _plain(buffer) and buffer.is_floating_point() and not bool((buffer.abs() <= LARGEST).all())
+
+    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+        """Frozen parameters and open buffers."""
+        yield from ((name, each) for name, each in _buffers(self._model) if name in self._open and _plain(each))
         for name, parameter in self._model.named_parameters():
             name = plain_name(name)
             if not parameter.requires_grad and name not in self._excluded and _plain(parameter):

@@ -2,8 +2,8 @@
 
 A buffer element stands in the vector as its difference to the reference. A constant is 0 there, whatever it is: no
 norm, codec or rounding can touch it, and where 0 is loaded the reference's own bits are put back. An element whose
-reference is not finite, or beyond 2^100, is 0 too: it is not averaged. An element that has become infinite or NaN since
-is NaN: the daemon refuses that snapshot. Nothing here may know the daemon.
+reference is not finite, or beyond 2^100, is 0 too: it is not averaged, and travels as `beside` says. An element that
+has become infinite or NaN since is NaN: the daemon refuses that snapshot. Nothing here may know the daemon.
 """
 
 from __future__ import annotations

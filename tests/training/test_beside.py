@@ -124,3 +124,21 @@ def test_an_excluded_parameter_is_not_in_the_vector_and_travels_exactly() -> Non
     two.beside.load(b"".join(told(one)))
     assert torch.equal(taker.student.bias, giver.student.bias)
     assert not torch.equal(taker.student.weight, giver.student.weight)
+
+
+def test_buffer_whose_elements_were_infinite_at_attach__travels_exactly_once_it_has_moved() -> None:
+    def observer() -> nn.Module:
+        model = nn.Linear(2, 2)
+        model.register_buffer("ranges", torch.tensor([torch.inf, -torch.inf, 3.0]))
+        model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        return model
+
+    giver, taker = observer(), observer()
+    one, two = layout_of(giver), layout_of(taker)
+    assert names(told(one)) == set(), "a mask stands still"
+    giver.ranges.copy_(torch.tensor([-0.5, 0.7, 4.0]))
+    state = told(one)
+    assert names(state) == {"ranges"}
+    two.beside.load(b"".join(state))
+    assert torch.equal(taker.ranges, torch.tensor([-0.5, 0.7, 3.0])), "the element that was finite is averaged"
+    assert names(told(two)) == {"ranges"}, "whoever took it over hands it on"
