@@ -652,7 +652,8 @@ class Peer:
         schema = self.model.schema
         self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self.config.most_chunk))
         self.rounds.rounds = rounds
-        self._clock = max(self._clock, clock, self.progress.clock())
+        # Parts of the model may be older than what its last source has.
+        self._clock = max(self._clock, clock, self._origin.begun, self.progress.clock())
         self._source.took(self._clock - clock)
         self._standby.came(self._clock - max(clock, self._origin.begun))
         self._rounds_before = rounds
@@ -670,7 +671,7 @@ class Peer:
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another's now, `clock` steps and `rounds` old."""
         self._own = False
-        self._clock = max(self._clock, clock)
+        self._clock = max(self._clock, clock, self._reunion.follower.begun)
         if self.spreading is not None and self.model is not None:
             self.spreading.adopt(self.model, self._reunion.follower.summary, self.clock)
         if self.model is not None:

@@ -251,7 +251,7 @@ class Joiner:
         self._carrier, self._carry = self.source, (own, of)
         self._pieces = {chunk: piece for chunk, piece in self._pieces.items() if chunk in kept}
         self._missing = {chunk for chunk in self._missing if chunk < chunks} | (set(range(chunks, of)) - kept)
-        self._failures, self.begun = 0, self._clock()
+        self._failures, self.begun = 0, max(self._clock(), manifest.clock)
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
         self._flow.begin(now)
