@@ -173,7 +173,7 @@ class Cluster:
         if trainer is not None and trainer.alive:
             trainer.hear(event)
         match event:
-            case SessionOpened(_, kept) if not kept and self.network.whole and not host.running.leaving:
+            case SessionOpened(_, kept) if not kept and self.network.whole_for > 1.0 and not host.running.leaving:
                 self.books.handed(host)
             case StateReady("founded"):
                 self.founded = True

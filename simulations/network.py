@@ -143,6 +143,7 @@ class Network:
         self._arrived: dict[tuple[int, int, Lane], float] = {}
         self._cuts: Counter[tuple[int, int]] = Counter()
         """how many cuts stand between whom, one way; a link carries when none is left"""
+        self._healed = float("-inf")
         self._opened: dict[tuple[int, int], float] = {}
         """links of outbound-only hosts, (theirs, the other's), and when each was used"""
         self._log = hashlib.blake2b(digest_size=16)
@@ -346,11 +347,17 @@ class Network:
             self._cuts.clear()
         else:
             self._cuts -= Counter(cut)
+        self._healed = self.now
 
     @property
     def whole(self) -> bool:
         """No link is cut."""
         return not self._cuts
+
+    @property
+    def whole_for(self) -> float:
+        """Seconds since a link was last cut."""
+        return 0.0 if self._cuts else self.now - self._healed
 
     def _carries(self, sender: Host, target: Host) -> bool:
         """Is there a link, or can `sender` open one?"""

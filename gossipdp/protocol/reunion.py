@@ -498,7 +498,7 @@ class Reunion:
         # Who has given up tries again when `spreading` says so, and not at once.
         self.astray = ()
         if self._standby is not None:
-            self._standby.tried(complete=manifest is not None)
+            self._standby.tried(self.reason, complete=manifest is not None)
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._own_side()[:GREETED]:

@@ -110,8 +110,10 @@ class Standby:
         """The model is that of a live training process now, and as new as the network's clock."""
         self._since, self.transfer, self.trained = self._clock(), 0, True
 
-    def tried(self, *, complete: bool) -> None:
-        """A fetch is over; `complete`: a newer model is here."""
-        self._fetches += self._waits()
-        if not complete:
+    def tried(self, reason: str, *, complete: bool) -> None:
+        """A fetch for `reason` is over; `complete`: a newer model is here. A training process that came during an idle
+        fetch which failed has one of its own."""
+        waits = self._waits()
+        self._fetches += waits
+        if not complete and (reason == "late" or not waits):
             self._tried = self._clock()

@@ -58,7 +58,17 @@ def test_fetch_that_brought_nothing__is_not_tried_again_for_the_process_that_wai
     peer = Idle()
     peer.waits = True
     assert peer.reason_after(500) == "late"
-    peer.standby.tried(complete=False)
+    peer.standby.tried("late", complete=False)
+    assert peer.standby.reason == ""
+
+
+def test_idle_fetch_that_fails_while_a_process_comes__is_followed_by_one_for_it():
+    peer = Idle()
+    assert peer.reason_after(5000) == "idle"
+    peer.waits = True
+    peer.standby.tried("idle", complete=False)
+    assert peer.standby.reason == "late"
+    peer.standby.tried("late", complete=False)
     assert peer.standby.reason == ""
 
 
@@ -68,7 +78,7 @@ def test_models_that_are_old_when_they_come__keep_a_process_waiting_for_two_fetc
     for fetch in range(MOST_FETCHES):
         assert peer.standby.reason == "late", fetch
         peer.standby.came(0)
-        peer.standby.tried(complete=True)
+        peer.standby.tried("late", complete=True)
     assert peer.standby.reason == ""
 
 
