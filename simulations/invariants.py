@@ -146,7 +146,8 @@ class Books:
         those that are paused nothing can be fetched."""
         if self.hostile or host.running.fetched_in > MOST_ROUNDS * host.config.every:
             return
-        reached, now = {member.id for member in host.running.membership.alive()}, self._clock()
+        view, now = host.running.membership, self._clock()
+        reached = {member.id for member in view.alive() if view.reaches(member.id)}
         there = [each for each in self._hosts if each.peer is not None and each.paused_until <= now]
         bound = [each for each in there if each.id in reached and self._bound_trainer(each) is not None]
         others = [each for each in bound if each.running.rounds.trains]

@@ -117,6 +117,6 @@ def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):
 
     monkeypatch.setattr(Responder, "_open_chunk", open_chunk)
     long = {"peers": 3, "size": 2 * 8192 + 300, "conditions": Conditions(latency=0.02, job=0.04)}
-    assert violation(range(1), **long) == ""
-    noticed = violation(range(1), **long, script=stranger(0.2, 2.0, 3))
+    assert violation(range(2), **long) == ""
+    noticed = violation(range(2), **long, script=stranger(0.2, 2.0, 3))
     assert "applied twice" in noticed or "moved elsewhere than to its partner" in noticed
