@@ -131,7 +131,9 @@ def answered(arm, loss, seed):
 
 
 @pytest.mark.parametrize("name", SUITES)
-@pytest.mark.parametrize("scale", ["quick", pytest.param("normal", marks=pytest.mark.long), "full"])
+@pytest.mark.parametrize(
+    "scale", ["quick", *(pytest.param(each, marks=pytest.mark.long) for each in ("normal", "full"))]
+)
 def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
     suite = SUITES[name]
     grid = suite.arms(scale)
