@@ -205,6 +205,8 @@ class Attachment:
 
     def _at_exit(self) -> None:
         """The process ends. A script that ends without `detach` has not died; one that an exception ended has."""
+        if self._uncounted is not None:
+            self._uncounted.close()
         if getattr(sys, "last_value", None) is None:
             self._go()
 
@@ -212,6 +214,8 @@ class Attachment:
         if self._group is None:
             self.detach()
             return
+        if self._uncounted is not None:
+            self._uncounted.close()
         # Other ranks may be gone already: nothing may be done together any more.
         self._group.farewell()
         if self._session is not None:

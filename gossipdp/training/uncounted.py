@@ -30,6 +30,8 @@ CHANGES: Final = 5
 in and back"""
 WITHIN: Final = 10.0
 """seconds since the last step, before anything is said"""
+CLOSES_WITHIN: Final = 5.0
+"""seconds that a look may take, at the most"""
 AGAIN: Final = 600.0
 """seconds until it is said again"""
 PARAMETERS: Final = 16
@@ -55,13 +57,17 @@ class Uncounted:
         self._steps = self._changes = 0
         self._since = self._said_at = -AGAIN
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gossipdp uncounted", daemon=True)
 
     def start(self) -> None:
         self._since = time.monotonic()
-        threading.Thread(target=self._run, name="gossipdp uncounted", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
+        """End, and wait for a look that is under way: a process that exits while another thread is in torch aborts."""
         self._over.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(CLOSES_WITHIN)
 
     def _run(self) -> None:
         while not self._over.wait(LOOK):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -123,4 +125,32 @@ def test_a_loop_that_calls_no_step__the_script_and_the_daemon_hear_of_it(
             if heard():
                 break
     assert heard() and "GD-321" in caplog.text
+    peer.detach()
+
+
+EXITS_WHILE_IT_LOOKS = """
+import torch
+from gossipdp.training import uncounted
+uncounted.LOOK = 0.0
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(8)])
+watch = uncounted.Uncounted(model, lambda: None, (lambda: None).__code__)
+watch.start()
+for _ in range(200):
+    model(torch.randn(4, 8))
+watch.close()
+"""
+
+
+def test_process_that_exits_while_its_parameters_are_looked_at__ends_with_0() -> None:
+    assert subprocess.run([sys.executable, "-c", EXITS_WHILE_IT_LOOKS], check=False, timeout=60).returncode == 0
+
+
+def test_script_that_an_exception_ends__nothing_is_looked_at_any_more(
+    daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small()
+    peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+    peer._at_exit()
+    assert peer._uncounted is not None and not peer._uncounted._thread.is_alive()
     peer.detach()
