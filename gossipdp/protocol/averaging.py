@@ -550,7 +550,7 @@ class Averaging:
         if isinstance(self._active, Initiator):
             times.append(self._active.timer())
         elif self._active is None and self.model is not None and not self._stopped and not self._held:
-            # Who rests looks for nobody, whenever that was due; an offer still ends in its time.
+            # A peer that rests looks for no partner. An offer that it has made still expires.
             times.append(None if self._rests() and self._matching.offered is None else self._matching.timer())
         return min([time for time in times if time is not None], default=None)
 

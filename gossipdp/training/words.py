@@ -17,8 +17,7 @@ __all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers
 
 MODES: Final = ("async", "overlap", "sync")
 NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END, RENEW = range(10)
-"""kinds. WAIT: with mode sync, for the next word; PART: this group leaves the network and trains on; END: it
-leaves and stops"""
+"""kinds. WAIT: wait for the next word (mode sync). PART: leave the network and train on. END: leave and stop."""
 
 
 class Announcement(msgspec.Struct, frozen=True):

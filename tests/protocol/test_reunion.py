@@ -810,7 +810,7 @@ def test_in_whatever_order_words_come_all_end_at_the_greatest_line(seed):
 
 
 def lagging():
-    """Cut off for many rounds, which nobody was seen to fail for; A and C vouch for the network."""
+    """The peer was cut off for many rounds and saw no member fail. A and C vouch for the network."""
     b = Side(side=(A, C, D))
     b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C, D)])
     b.view.buried = 1

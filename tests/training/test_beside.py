@@ -141,4 +141,4 @@ def test_buffer_whose_elements_were_infinite_at_attach__travels_exactly_once_it_
     assert names(state) == {"ranges"}
     two.beside.load(b"".join(state))
     assert torch.equal(taker.ranges, torch.tensor([-0.5, 0.7, 3.0])), "the element that was finite is averaged"
-    assert names(told(two)) == {"ranges"}, "whoever took it over hands it on"
+    assert names(told(two)) == {"ranges"}, "the taker tells it, too"
