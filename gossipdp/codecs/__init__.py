@@ -13,7 +13,6 @@ from gossipdp.codecs.dense import BF16, FP16, FP32
 from gossipdp.codecs.int8 import INT8
 from gossipdp.codecs.lowrank import LowRank
 from gossipdp.codecs.modulo import ModuloCodec
-from gossipdp.codecs.randomk import Fragment, RandomK, UnbiasedRandomK
 from gossipdp.codecs.sign import Sign
 from gossipdp.codecs.threshold import Threshold
 from gossipdp.codecs.topk import TopK
@@ -34,9 +33,6 @@ COMPRESSORS: dict[str, Compressor] = {
     **{f"topk{k}": TopK(k) for k in (64, 128, 256)},
     **{f"dct{k}": DCT(k) for k in (64, 128, 256)},
     "threshold3": Threshold(3.0),
-    **{f"random{ratio}": RandomK(ratio) for ratio in (8, 32)},
-    "unbiased32": UnbiasedRandomK(32),
-    **{f"fragment{turns}": Fragment(turns) for turns in (4, 16)},
     "sign": Sign(),
     "twobit": TwoBit(),
     "ternary": Ternary(),

@@ -75,7 +75,7 @@ EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
         (64, 1.0, 0.95), (64, 2.0, 0.95), (64, 4.0, 0.95), (256, 1.0, 0.95), (256, 2.0, 0.95),
     )
 }  # fmt: skip
-CODECS: Final = ("dct128", "threshold3", "sign", "random32", "lowrank4", "twobit")
+CODECS: Final = ("dct128", "threshold3", "sign", "lowrank4", "twobit")
 """in the place of top-k, at alpha 1; low rank is of the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
 WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "bits and early exchanges")

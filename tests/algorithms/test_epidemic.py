@@ -81,7 +81,7 @@ def test_invariant_holds_after_every_event_whatever_the_order(events):
 # -- equations -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compressor", ["topk64", "topk128", "whole", "twobit", "random8"])
+@pytest.mark.parametrize("compressor", ["topk64", "topk128", "whole", "twobit", "lowrank4"])
 def test_sparseloco_is_what_comes_of_messages_without_delay(compressor):
     """SparseLoCo (arXiv 2508.15706), as it is written there: e_i <- beta e_i + D_i, c_i = Q(e_i), e_i <- e_i - c_i,
     a <- a - alpha/N sum c_i. Buffers are averages."""

@@ -15,7 +15,6 @@ from gossipdp.codecs.dct import COSINES, DCT
 from gossipdp.codecs.kernels_sparse import LARGEST, sealed
 from gossipdp.codecs.lowrank import LowRank
 from gossipdp.codecs.payloads import bfloat16, numbers
-from gossipdp.codecs.randomk import Fragment, RandomK, UnbiasedRandomK
 from gossipdp.codecs.sign import Sign
 from gossipdp.codecs.threshold import Threshold
 from gossipdp.codecs.topk import TopK
@@ -212,64 +211,6 @@ def test_threshold_refuses_counts_that_are_too_many(size: int, counts: list[int]
         Threshold(3.0, most=2).decode(payload, size)
 
 
-# -- by lot and by turn ----------------------------------------------------------------------------------------
-
-
-def test_random_places_are_fixed_by_the_seed_for_ever() -> None:
-    """SplitMix64 in Python's own integers; its first output for the seed 1234567 is a published one."""
-    assert _splitmix(1234567) == 6457827717110365317
-    values = np.arange(1, 65, dtype=np.float32)
-    for seed in (1234567, 2**64 - 1, 0):
-        decoded = RandomK(8).decode(RandomK(8).encode(values, seed=seed), 64)
-        lots = [_splitmix(seed + group * 0x9E37_79B9_7F4A_7C15) for group in range(8)]
-        assert np.flatnonzero(decoded).tolist() == [8 * group + (lot >> 61) for group, lot in enumerate(lots)]
-        assert np.array_equal(decoded[decoded != 0.0], values[decoded != 0.0])
-
-
-def _splitmix(state: int) -> int:
-    z = (state + 0x9E37_79B9_7F4A_7C15) & 0xFFFF_FFFF_FFFF_FFFF
-    z = ((z ^ (z >> 30)) * 0xBF58_476D_1CE4_E5B9) & 0xFFFF_FFFF_FFFF_FFFF
-    z = ((z ^ (z >> 27)) * 0x94D0_49BB_1331_11EB) & 0xFFFF_FFFF_FFFF_FFFF
-    return z ^ (z >> 31)
-
-
-def test_random_places_are_spread_evenly() -> None:
-    counts = np.zeros(512)
-    for seed in range(400):
-        counts += RandomK(8).decode(RandomK(8).encode(np.ones(512, np.float32), seed=seed), 512)
-    # binomial: 400 draws of 1/8
-    assert abs(counts.mean() - 50.0) < 1e-9 and np.abs(counts - 50.0).max() < 5 * np.sqrt(400 * 7 / 64)
-    assert abs(counts.var() - 400 * 7 / 64) < 0.2 * 400 * 7 / 64
-
-
-def test_random_group_past_the_end_carries_nothing() -> None:
-    seeds = range(40)
-    past = [s for s in seeds if not RandomK(32).decode(RandomK(32).encode(np.ones(1, np.float32), seed=s), 1).any()]
-    assert 30 <= len(past) < 40
-    with pytest.raises(PayloadError, match="past the end"):
-        RandomK(32).decode(struct.pack("<QH", past[0], ONE), 1)
-
-
-def test_unbiased_scales_and_rounds_by_lot() -> None:
-    compressor, x = UnbiasedRandomK(2), np.full(2, 1.0 + 2.0**-9, np.float32)
-    seen = {float(np.max(compressor.decode(compressor.encode(x, seed=seed), 2))) for seed in range(200)}
-    assert seen == {2.0, 2.0 + 2.0**-6}
-
-
-def test_fragments_take_turns_until_all_was_sent() -> None:
-    compressor, values = Fragment(4), np.arange(1, 1301, dtype=np.float32).clip(1, 255)
-    turns = [compressor.decode(compressor.encode(values, seed=turn), 1300) for turn in range(4, 8)]
-    assert np.array_equal(np.sum(turns, axis=0), values)
-    assert [np.flatnonzero(turn)[0] for turn in turns] == [0, 256, 512, 768]
-    assert compressor.encode(values, seed=7)[0] == 3
-
-
-def test_fragment_of_a_turn_that_is_none_is_refused() -> None:
-    payload = bytes(Fragment(4).encode(np.ones(1024, np.float32), seed=0))
-    with pytest.raises(PayloadError):
-        Fragment(4).decode(b"\x04" + payload[1:], 1024)
-
-
 # -- one and two bits ------------------------------------------------------------------------------------------
 
 
@@ -435,11 +376,6 @@ GOLDEN: dict[str, str] = {
     "topk128": "b3778165329451bc",
     "topk256": "c5d9185011fda5d7",
     "threshold3": "396f30fde5765c2f",
-    "random8": "a0b615a0f743c71b",
-    "random32": "18fdec109a9a0dd2",
-    "unbiased32": "da6963819b980800",
-    "fragment4": "8e5670f3b6dd284d",
-    "fragment16": "dee92d4d273cf95a",
     "sign": "bb25f58cee927b50",
     "twobit": "c9b079cde83f798a",
     "whole": "f1e8bf2e9c921024",

@@ -21,7 +21,7 @@ every = pytest.mark.parametrize("name", [*COMPRESSORS, SHAPED])
 sizes = pytest.mark.parametrize("size", [1, 255, 4096, 4097, 10_000])
 contractive = pytest.mark.parametrize("name", [name for name, c in COMPRESSORS.items() if c.contraction > 0.0])
 LARGEST = 2.0**100
-UNBIASED = ("unbiased32", "ternary")
+UNBIASED = ("ternary",)
 
 
 def _vectors(size: int) -> dict[str, np.ndarray]:
@@ -91,10 +91,10 @@ def test_any_finite_vector_comes_back_bounded_and_always_the_same(name: str, siz
 
 
 @every
-def test_nothing_is_no_bytes_but_a_seed_or_a_turn(name: str) -> None:
+def test_nothing_is_no_bytes(name: str) -> None:
     compressor, nothing = _compressor(name, 0), np.zeros(0, np.float32)
     payload = compressor.encode(nothing, seed=3)
-    assert len(payload) == compressor.most_bytes(0) <= 8
+    assert len(payload) == compressor.most_bytes(0) == 0
     assert compressor.decode(payload, 0).shape == (0,)
 
 
@@ -106,9 +106,6 @@ def _topk(k: int) -> Callable[[int], float]:
 BYTES: dict[str, Callable[[int], float]] = {
     **{f"{kind}{k}": _topk(k) for kind in ("topk", "dct") for k in (64, 128, 256)},
     "threshold3": lambda n: n / 4096 * (2 + 4 + 256 * 14 / 8),
-    **{f"random{ratio}": lambda n, ratio=ratio: 8 + 2 * n / ratio for ratio in (8, 32)},
-    "unbiased32": lambda n: 8 + 2 * n / 32,
-    **{f"fragment{turns}": lambda n, turns=turns: 1 + 2 * n / turns for turns in (4, 16)},
     "sign": lambda n: n / 8 + 2 * n / 256,
     "twobit": lambda n: n / 4 + 4 * n / 256,
     "ternary": lambda n: n / 4 + 2 * n / 256,
@@ -120,7 +117,7 @@ BYTES: dict[str, Callable[[int], float]] = {
 
 @every
 def test_payload_has_the_stated_bytes(name: str) -> None:
-    """256^2 parameters: whole chunks, whole turns, a square."""
+    """256^2 parameters: whole chunks, a square."""
     size = 1 << 16
     compressor = _compressor(name, size)
     values = np.random.default_rng(5).standard_normal(size).astype(np.float32)
@@ -184,10 +181,6 @@ def test_share_of_a_normal_vector_that_is_sent(name: str, kept: float) -> None:
 def test_mean_over_seeds_is_what_was_to_be_sent(name: str) -> None:
     values = VECTORS[255]["normal"]
     assert _largest_sigma(name, values) < 4.0
-
-
-def test_the_biased_twin_is_found_out() -> None:
-    assert _largest_sigma("random32", VECTORS[255]["normal"]) > 100.0
 
 
 def _largest_sigma(name: str, values: np.ndarray, draws: int = 1000) -> float:
