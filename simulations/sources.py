@@ -23,7 +23,9 @@ class Reading:
         self._known: dict[str, tuple[str, frozenset[str]]] = {}
 
     def fingerprint(self, modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
-        """Of these modules of the project and all that they import of it; comments and docstrings do not count.
+        """Hash of these modules of the project and of all that they import of it.
+
+        Comments, docstrings, import statements and the modules' names do not count: a move changes nothing.
 
         Args:
             shallow: modules whose names begin so are looked at, but what they import is not.
@@ -38,7 +40,7 @@ class Reading:
             done.add(name)
             if shallow is None or not name.startswith(shallow):
                 todo.extend(self._parsed(name)[1] - done)
-        told = "\n".join(f"{name} {self._parsed(name)[0]}" for name in sorted(done.union(texts)))
+        told = "\n".join(sorted(self._parsed(name)[0] for name in done.union(texts)))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def _parsed(self, name: str) -> tuple[str, frozenset[str]]:
@@ -75,12 +77,14 @@ def _parsed(name: str) -> tuple[str, frozenset[str]]:
             found |= {alias.name for alias in node.names}
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            # A string that is a statement says something to readers alone.
-            node.body = [one for one in body if not (isinstance(one, ast.Expr) and _is_text(one.value))]  # type: ignore[attr-defined]
+            node.body = [one for one in body if not _is_ignored(one)]  # type: ignore[attr-defined]
     digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     ours = {one for one in found if one.partition(".")[0] in {"gossipdp", "peers", "simulations"} and _path(one)}
     return digest, frozenset(ours - {name})
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _is_ignored(node: ast.stmt) -> bool:
+    """An import, or a string that is a statement: neither changes what the code computes."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.Import | ast.ImportFrom)

@@ -39,6 +39,16 @@ def test_comments_and_what_is_not_imported_leave_the_fingerprint(project, name, 
     assert fresh() == before
 
 
+def test_moved_module_leaves_the_fingerprint(project):
+    folder, fresh = project
+    before = fresh()
+    (folder / "deeper").mkdir()
+    (folder / "two.py").rename(folder / "deeper" / "three.py")
+    one = folder / "one.py"
+    one.write_text(one.read_text().replace("from simulations.two import", "from simulations.deeper.three import"))
+    assert fresh() == before
+
+
 @pytest.mark.parametrize("name", ["one.py", "two.py"])
 def test_code_that_is_run_changes_the_fingerprint(project, name):
     folder, fresh = project
