@@ -56,7 +56,9 @@ AUTO_CLIP: Final = 1.5
 EPIDEMIC_LR: Final = 2.0
 """alpha of epidemic (algorithms section 4), unless `lr` is set: for runs of tens of rounds; 1 is for those of hundreds.
 It is guarded against overshoot (`algorithms/epidemic`), and not tied to the share of the residual that is sent"""
-COMPRESSORS: Final = ("topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "sign", "twobit", "whole")
+COMPRESSORS: Final = (
+    "topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "threshold3", "sign", "twobit", "lowrank4", "whole",
+)  # fmt: skip
 ROBUST_LR: Final = 1.0
 """and with a robust rule, by which increments land late"""
 RULES_OF_EPOCHS: Final = ("nnm-trimmed", "nnm-median", "median")

@@ -16,7 +16,7 @@ from gossipdp.codecs.modulo import ModuloCodec
 from gossipdp.codecs.sign import Sign
 from gossipdp.codecs.threshold import Threshold
 from gossipdp.codecs.topk import TopK
-from gossipdp.codecs.twobit import Ternary, TwoBit
+from gossipdp.codecs.twobit import TwoBit
 from gossipdp.codecs.whole import WHOLE
 
 __all__ = ["CODECS", "COMPRESSORS"]
@@ -35,7 +35,6 @@ COMPRESSORS: dict[str, Compressor] = {
     "threshold3": Threshold(3.0),
     "sign": Sign(),
     "twobit": TwoBit(),
-    "ternary": Ternary(),
-    **{f"lowrank{rank}": LowRank(rank) for rank in (1, 4)},
+    "lowrank4": LowRank(4),
     "whole": WHOLE,
 }

@@ -1,11 +1,9 @@
-"""Two bits a parameter in blocks of 256: two levels with a sign, or a sign by lot.
+"""Two bits a parameter in blocks of 256: two levels with a sign.
 
-    TwoBit    c = +-low or +-high, the two-means of the block's magnitudes; biased, with the least error of two levels
-    Ternary   c = s sign(x) with probability |x| / s, else 0;  s = max |x|;  E c = x     TernGrad (arXiv 1705.07878)
+    c = +-low or +-high, the two-means of the block's magnitudes; biased, with the least error of two levels
 
-A payload is the levels of all blocks (bfloat16: two, or one), then the codes, the first parameter in the lowest bits
-of a byte: TwoBit's are negative << 1 | high, Ternary's 0, 1 for + and 2 for -.
-Nothing here may hold a loop over parameters, or state.
+A payload is the two levels of all blocks (bfloat16), then the codes, the first parameter in the lowest bits of a byte:
+negative << 1 | high. Nothing here may hold a loop over parameters, or state.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from numpy.typing import NDArray
 
 from gossipdp.codecs import kernels_sparse
 from gossipdp.codecs.base import BLOCK, Buffer, PayloadError, Vector
-from gossipdp.codecs.kernels_sparse import LARGEST, sealed
-from gossipdp.codecs.payloads import bfloat16, joined, numbers, only_zero_bits, parts, starts
+from gossipdp.codecs.kernels_sparse import sealed
+from gossipdp.codecs.payloads import joined, numbers, only_zero_bits, parts, starts
 
-__all__ = ["Ternary", "TwoBit"]
+__all__ = ["TwoBit"]
 
 Codes = NDArray[np.uint8]
 
@@ -48,37 +46,6 @@ class TwoBit:
         if ((low & high) != (pairs[:, 0] < pairs[:, 1])).any() or (high & ~low).any():
             raise PayloadError("levels that no encoder writes")
         return _look_up(np.concatenate([pairs, -pairs], axis=1), codes)
-
-
-class Ternary:
-    """`ternary`: 0.258 bytes a parameter, without bias below 2^100; it contracts nothing."""
-
-    name = "ternary"
-    contraction = 0.0
-
-    def most_bytes(self, size: int) -> int:
-        return 2 * -(-size // BLOCK) + -(-size // 4)
-
-    def encode(self, values: Vector, *, seed: int) -> Buffer:
-        if not len(values):
-            return b""
-        magnitudes = np.minimum(np.abs(values), LARGEST)
-        largest = np.maximum.reduceat(magnitudes, starts(len(values)))
-        # rounded up to a bfloat16, so that no probability exceeds 1
-        words = (largest.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF_0000)
-        scale = np.repeat(words.view(np.float32), BLOCK)[: len(values)]
-        lot = np.random.default_rng(seed).random(len(values), np.float32)
-        codes = np.where(lot * scale < magnitudes, np.where(values < 0.0, 2, 1), 0).astype(np.uint8)
-        sent = np.maximum.reduceat(codes, starts(len(values))) > 0
-        return joined(bfloat16(np.where(sent, words.view(np.float32), np.float32(0.0))), _pack(codes))
-
-    def decode(self, payload: Buffer, size: int) -> Vector:
-        head, body = parts(payload, 2 * -(-size // BLOCK), -(-size // 4))
-        scales, codes = numbers(head, signed=False), _unpack(body, size)
-        uses = _uses(codes, len(scales))
-        if uses[:, 3].any() or ((uses[:, 1] | uses[:, 2]) != (scales > 0.0)).any():
-            raise PayloadError("codes that no encoder writes")
-        return _look_up(np.stack([np.zeros_like(scales), scales, -scales, scales], axis=1), codes)
 
 
 def _uses(codes: Codes, blocks: int) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.protocol import events
 from gossipdp.protocol.messages import Lane, State, short
 from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.runtime.rates import SampleRates
 from gossipdp.runtime.transport import Transport
 
@@ -104,10 +105,13 @@ class Status:
         origin.exchanges += 1
         origin.last_exchange = time.monotonic()
         self.last_partner = event.origin
-        if self.peer.model is not None:
-            schema = self.peer.model.schema
+        model = self.peer.model
+        if model is not None:
+            schema, compressor = model.schema, COMPRESSORS[event.compressor]
             self.exchanged_parameters += schema.size
-            self.formula_bytes += COMPRESSORS[event.compressor].most_bytes(schema.trainable)
+            # Each chunk is compressed by itself: of a low rank two chunks cost more than one twice as long.
+            spans = chunk_spans(schema.trainable, schema.trainable, chunk_parameters(schema.size, model.most))
+            self.formula_bytes += sum(compressor.most_bytes(span.stop - span.start) for span in spans)
             self.formula_bytes += COMPRESSORS["whole"].most_bytes(schema.size - schema.trainable)
 
     def _exchange(self, event: events.ExchangeEnded) -> None:

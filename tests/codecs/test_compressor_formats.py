@@ -18,7 +18,7 @@ from gossipdp.codecs.payloads import bfloat16, numbers
 from gossipdp.codecs.sign import Sign
 from gossipdp.codecs.threshold import Threshold
 from gossipdp.codecs.topk import TopK
-from gossipdp.codecs.twobit import Ternary, TwoBit
+from gossipdp.codecs.twobit import TwoBit
 
 ONE, TWO, NAN, INFINITY, MINUS_ZERO, MINUS_ONE = 0x3F80, 0x4000, 0x7FC0, 0x7F80, 0x8000, 0xBF80
 BEYOND = 0x7200
@@ -253,25 +253,6 @@ def test_twobit_refuses_what_no_encoder_writes(levels: tuple[int, int], codes: l
         TwoBit().decode(struct.pack("<2H", *levels) + bytes(codes), 5)
 
 
-@pytest.mark.parametrize(
-    ("scale", "codes"),
-    [
-        (ONE, [0b11, 0]),
-        (ONE, [0b11_01, 0]),
-        (ONE, [0, 0]),
-        (0, [1, 0]),
-        (NAN, [1, 0]),
-        (BEYOND, [1, 0]),
-        (MINUS_ONE, [1, 0]),
-        (ONE, [1, 0b100]),
-    ],
-)
-def test_ternary_refuses_what_no_encoder_writes(scale: int, codes: list[int]) -> None:
-    assert Ternary().decode(struct.pack("<H", ONE) + bytes([0b10_00_01, 2]), 5).tolist() == [1, 0, -1, 0, -1]
-    with pytest.raises(PayloadError):
-        Ternary().decode(struct.pack("<H", scale) + bytes(codes), 5)
-
-
 # -- transforms ------------------------------------------------------------------------------------------------
 
 
@@ -390,7 +371,7 @@ def _plain_vector() -> np.ndarray:
     return ((n * n * 7919 + n * 104729) % 65521 - 32760).astype(np.float32) / np.float32(4096.0)
 
 
-@pytest.mark.parametrize("name", [name for name in COMPRESSORS if not name.startswith(("lowrank", "dct", "ternary"))])
+@pytest.mark.parametrize("name", [name for name in COMPRESSORS if not name.startswith(("lowrank", "dct"))])
 def test_payloads_are_those_of_the_first_release(name: str) -> None:
     """Another digest is another wire format: give it another name."""
     payload = COMPRESSORS[name].encode(_plain_vector(), seed=77)

@@ -10,6 +10,7 @@ import pytest
 
 from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied
+from gossipdp.protocol.schema import MOST_EXACT
 from gossipdp.runtime.status import Status
 
 PARTNER = bytes([2]) * 32
@@ -19,7 +20,7 @@ SIZE, TRAINABLE = 16_000, 15_000
 @pytest.fixture
 def status() -> Status:
     peer: Any = types.SimpleNamespace(
-        model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE))
+        model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE), most=MOST_EXACT)
     )
     transport: Any = types.SimpleNamespace()
     return Status(peer, transport, "network")
@@ -58,6 +59,12 @@ def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(s
     assert status.formula_bytes == sparse + 2 * SIZE
     assert (status.exchanged_bytes, status.exchanged_parameters) == (35_100, 2 * SIZE)
     assert status.exchanges == {"increment": 2}
+
+
+def test_increments_of_low_rank_cost_the_sum_over_chunks(status: Status) -> None:
+    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "lowrank4"))
+    chunks = [COMPRESSORS["lowrank4"].most_bytes(size) for size in (8192, TRAINABLE - 8192)]
+    assert status.formula_bytes == sum(chunks) + 2 * (SIZE - TRAINABLE)
 
 
 def test_fingerprints_of_the_newest_epochs_are_kept(status: Status) -> None:

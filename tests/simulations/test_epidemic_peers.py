@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -135,6 +136,19 @@ def test_what_travels_whole_in_the_warm_start_moves_by_all_of_it_and_no_more():
     net.run(6.0)
     kinds = ("Publish", "Apply", "CheckIncrement")
     assert terms == {(kind, *how) for kind in kinds for how in (("whole", 1.0), ("topk256", 2.0))}
+
+
+@pytest.mark.parametrize("compressor", ["threshold3", "lowrank4"])
+def test_replicas_agree_to_the_bit_under_a_compressor_of_varying_or_folded_payloads(compressor):
+    """`threshold3` sends as many bytes as stand out; `lowrank4` folds each chunk into a matrix of its own."""
+    net = Epidemics(12, 3, spreading=replace(config().spreading, compressor=compressor, whole_until=0))
+    net.form()
+    net.run(20.0)
+    told = net.of(IncrementApplied)
+    assert {event.compressor for event in told} == {compressor} and len(told) > 100
+    net.finish(4.0)
+    net.agree()
+    assert not net.of(EpochDiverged) and not net.of(UpdateRefused) and not net.of(ResyncEnded)
 
 
 def test_a_peer_alone_publishes_nothing_and_its_model_is_its_training_process_s():
