@@ -144,9 +144,6 @@ class Exchange(Section, frozen=True, kw_only=True):
     apart_rounds: Annotated[int, Integer(1, 10**6)] = 10
     """rounds of this peer after which a side that trained on without it, and is back, is no more averaged with: the
     smaller side saves its model and fetches the larger's"""
-    controller: Annotated[str, Choice("off", "on")] = "off"
-    """while peers are further apart than they should be for how far they move: a second exchange a round, then shorter
-    rounds, then momentum 0.5 at the most; while they are hardly apart: longer rounds. Each peer decides for itself"""
     moments: Annotated[bool, Switch()] = True
     """keep Adam's moments (2 bytes a parameter), for a training process that is started again and for joiners, who wait
     for them as for the model"""

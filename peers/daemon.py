@@ -212,7 +212,6 @@ def peer_config(config: Config) -> PeerConfig:
         every=exchange.every,
         codec=exchange.codec,
         bits=exchange.bits,
-        controller=exchange.controller == "on",
         moments=exchange.moments,
         sync=exchange.mode == "sync",
         lr=outer.lr,

@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-
 from gossipdp.codecs import COMPRESSORS
 from simulations.baselines import BASELINES
 from simulations.lab import Method, Problem, Setting, play
 from simulations.lab_attacked import AttackedPairwise, RobustEpochs
 from simulations.lab_conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
-from simulations.lab_controller import ControlledGossip
 from simulations.lab_epidemic import EpidemicGossip
 from simulations.lab_methods import PairwiseGossip, PairwiseOptions
 from simulations.lab_problems import PROBLEMS
@@ -47,10 +44,6 @@ def _churning(*, every: int = 5, share: float = 0.1, **options: Any) -> Method:
     return ChurningPairwise(PairwiseOptions(**options), every=every, share=share)
 
 
-def _controlled(*, acts: bool, **options: Any) -> Method:
-    return ControlledGossip(PairwiseOptions(**options), acts=acts)
-
-
 def _attacked(*, attack: str, bad: int, **options: Any) -> Method:
     return AttackedPairwise(PairwiseOptions(landing="at once", **options), attack, bad)
 
@@ -76,7 +69,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "pairwise": _pairwise,
     "pairwise-churning": _churning,
     "pairwise-attacked": _attacked,
-    "pairwise-controlled": _controlled,
     "pairwise-rotated": _rotated,
     "pairwise-outliers": _outliers,
     "pairwise-momentum": _momentum,
@@ -107,10 +99,6 @@ def answered(
 def _facts(method: Method) -> dict[str, float]:
     """What a method of ours has counted."""
     match method:
-        case ControlledGossip():
-            half = method.ratios[len(method.ratios) // 2 :]
-            seen = {"ratio": float(np.nanmean(half)), "level": method.levels[-1]}
-            return {**asdict(method.tally), **seen}
         case PairwiseGossip():
             return asdict(method.tally)
     return {}

@@ -63,7 +63,6 @@ CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
 OWN_PACE: Final = {
     "pairwise",
     "pairwise-churning",
-    "pairwise-controlled",
     "epidemic",
     "epidemic-churning",
     "server-async",

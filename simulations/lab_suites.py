@@ -36,7 +36,6 @@ from simulations.suites import (
     b8,
     b9,
     clock,
-    controller,
     defaults,
     outer,
     scale,
@@ -49,7 +48,7 @@ __all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "packed", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, outer, controller, trials)
+    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, outer, trials)
 }
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"

@@ -183,8 +183,6 @@ class Reader:
             case events.ExchangeStarted(partner, exchange, initiator, codec):
                 side = "initiator" if initiator else "responder"
                 return f"begins exchange {number(exchange)} with {self.name(partner)} as {side}, {codec}"
-            case events.LevelChanged(level, ratio):
-                return f"disagrees by R = {ratio:.2f}, and goes to level {level}"
             case events.ExchangeEnded(partner, exchange, _, result):
                 mixed = f"{event.chunks} of {event.of} chunks mixed"
                 return f"ends exchange {number(exchange)} with {self.name(partner)}: {result}, {mixed}"

@@ -156,6 +156,9 @@ GOLDEN = {
     "[exchange]\napart_round = 3\n": (
         "GD-312 run.toml:2: unknown key exchange.apart_round\n  do:   did you mean exchange.apart_rounds?"
     ),
+    '[exchange]\ncontroller = "on"\n': (
+        "GD-312 run.toml:2: unknown key exchange.controller\n  do:   did you mean exchange.compressor?"
+    ),
     "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
     '[network]\npreset = "lan"\n': "GD-312 run.toml:2: unknown key network.preset\n  do:   did you mean preset?",
     "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",

@@ -118,21 +118,6 @@ class RoundDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LevelChanged(Event):
-    """Peers disagree more or less than is wanted (`controller`): from now on a round makes so many `exchanges` more
-    than usual, H is `every` times as configured, mu is `momentum` at the most.
-
-    ratio: R; NaN if the level is 0 because nothing can be measured.
-    """
-
-    level: int
-    ratio: float
-    exchanges: int
-    every: float
-    momentum: float
-
-
-@dataclass(frozen=True, slots=True)
 class ExchangeStarted(Event):
     partner: bytes
     exchange: int

@@ -1,8 +1,8 @@
 """How one peer averages: how long its rounds are, how strong its outer steps, and on what terms it exchanges.
 
-All of it follows from how far the network has come, what the last exchanges came to, how long they took, and, if that
-is wanted, how far they found peers apart (`controller`). No message or vector is here; whom to meet is chosen in
-`partners` and `schedule`.
+All of it follows from how far the network has come, what the last exchanges came to and how long they took. How far
+they found peers apart is measured (`ConsensusRatio`), and changes nothing. No message or vector is here; whom to meet
+is chosen in `partners` and `schedule`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.averaging import Averaging
-from gossipdp.protocol.controller import Controller, Terms
-from gossipdp.protocol.events import LevelChanged, Pace
+from gossipdp.protocol.events import Pace
 from gossipdp.protocol.lag import Own
 from gossipdp.protocol.load import Load
 from gossipdp.protocol.membership import Membership
@@ -26,7 +25,7 @@ from gossipdp.protocol.rounds import Outer, Rounds
 from gossipdp.protocol.schedule import Schedule
 from gossipdp.protocol.speed import Speed
 
-__all__ = ["Pacing", "Timetable"]
+__all__ = ["ConsensusRatio", "Pacing", "Timetable"]
 
 FORGET_AFTER: Final = 10
 """rounds without an exchange after which how far peers were apart says nothing any more"""
@@ -36,6 +35,46 @@ USUAL_ROUND: Final = 30.0
 """seconds, while it is not known"""
 AGAINST_EXCHANGE: Final = 4.0
 """times as long as an exchange that a transfer may take: 2 bytes a parameter, not half a byte"""
+RATIO_DECAY: Final = 0.7
+"""of both means of the consensus ratio, a round or an exchange"""
+FARTHEST: Final = 4.0
+"""the consensus ratio that one exchange counts for at most: one bad partner must not decide the mean"""
+
+
+class ConsensusRatio:
+    """How far peers are apart, measured against how far they move (Kong et al. 2021, arXiv 2102.04761).
+
+        R = EMA||delta|| / (sqrt2 EMA||y - a||)         delta = a_i - a_j before mixing
+
+    y is the anchor after the outer step and a the one before. Independent steps and one random partner a round give
+    R = sqrt(1 / (1 - rho)), at most sqrt2 for any N. A larger R says that disagreement builds up from round to round.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """What was measured says nothing of what comes: the model is another's, or no other peer is there."""
+        self._distance = self._movement = math.nan
+
+    @property
+    def value(self) -> float:
+        """R; NaN until an exchange and an outer step have been measured."""
+        return self._distance / (math.sqrt(2.0) * self._movement) if self._movement > 0.0 else math.nan
+
+    def exchanged(self, distance: float) -> None:
+        """An exchange of the whole vector has found the two anchors this far apart, RMS per parameter."""
+        if math.isfinite(distance) and self._movement > 0.0:
+            self._distance = _mean(self._distance, min(distance, FARTHEST * math.sqrt(2.0) * self._movement))
+
+    def stepped(self, movement: float) -> None:
+        """An outer step has moved the anchor this far, RMS per parameter."""
+        if math.isfinite(movement):
+            self._movement = _mean(self._movement, movement)
+
+
+def _mean(mean: float, latest: float) -> float:
+    return latest if math.isnan(mean) else RATIO_DECAY * mean + (1.0 - RATIO_DECAY) * latest
 
 
 class Pacing:
@@ -78,8 +117,7 @@ class Pacing:
         """training makes rounds"""
         exchanges = config.averaging
         self._load = Load(exchanges.window, config.bits, exchanges.deadlines.ask)
-        self._controller = Controller()
-        """measures always; moves its level only if that is configured"""
+        self._ratio = ConsensusRatio()
 
     @property
     def warming_up(self) -> bool:
@@ -101,25 +139,15 @@ class Pacing:
         return self._speed.factor
 
     @property
-    def level(self) -> int:
-        """The controller's; 0 if all is as configured."""
-        return self._controller.level
-
-    @property
     def ratio(self) -> float:
         """R, how far peers are apart against how far they move; NaN while that is not known."""
-        return self._controller.ratio
-
-    @property
-    def terms(self) -> Terms:
-        """The controller's, on top of what is configured."""
-        return self._controller.terms
+        return self._ratio.value
 
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         if self.warming_up or self._alone >= ALONE_AFTER:
             return Outer(1.0, 0.0, min(1.0, self._share))
-        return Outer(self._config.lr, min(self._config.momentum, self.terms.momentum), min(1.0, self._share))
+        return Outer(self._config.lr, self._config.momentum, min(1.0, self._share))
 
     def own(self, clock: int) -> Own:
         """How far this peer has come, at `clock` of its own."""
@@ -180,7 +208,7 @@ class Pacing:
         """The model is here; `fresh` if it is another's."""
         self._fresh = fresh
         self._load.fetched()
-        self._control()
+        self._measure()
         self._choose_terms()
 
     def resynced(self, duration: float) -> None:
@@ -188,13 +216,13 @@ class Pacing:
         self._transfer_time = duration
         self._fresh, self._alone = True, ALONE_AFTER
         self._load.fetched()
-        self._control()
+        self._measure()
         self._choose_terms()
 
     def round_done(self, now: float) -> None:
         self._alone += 1
         self._steps = self._rounds.open
-        self._control()
+        self._measure()
         self.set()
         self._still_at = now + STANDS_STILL * self._usual_round
         self._choose_terms()
@@ -217,7 +245,7 @@ class Pacing:
         """An exchange has mixed so many chunks, in so many seconds (0: that is not known), and found the anchors so far
         apart (RMS per parameter; NaN: that is not known)."""
         assert self._averaging.model is not None
-        self._controller.exchanged(distance)
+        self._ratio.exchanged(distance)
         self._load.mixed(chunks, self._averaging.model.chunks)
         self._alone = 0
         self._fresh = False
@@ -226,34 +254,23 @@ class Pacing:
 
     # -- what follows -----------------------------------------------------------------------------------------
 
-    def _control(self) -> None:
-        """The controller's part, at the end of a round. What a peer does alone, or to warm up, is not measured."""
-        controller, level, ratio = self._controller, self._controller.level, math.nan
+    def _measure(self) -> None:
+        """The consensus ratio, at the end of a round. What a peer does alone, or to warm up, is not measured."""
         if self.warming_up or self._fresh or self._alone >= FORGET_AFTER:
-            controller.forget()
+            self._ratio.forget()
         elif self._alone < ALONE_AFTER:
             # Far apart or not is a matter of usual rounds, as others make them.
-            controller.stepped(self._rounds.movement / self._share)
-            ratio = controller.ratio
-            if self._config.controller:
-                # Early rounds want more agreement, never less (algorithms section 6).
-                controller.settle(relax=self._clock() >= self._config.early_steps)
-        if controller.level != level:
-            terms = controller.terms
-            self._outputs.emit(LevelChanged(controller.level, ratio, terms.exchanges, terms.every, terms.momentum))
+            self._ratio.stepped(self._rounds.movement / self._share)
 
     def _pace(self) -> int:
-        """H: proportional to speed; short while the network warms up or disagrees, but then, if that is no longer than
-        usual, as long as an exchange lasts (with more of them a round, these one after another). What is usual is not
-        lengthened: an exchange that outlasts its round goes on in the next, and is cut in the one after."""
-        usual, factor = self.speed * self._config.every, self.terms.every
-        every = max(1, round(usual))
+        """H: proportional to speed; short while the network warms up, but then, if that is no longer than usual, as
+        long as an exchange lasts. What is usual is not lengthened: an exchange that outlasts its round goes on in the
+        next, and is cut in the one after."""
+        every = max(1, round(self.speed * self._config.every))
+        if not self.warming_up:
+            return every
         lasting = self._exchange_time / self._step_time if self._step_time > 0 else 0.0
-        if self.warming_up:
-            return min(every, max(1, round(self.speed * WARMUP_EVERY), round(lasting + 0.5)))
-        if factor < 1.0:
-            return min(every, max(1, round(factor * usual), round((1 + self.terms.exchanges) * lasting + 0.5)))
-        return max(1, round(factor * usual))
+        return min(every, max(1, round(self.speed * WARMUP_EVERY), round(lasting + 0.5)))
 
     def set(self) -> None:
         """Tell the training process of a change of H."""
@@ -306,11 +323,11 @@ class Timetable:
         if members > 1:
             early = max(clock, self._progress.clock()) < self._config.early_steps
             # Later, at one exchange a round, random matching agrees nearly as well, and favours near members. And whose
-            # rounds are of another length, or make more exchanges, does not keep step with a schedule.
-            follows = (early or self._policy == "base2") and not self._pacing.level and self._pacing.speed == 1.0
+            # rounds are of another length does not keep step with a schedule.
+            follows = (early or self._policy == "base2") and self._pacing.speed == 1.0
             self._averaging.schedule = self._schedule(clock, seed, now) if follows else None
             exchanges = min(exchanges_per_round(members, early), self._config.early_exchanges)
-            self._averaging.want(exchanges + self._pacing.terms.exchanges, now, clock // self._pacing.every)
+            self._averaging.want(exchanges, now, clock // self._pacing.every)
 
     def _schedule(self, clock: int, seed: bytes, now: float) -> Schedule | None:
         """The schedule to follow in this round, while the view is full and fresh, and all keep step."""

@@ -44,9 +44,6 @@ class PeerConfig:
     """steps of the network's clock with several exchanges a round, while the learning rate is high"""
     early_exchanges: int = 3
     """at most so many (`phases`)"""
-    controller: bool = False
-    """more exchanges, shorter rounds and less momentum while peers disagree too much, longer rounds while they hardly
-    do (`controller`)"""
     moments: bool = False
     """keep the inner optimizer's moments, for this host's next training process and for joiners; fetch them as one"""
     sync: bool = False

@@ -126,15 +126,6 @@ class Journal:
                 self._member_changed(member, before, now)
             case events.ExchangeEnded():
                 self._exchange(event)
-            case events.LevelChanged():
-                log.info(
-                    "controller at level %d, R = %.2f: %d more exchanges a round, H x %.2g, momentum at most %g",
-                    event.level,
-                    event.ratio,
-                    event.exchanges,
-                    event.every,
-                    event.momentum,
-                )
             case events.TookOver(clock, steps, before):
                 instead = "there was no checkpoint" if before is None else f"the model here was of step {before}"
                 log.info(

@@ -221,7 +221,6 @@ class Status:
             "chunks_in_doubt": self.in_doubt,
             "consensus_distance": _number(self.consensus_distance),
             "consensus_ratio": _number(peer.pacing.ratio),
-            "controller_level": peer.pacing.level,
             "loss": _number(self.loss),
             "stall_seconds": self.stall_seconds,
             "sent_bytes": sum(counters.sent_bytes.values()),

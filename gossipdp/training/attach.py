@@ -450,8 +450,8 @@ def attach(
             and counts, when the last of them has stepped. One that is made anew over the same parameters is followed
             from its second step on. Without an optimizer the loop calls `step()` of what this returns.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
-        every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start, those by
-            this host's speed and the controller's then come to nothing.
+        every: steps between snapshots, instead of what the daemon says: its short rounds in the warm start and those
+            by this host's speed then come to nothing.
         samples_per_step: samples one process takes a step; 1 if not known, which counts steps.
         timeout: seconds to wait for the model, and for the moments to begin with; None waits for ever. Without a
             timeout the moments are waited for as long as the daemon asks for them, a minute and what 20 Mbit/s need.

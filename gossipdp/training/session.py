@@ -88,8 +88,8 @@ class Session:
 
     home: the peer's home.
     world: training processes of this replica group.
-    every: steps between snapshots, whatever the daemon says: its short rounds in the warm start, those by this host's
-        speed and the controller's then come to nothing. None: as the daemon says.
+    every: steps between snapshots, whatever the daemon says: its short rounds in the warm start and those by this
+        host's speed then come to nothing. None: as the daemon says.
     """
 
     def __init__(

@@ -394,11 +394,6 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
         node._from_transport(refused, 3.0)
 
 
-@pytest.mark.parametrize(("text", "on"), [("", False), ('[exchange]\ncontroller = "on"\n', True)])
-def test_controller_is_off_unless_switched_on(text: str, on: bool) -> None:
-    assert daemon.peer_config(configuration.load(text)).controller is on
-
-
 def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     node = start()
@@ -406,7 +401,7 @@ def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
     node._from_peer(ResyncEnded("lag", b"p" * 32, True, 3.0), 0.0)
     shown = node.status.describe()
     assert (shown["resyncs"], shown["resyncing"], shown["apart"]) == ({"lag": 1}, "", 0)
-    assert (shown["consensus_ratio"], shown["controller_level"]) == (None, 0)
+    assert shown["consensus_ratio"] is None
     assert node._metrics.registry.get_sample_value("gossipdp_resyncs_total", {"reason": "lag"}) == 1.0
 
 

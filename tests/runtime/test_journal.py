@@ -182,15 +182,6 @@ def test_line_of_an_exchange_says_who_began_it(initiator: bool, caplog: pytest.L
     assert (said["exchange"], said["round"]) == (7, 3)
 
 
-def test_change_of_the_controllers_level_is_told_with_what_it_means(
-    listeners: Listeners, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal, _, _ = listeners
-    journal.observe(events.LevelChanged(2, 1.82, 1, 0.7, 1.0), 0.0)
-    told = "controller at level 2, R = 1.82: 1 more exchanges a round, H x 0.7, momentum at most 1"
-    assert caplog.messages == [told]
-
-
 @pytest.mark.parametrize(
     ("complete", "outcome"),
     [

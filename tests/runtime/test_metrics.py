@@ -65,7 +65,6 @@ EVENTS: list[events.Event] = [
     events.SessionOpened(1),
     events.SessionRefused("GD-301", "a parameter differs"),
     events.Pace(50),
-    events.LevelChanged(1, 1.8, 1, 1.0, 1.0),
     events.SlotSealed(3, (0, 1)),
     events.SnapshotTaken(4),
     events.SnapshotTaken(5, "nan"),
