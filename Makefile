@@ -26,10 +26,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)  ## ratios, measured side by side
-	$(BIN)/python -m simulations.benchmarks
+	$(BIN)/python -m simulations.processes.benchmarks
 
 lab: $(READY)  ## every suite of the laboratory, hours; LAB='b1 b8 --seeds 1 --jobs 2' for less
-	$(BIN)/python -m simulations.lab_suites $(if $(LAB),$(LAB),all)
+	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
 
 system:  # Debian packages that some tests use
 	@sh .ci/packages

@@ -32,7 +32,7 @@ from gossipdp.config_rules import (
     Text,
 )
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.alike import digest_of
+from gossipdp.protocol.settings_digest import digest_of
 
 __all__ = [
     "Checkpoint",

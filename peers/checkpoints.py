@@ -15,7 +15,7 @@ from peers.options import find_home, flags_of, home_option, json_option, set_opt
 
 if TYPE_CHECKING:
     from gossipdp.errors import DataError
-    from gossipdp.runtime.store import Store
+    from gossipdp.runtime.storage.store import Store
 
 __all__ = ["checkpoint"]
 
@@ -42,7 +42,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     pinned.
     """
     from gossipdp.errors import DataError
-    from gossipdp.protocol.messages import printable
+    from gossipdp.protocol.wire.messages import printable
     from peers import home as homes
     from peers import tables
 
@@ -179,7 +179,7 @@ def checkpoint_export(
 
 
 def _store(ctx: click.Context) -> Store:
-    from gossipdp.runtime.store import Store
+    from gossipdp.runtime.storage.store import Store
     from peers import home as homes
 
     home = find_home(ctx)

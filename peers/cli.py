@@ -176,7 +176,7 @@ def _go_on_without_invite(home: Path, flags: Mapping[str, str], logged: Sequence
 
 def _invite_text(argument: str | None) -> str:
     from gossipdp.errors import ConfigError
-    from gossipdp.runtime.places import expanded
+    from gossipdp.runtime.home_paths import expanded
 
     limit = 16 << 10
     if argument is None:
@@ -212,7 +212,7 @@ def demo(arguments: tuple[str, ...]) -> int:
     """Four peers on this machine train a model together; ends with a report."""
     import importlib
 
-    return int(importlib.import_module("peers.demo").main(list(arguments)) or 0)
+    return int(importlib.import_module("peers.demo.main").main(list(arguments)) or 0)
 
 
 @cli.command()
@@ -244,8 +244,8 @@ def simulate(
     from gossipdp.errors import HardwareError
 
     try:
-        from simulations.simulate import SCENARIOS, Options, UnplayableError, laboratory
-        from simulations.simulate import simulate as play
+        from simulations.main import SCENARIOS, Options, UnplayableError, laboratory
+        from simulations.main import simulate as play
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("simulations"):
             raise
@@ -382,7 +382,7 @@ def keys() -> None:
 def keys_show(ctx: click.Context, as_json: bool) -> None:
     """The peer's id and the secret's fingerprint; no secret."""
     from gossipdp.errors import ConfigError
-    from gossipdp.runtime.identity import Identity, NetworkSecret
+    from gossipdp.runtime.network.identity import Identity, NetworkSecret
     from peers import tables
 
     home = find_home(ctx)
@@ -506,7 +506,7 @@ def version(as_json: bool) -> None:
     """Versions of gossipdp and of its protocol."""
     import platform
 
-    from gossipdp.protocol.messages import PROTOCOL_VERSION
+    from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
     from peers import tables
     from peers.version import VERSION
 

@@ -31,7 +31,7 @@ from gossipdp.errors import (
     UnreachableError,
 )
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.link_socket import MAX_PATH, check_private, user_of
+from gossipdp.runtime.unix_sockets import MAX_PATH, check_private, user_of
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
 

@@ -25,30 +25,31 @@ from typing import Any
 from gossipdp import config as configuration
 from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.codecs import CODECS, kernels, kernels_sparse
+from gossipdp.codecs import CODECS, kernels
+from gossipdp.codecs.increments import kernels as kernels_sparse
 from gossipdp.config import Config
 from gossipdp.errors import ConfigError, DataError, GossipdpError, refused_here
-from gossipdp.protocol import membership
-from gossipdp.protocol.averaging import AveragingConfig
-from gossipdp.protocol.exchange import Deadlines
-from gossipdp.protocol.freezing import TransferConfig
-from gossipdp.protocol.messages import Member, State, short
-from gossipdp.protocol.origin import Held
-from gossipdp.protocol.partners import MatchingConfig
+from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
+from gossipdp.protocol.membership import membership
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.exchange import Deadlines
+from gossipdp.protocol.pairwise.matching import MatchingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.protocol.rumours import RumoursConfig
-from gossipdp.protocol.spreading import SpreadingConfig
+from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.source import TransferConfig
+from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import descriptors, files
-from gossipdp.runtime.addresses import advertised, doubt
-from gossipdp.runtime.copies import OvertakenError
-from gossipdp.runtime.doors import Doors
-from gossipdp.runtime.identity import Identity, NetworkSecret, count_from, next_incarnation
+from gossipdp.runtime.home_paths import expanded
 from gossipdp.runtime.link import LinkServer
-from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.network.addresses import advertised, doubt
+from gossipdp.runtime.network.duplicate_identity import OvertakenError
+from gossipdp.runtime.network.identity import Identity, NetworkSecret, count_from, next_incarnation
+from gossipdp.runtime.network.refusals import Doors
+from gossipdp.runtime.network.transport import Transport, TransportLimits
 from gossipdp.runtime.node import Node, NodeConfig
-from gossipdp.runtime.places import expanded
-from gossipdp.runtime.store import Store
-from gossipdp.runtime.transport import Transport, TransportLimits
+from gossipdp.runtime.observability.metrics import Metrics
+from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import logs
 from peers.control import ControlServer, Request

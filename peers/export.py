@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from gossipdp.errors import MismatchError
-from gossipdp.runtime.checkpoint import SIZES, TENSORS, Checkpoint
 from gossipdp.runtime.files import TEMPORARY, Files, replace_file, unwritable, write_file
+from gossipdp.runtime.storage.checkpoint import SIZES, TENSORS, Checkpoint
 from peers.export_base import Base, Tensor
 
 __all__ = ["SHARD", "Exported", "export_file", "export_model", "trained"]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gossipdp.errors import DataError
-from gossipdp.runtime.checkpoint import PIECE, Shape
 from gossipdp.runtime.files import read_bounded
+from gossipdp.runtime.storage.checkpoint import PIECE, Shape
 
 __all__ = ["ADAPTERS", "Base", "Tensor"]
 

@@ -30,8 +30,8 @@ from gossipdp import config as configuration
 from gossipdp.config import Config
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
-from gossipdp.runtime.identity import MAX_SEEDS, Identity, Invite, NetworkSecret, replace_file
-from gossipdp.runtime.places import expanded, homes_of_user
+from gossipdp.runtime.home_paths import expanded, homes_of_user
+from gossipdp.runtime.network.identity import MAX_SEEDS, Identity, Invite, NetworkSecret, replace_file
 
 __all__ = [
     "Belonging",

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 
-from gossipdp.protocol.messages import printable
+from gossipdp.protocol.wire.messages import printable
 
 __all__ = ["configure"]
 

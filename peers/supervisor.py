@@ -43,8 +43,8 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
-from gossipdp.runtime.copies import CopyError
-from gossipdp.runtime.link_socket import socket_path
+from gossipdp.runtime.network.duplicate_identity import CopyError
+from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
 from peers.control import ask
 from peers.processes import LOOK, MARK, Ending, Guard, adopt, bury, family, orphans

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gossipdp.protocol.messages import printable
+from gossipdp.protocol.wire.messages import printable
 
 __all__ = ["MEMBER_COLUMNS", "Column", "duration", "print_json", "print_pairs", "print_table", "quantity"]
 

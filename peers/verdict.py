@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError
-from gossipdp.protocol.messages import printable
+from gossipdp.protocol.wire.messages import printable
 
 __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "stays_alone"]
 

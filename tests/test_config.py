@@ -15,8 +15,8 @@ from gossipdp.codecs import COMPRESSORS
 from gossipdp.config import Config, load
 from gossipdp.config_rules import MAX_ADDRESS
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.alike import keys_apart
-from gossipdp.protocol.messages import Address
+from gossipdp.protocol.settings_digest import keys_apart
+from gossipdp.protocol.wire.messages import Address
 
 PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\n[membership]\ntiming = "local"\n'}
 

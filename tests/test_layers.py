@@ -39,7 +39,7 @@ INTERNAL = {
         "gossipdp.algorithms",
         "gossipdp.codecs",
         "gossipdp.protocol.jobs",
-        "gossipdp.protocol.messages",
+        "gossipdp.protocol.wire.messages",
         "gossipdp.protocol.schema",
     },
     "gossipdp/runtime": {"gossipdp"},
@@ -70,8 +70,8 @@ PROTOCOL_NEVER = {
     "secrets",
 }
 ONLY_IN = {
-    "zmq": {"gossipdp/runtime/transport.py", "gossipdp/runtime/sockets.py"},
-    "prometheus_client": {"gossipdp/runtime/metrics.py"},
+    "zmq": {"gossipdp/runtime/network/transport.py", "gossipdp/runtime/network/sockets.py"},
+    "prometheus_client": {"gossipdp/runtime/observability/metrics.py"},
 }
 NEVER_ANYWHERE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 
@@ -123,11 +123,11 @@ def test_third_party_imports_are_those_of_the_table(folder, path):
 def _extra(path):
     """The laboratory and the baselines train; benchmarks also measure what they compare with; adapters adapt."""
     relative = path.relative_to(ROOT)
-    if relative.parts[:2] == ("simulations", "benchmarks"):
+    if relative.parts[:3] == ("simulations", "processes", "benchmarks"):
         return {"torch", "zmq", "nacl", "psutil"}
     if relative.parts[:3] == ("gossipdp", "training", "adapters"):
         return {"transformers", "accelerate", "lightning", "pytorch_lightning", "ray"}
-    trains = relative.parts[:2] == ("simulations", "wan") or relative.name.startswith(("lab", "baselines"))
+    trains = relative.parts[:2] == ("simulations", "lab") or "namespaces" in relative.parts[:3]
     return {"torch"} if trains else set()
 
 

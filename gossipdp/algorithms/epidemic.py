@@ -48,8 +48,8 @@ from gossipdp.algorithms.base import OnLedger, longest_of_late
 from gossipdp.algorithms.fixed_point import SCALE, FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
-from gossipdp.codecs.compressor import Compressor
-from gossipdp.codecs.whole import WHOLE
+from gossipdp.codecs.increments.compressor import Compressor
+from gossipdp.codecs.increments.whole import WHOLE
 from gossipdp.protocol import jobs
 
 __all__ = ["MOST_LR", "Epidemic"]

@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 from gossipdp.codecs.base import Codec
-from gossipdp.codecs.compressor import Compressor
-from gossipdp.codecs.dct import DCT
 from gossipdp.codecs.dense import BF16, FP16, FP32
+from gossipdp.codecs.increments.compressor import Compressor
+from gossipdp.codecs.increments.dct import DCT
+from gossipdp.codecs.increments.lowrank import LowRank
+from gossipdp.codecs.increments.sign import Sign
+from gossipdp.codecs.increments.threshold import Threshold
+from gossipdp.codecs.increments.topk import TopK
+from gossipdp.codecs.increments.twobit import TwoBit
+from gossipdp.codecs.increments.whole import WHOLE
 from gossipdp.codecs.int8 import INT8
-from gossipdp.codecs.lowrank import LowRank
 from gossipdp.codecs.modulo import ModuloCodec
-from gossipdp.codecs.sign import Sign
-from gossipdp.codecs.threshold import Threshold
-from gossipdp.codecs.topk import TopK
-from gossipdp.codecs.twobit import TwoBit
-from gossipdp.codecs.whole import WHOLE
 
 __all__ = ["CODECS", "COMPRESSORS"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gossipdp.protocol.messages import Member, State
-from gossipdp.protocol.rumour_messages import Rumour
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.epidemic_messages import Rumour
+from gossipdp.protocol.wire.messages import Member, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.wire.encoding import Buffer
 
 
 class ChunkKey(NamedTuple):

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gossipdp.protocol import wire
-from gossipdp.protocol.catalogue import DATA_LANE
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.jobs import Job
-from gossipdp.protocol.messages import Lane, Message
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import Lane, Message
+from gossipdp.protocol.wire.table import DATA_LANE
 
 
 class Envelope(NamedTuple):

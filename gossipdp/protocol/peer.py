@@ -14,11 +14,11 @@ from functools import partial
 from random import Random
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol import jobs, wire
-from gossipdp.protocol.attaching import Attaching
-from gossipdp.protocol.averaging import Averaging
-from gossipdp.protocol.carrying import NOTHING, Carried
-from gossipdp.protocol.conduct import Conduct
+from gossipdp.protocol import jobs
+from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.data.leasing import Sharding
+from gossipdp.protocol.epidemic.epidemic import Spreading
 from gossipdp.protocol.events import (
     Event,
     Left,
@@ -30,26 +30,27 @@ from gossipdp.protocol.events import (
     StateRenewed,
     TookOver,
 )
-from gossipdp.protocol.freezing import Asking, Giving, Model, Source
-from gossipdp.protocol.membership import Membership, MembershipMessage
-from gossipdp.protocol.messages import Coverage, Lineage, Member, Offer, Standing, State, StateRequest
-from gossipdp.protocol.moments import MomentsDesk, MomentsMessage
-from gossipdp.protocol.origin import Held, Live, Origin
+from gossipdp.protocol.membership.membership import Membership, MembershipMessage
+from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope, Outputs
-from gossipdp.protocol.pacing import Pacing, Timetable
-from gossipdp.protocol.partners import BUSY, IDLE
-from gossipdp.protocol.peer_config import PeerConfig
-from gossipdp.protocol.phases import WARMUP_EVERY
-from gossipdp.protocol.progress import LARGEST, ProgressBoard
-from gossipdp.protocol.reunion import NEVER, NO_LINE, Reunion
-from gossipdp.protocol.rounds import Rounds
-from gossipdp.protocol.sharding import Sharding
-from gossipdp.protocol.signatures import Signer
-from gossipdp.protocol.speed import Speed
-from gossipdp.protocol.spreading import Spreading
-from gossipdp.protocol.standby import Standby
-from gossipdp.protocol.transfer import Joiner
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.pairwise.matching import BUSY, IDLE
+from gossipdp.protocol.partition.reunion import NEVER, NO_LINE, Reunion
+from gossipdp.protocol.rounds.attachment import Attaching
+from gossipdp.protocol.rounds.pacing import Pacing, Timetable
+from gossipdp.protocol.rounds.phases import WARMUP_EVERY
+from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.rounds.standby import Standby
+from gossipdp.protocol.strikes import Conduct
+from gossipdp.protocol.transfer.bootstrap import Held, Live, Origin
+from gossipdp.protocol.transfer.joiner import Joiner
+from gossipdp.protocol.transfer.moments import MomentsDesk, MomentsMessage
+from gossipdp.protocol.transfer.source import Asking, Giving, Model, Source
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import Coverage, Lineage, Member, Offer, Standing, State, StateRequest
 
 __all__ = ["Peer", "PeerConfig"]
 

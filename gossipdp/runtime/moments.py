@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gossipdp.codecs import moments as codec
 from gossipdp.codecs.base import PayloadError, Vector
 from gossipdp.protocol.jobs import Frozen
-from gossipdp.protocol.moments import Moments, chunk_sizes
 from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.runtime.link import Moment
 
 __all__ = ["ROUNDS", "MomentsKeeper"]

@@ -20,32 +20,32 @@ from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
-from gossipdp.protocol.carrying import NOTHING
-from gossipdp.protocol.messages import Ack, Data, Member, short
-from gossipdp.protocol.moments import Moments
-from gossipdp.protocol.origin import Live
+from gossipdp.protocol.carried_state import NOTHING
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.protocol.transfer.bootstrap import Live
+from gossipdp.protocol.transfer.moments import Moments
+from gossipdp.protocol.wire.messages import Ack, Data, Member, short
 from gossipdp.runtime import link as links
-from gossipdp.runtime import transport as wires
-from gossipdp.runtime.checkpoint import BESIDE
 from gossipdp.runtime.compute import Compute, Finished
-from gossipdp.runtime.copies import judge
-from gossipdp.runtime.data_server import DataServer
-from gossipdp.runtime.dial_causes import told as dial_told
-from gossipdp.runtime.doors import Doors
 from gossipdp.runtime.faults import FaultPoint
-from gossipdp.runtime.headway import Headway
-from gossipdp.runtime.journal import DO, Journal
-from gossipdp.runtime.keeper import Keeper
-from gossipdp.runtime.memory_watch import MemoryWatch
-from gossipdp.runtime.metrics import Metrics
+from gossipdp.runtime.link.data_server import DataServer
+from gossipdp.runtime.link.state_delivery import Renewals
 from gossipdp.runtime.moments import ROUNDS, MomentsKeeper
-from gossipdp.runtime.pins import Pins
-from gossipdp.runtime.renewals import Renewals
-from gossipdp.runtime.status import Status
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.network import transport as wires
+from gossipdp.runtime.network.dial_causes import told as dial_told
+from gossipdp.runtime.network.duplicate_identity import judge
+from gossipdp.runtime.network.refusals import Doors
+from gossipdp.runtime.observability.join_progress import Headway
+from gossipdp.runtime.observability.memory_watch import MemoryWatch
+from gossipdp.runtime.observability.metrics import Metrics
+from gossipdp.runtime.observability.notices import DO, Journal
+from gossipdp.runtime.observability.status import Status
+from gossipdp.runtime.storage.checkpoint import BESIDE
+from gossipdp.runtime.storage.checkpointer import Keeper
+from gossipdp.runtime.storage.pinned import Pins
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
 
 __all__ = ["Node", "Service"]
 

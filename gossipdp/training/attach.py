@@ -24,22 +24,22 @@ from torch import nn
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import attached
-from gossipdp.training.adam import AdamMoments
 from gossipdp.training.boundaries import Boundaries, Removable
-from gossipdp.training.excluding import Exclude, excluded_names
+from gossipdp.training.exit_code import tell_uncaught
+from gossipdp.training.grad_scaler import SkippedSteps
 from gossipdp.training.healing import hopeless
 from gossipdp.training.last_step import LastStep
-from gossipdp.training.layout import passed
-from gossipdp.training.moments import optimizer_tensors, reset_optimizers, restore_optimizer
-from gossipdp.training.optimizers import followed, refuse_strangers, tell_unheld
+from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.optimizer_state.state_dict import optimizer_tensors, reset_optimizers, restore_optimizer
 from gossipdp.training.orders import MOMENTS, moment_of
-from gossipdp.training.parts import Modules, as_one
-from gossipdp.training.replica_group import ReplicaGroup, together
+from gossipdp.training.ranks.group import ReplicaGroup, together
 from gossipdp.training.session import Drain, Keep, Load, Order, Renew, Session, Snapshot, Tell, Write
-from gossipdp.training.skipped import SkippedSteps
-from gossipdp.training.uncaught import tell_uncaught
+from gossipdp.training.tensors.excluded import Exclude, excluded_names
+from gossipdp.training.tensors.layout import passed
+from gossipdp.training.tensors.master_weights import Watched
+from gossipdp.training.tensors.optimizers import followed, refuse_strangers, tell_unheld
+from gossipdp.training.tensors.parts import Modules, as_one
 from gossipdp.training.uncounted import Uncounted
-from gossipdp.training.watched import Watched
 
 __all__ = ["Attachment", "Progress", "attach"]
 

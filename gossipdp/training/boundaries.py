@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.schema import unwrap
+from gossipdp.training.tensors.schema import unwrap
 
 __all__ = ["HOOKED", "Boundaries", "Removable"]
 

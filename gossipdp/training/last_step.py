@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gossipdp.training.schema import local
+from gossipdp.training.tensors.schema import local
 
 __all__ = ["LastStep"]
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.protocol.carrying import NOTHING, Carried
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.link import Moment
 
 __all__ = [

@@ -28,17 +28,17 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
-from gossipdp.protocol.messages import MOST_STEPS
 from gossipdp.protocol.schema import chunk_spans
-from gossipdp.protocol.wire import Buffer
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import MOST_STEPS
 from gossipdp.runtime import link as links
 from gossipdp.training.accounts import Accounts
-from gossipdp.training.beside import Told
-from gossipdp.training.handover import Handover
 from gossipdp.training.healing import Healing
-from gossipdp.training.layout import Fence, Layout, passed
+from gossipdp.training.optimizer_state.schedule import Handover
 from gossipdp.training.orders import Drain, Keep, Load, Order, Recall, Renew, Snapshot, Tell, Write, moment_of
-from gossipdp.training.schema import FROZEN_DIFFER
+from gossipdp.training.tensors.carried import Told
+from gossipdp.training.tensors.layout import Fence, Layout, passed
+from gossipdp.training.tensors.schema import FROZEN_DIFFER
 
 __all__ = ["Drain", "Keep", "Load", "Order", "Recall", "Renew", "Session", "Snapshot", "Tell", "Write"]
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from torch import nn
 
 from gossipdp.training.boundaries import HOOKED
-from gossipdp.training.schema import local, unwrap
+from gossipdp.training.tensors.schema import local, unwrap
 
 __all__ = ["Uncounted"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from gossipdp.protocol.events import ChunksInDoubt, Event, ExchangeEnded, SessionOpened, StateReady
-from gossipdp.protocol.messages import Message, State, StateChunk
-from simulations.cluster import Cluster, Plan
-from simulations.host import Host
-from simulations.network import Record
-from simulations.shrink import Failure
+from gossipdp.protocol.wire.messages import Message, State, StateChunk
+from simulations.scenarios.shrink import Failure
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.host import Host
+from simulations.simulator.network import Record
 
 __all__ = ["Act", "Check", "Findings", "Panel", "Report", "Scenario", "Watched", "percentile", "play"]
 

@@ -1,6 +1,6 @@
 """Does every invariant hold, whatever goes wrong? A network, its weather and its faults, all drawn from the seed (T1).
 
-The seeds are those of `simulations.cluster`; the number of peers is the seed's own unless it is given.
+The seeds are those of `simulations.simulator.cluster`; the number of peers is the seed's own unless it is given.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from simulations.cluster import Plan
-from simulations.nemesis import draw
 from simulations.scenarios.base import Check, Findings, Panel, Scenario, Watched
+from simulations.simulator.cluster import Plan
+from simulations.simulator.nemesis import draw
 
 __all__ = ["SCENARIO", "plan"]
 

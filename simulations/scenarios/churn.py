@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from random import Random
 
-from simulations.cluster import Plan
-from simulations.nemesis import FOREVER, Fault
-from simulations.network import Conditions
 from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched, percentile
+from simulations.simulator.cluster import Plan
+from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]
 

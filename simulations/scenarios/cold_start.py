@@ -5,8 +5,8 @@
 All peers train; each has a checkpoint of another age when all are cut off at one moment. They start again in random
 order within `spread` seconds, over links that lose messages. Whoever holds the latest checkpoint should restore it, and
 all others fetch that. With `--late`, the host that holds the latest comes back long after the others: it must follow
-them, and keep what it holds. Every invariant of `simulations.invariants` is checked besides. Nothing of the protocol
-may stand here.
+them, and keep what it holds. Every invariant of `simulations.simulator.invariants` is checked besides. Nothing of the
+protocol may stand here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import partial
 from random import Random
 
 from gossipdp.protocol.events import CheckpointAhead, Event, StateReady
-from simulations.cluster import Cluster, Plan
-from simulations.host import Host
-from simulations.network import Conditions
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.host import Host
+from simulations.simulator.network import Conditions
 
 __all__ = ["ColdStart", "run"]
 

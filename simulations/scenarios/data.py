@@ -20,15 +20,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gossipdp.protocol.averaging import AveragingConfig
-from gossipdp.protocol.blocks import DataSet, Lease
+from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.events import DataKnown, Event, Left
-from gossipdp.protocol.membership import PRESETS
-from gossipdp.protocol.messages import Coverage
+from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
-from simulations.host import Host
-from simulations.network import Conditions, Network
+from gossipdp.protocol.wire.messages import Coverage
+from simulations.simulator.host import Host
+from simulations.simulator.network import Conditions, Network
 
 __all__ = ["Outcome", "run"]
 

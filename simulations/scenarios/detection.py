@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import median
 
 from gossipdp.protocol.events import Event, MemberChanged
-from gossipdp.protocol.membership import PRESETS, MembershipConfig
-from gossipdp.protocol.messages import State
+from gossipdp.protocol.membership.membership import PRESETS, MembershipConfig
+from gossipdp.protocol.wire.messages import State
 from simulations.scenarios.members import Host, Members
 
 __all__ = ["Detection", "Pool", "median_mark", "percentile", "run"]
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"false failures: {wronged} against {against}" + (f", 1/{against / wronged:.0f}" if wronged else ""))
     if options.picture is not None:
         # Those who make reports know all scenarios, this one too.
-        from simulations.picture import draw
+        from simulations.scenarios.picture import draw
         from simulations.scenarios.reports import pooled_detection_report
 
         draw(pooled_detection_report(totals), options.picture)

@@ -6,10 +6,10 @@ exchange again within ten seconds, and whoever restarts is back within thirty.
 
 from __future__ import annotations
 
-from simulations.cluster import Plan
-from simulations.nemesis import Fault
-from simulations.network import Conditions
 from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched
+from simulations.simulator.cluster import Plan
+from simulations.simulator.nemesis import Fault
+from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]
 

@@ -1,10 +1,10 @@
 """Many `Membership` machines in virtual time, and nothing else of a peer: what scenarios of a thousand members need.
 
-The machines are the daemon's own; leaner than `simulations.network` is what is around them. That drives whole peers,
-and spends most of its time on decoding, averaging and the hash of every frame. Here a message is encoded once, by
-`wire`, to count its bytes, and then handed over as the object it is: messages are frozen. Hosts crash and are starved:
-a starved host does nothing while it is blocked; then its timer fires at once, and what has arrived is worked off one
-message at a time. Nothing of the protocol may stand here, nor what a scenario asks.
+The machines are the daemon's own; leaner than `simulations.simulator.network` is what is around them. That drives
+whole peers, and spends most of its time on decoding, averaging and the hash of every frame. Here a message is encoded
+once, by `wire`, to count its bytes, and then handed over as the object it is: messages are frozen. Hosts crash and are
+starved: a starved host does nothing while it is blocked; then its timer fires at once, and what has arrived is worked
+off one message at a time. Nothing of the protocol may stand here, nor what a scenario asks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TypeAlias
 
-from gossipdp.protocol.dissemination import UNASKED
 from gossipdp.protocol.events import Event
-from gossipdp.protocol.membership import Membership, MembershipConfig, MembershipMessage
-from gossipdp.protocol.messages import Member, Message, Pong, PushPull, State
+from gossipdp.protocol.membership.dissemination import UNASKED
+from gossipdp.protocol.membership.membership import Membership, MembershipConfig, MembershipMessage
+from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.progress import ProgressBoard
-from gossipdp.protocol.signatures import Signer
-from simulations.host import sign, verify
+from gossipdp.protocol.wire.messages import Member, Message, Pong, PushPull, State
+from simulations.simulator.host import sign, verify
 
 __all__ = ["Host", "Members"]
 

@@ -6,12 +6,12 @@ their rate within a minute, and the distance of the replicas back to what it was
 
 from __future__ import annotations
 
-from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.suspicion import suspicion_bounds
-from simulations.cluster import Plan
-from simulations.nemesis import Fault
-from simulations.network import Conditions
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.suspicion import suspicion_bounds
 from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched
+from simulations.simulator.cluster import Plan
+from simulations.simulator.nemesis import Fault
+from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]
 

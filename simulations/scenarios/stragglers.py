@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from statistics import median
 
-from simulations.cluster import Plan
-from simulations.nemesis import Fault
-from simulations.network import Conditions
 from simulations.scenarios.base import Act, Check, Ended, Findings, Panel, Scenario, Watched, percentile
+from simulations.simulator.cluster import Plan
+from simulations.simulator.nemesis import Fault
+from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from gossipdp.algorithms.epidemic import Epidemic
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
-from gossipdp.codecs.whole import WHOLE
+from gossipdp.codecs.increments.whole import WHOLE
 from gossipdp.protocol import jobs
 
 SIZE, TRAINABLE, WIDTH = 6400, 4500, 2048

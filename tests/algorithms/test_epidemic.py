@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from epidemic_peer import CHUNKS, INFINITE, SIZE, TRAINABLE, Message, Peer, scale
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.algorithms import epidemic
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.protocol import jobs
+from tests.algorithms.epidemic_peer import CHUNKS, INFINITE, SIZE, TRAINABLE, Message, Peer, scale
 
 TOLERANCE = 2e-5
 """fp32, values of about 1, some hundred additions"""

@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 import pytest
-from epidemic_peer import CHUNKS, INFINITE, WIDTH, Peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.protocol import jobs
+from tests.algorithms.epidemic_peer import CHUNKS, INFINITE, WIDTH, Peer
 
 
 class Network:

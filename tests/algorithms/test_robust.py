@@ -21,7 +21,7 @@ from gossipdp.algorithms.robust import (
     tolerated,
     trimmed_mean,
 )
-from simulations.robustness import Peer, exchange
+from simulations.lab.robustness.convex import Peer, exchange
 
 ROBUST = [name for name in RULES if name != "mean"]
 MIXING = [name for name in RULES if name.startswith("nnm")]

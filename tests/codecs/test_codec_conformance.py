@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from codec_dialogue import block_max, converse, delta
 
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, PayloadError
+from tests.codecs.codec_dialogue import block_max, converse, delta
 
 codecs = pytest.mark.parametrize("codec", CODECS)
 SIZE = 5 * BLOCK + 77

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codec_dialogue import converse
 
 from gossipdp.codecs import kernels
 from gossipdp.codecs.base import BLOCK
 from gossipdp.codecs.modulo import RANGES
+from tests.codecs.codec_dialogue import converse
 
 
 @pytest.mark.parametrize("width", range(2, 17))

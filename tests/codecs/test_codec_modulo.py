@@ -6,11 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from codec_dialogue import block_max, converse, delta
 
 from gossipdp.codecs import CODECS, kernels
 from gossipdp.codecs.base import BLOCK, PayloadError
 from gossipdp.codecs.modulo import RANGES, ModuloCodec
+from tests.codecs.codec_dialogue import block_max, converse, delta
 
 WIDTHS = range(2, 17)
 widths = pytest.mark.parametrize("bits", WIDTHS)

@@ -12,7 +12,8 @@ import pytest
 
 CODE = """
 import numpy as np
-from gossipdp.codecs import kernels, kernels_sparse
+from gossipdp.codecs import kernels
+from gossipdp.codecs.increments import kernels as kernels_sparse
 print(kernels._hash(np.uint32(1), np.uint32(2)), kernels_sparse._smallest_chosen.__name__)
 """
 

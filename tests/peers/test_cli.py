@@ -20,10 +20,10 @@ import pytest
 import peers.cli
 from gossipdp import config as configuration
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.messages import PROTOCOL_VERSION
 from gossipdp.protocol.schema import Schema
-from gossipdp.runtime.identity import Identity, NetworkSecret
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import control, home, tables
 
 ROOT = Path(peers.cli.__file__).parents[1]
@@ -706,15 +706,15 @@ def test_version(gossipdp: Run) -> None:
 
 def test_demo_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    module = types.ModuleType("peers.demo")
+    module = types.ModuleType("peers.demo.main")
     module.main = lambda arguments: seen.append(arguments) or 7  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "peers.demo", module)
+    monkeypatch.setitem(sys.modules, "peers.demo.main", module)
     assert gossipdp("demo", "--peers", "3", "--no-live", "--help").code == 7
     assert seen == [["--peers", "3", "--no-live", "--help"]]
 
 
 def test_simulate_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simulations import simulate
+    from simulations import main as simulate
 
     seen: list[tuple[str, simulate.Options]] = []
     monkeypatch.setattr(simulate, "simulate", lambda name, options: seen.append((name, options)) or 1)
@@ -742,7 +742,7 @@ def test_simulate_an_unknown_scenario_is_a_usage_error(gossipdp: Run) -> None:
 def test_simulate_where_only_the_package_is_installed_says_what_to_do(
     gossipdp: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "simulations.simulate", None)
+    monkeypatch.setitem(sys.modules, "simulations.main", None)
     done = gossipdp("simulate", "chaos")
     assert done.code == 7 and "GD-504 the simulator is not installed" in done.err
     assert "do:   run this command in a checkout" in done.err and "Traceback" not in done.err

@@ -21,20 +21,20 @@ import pytest
 from gossipdp import config as configuration
 from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
-from gossipdp.protocol.alike import keys_apart
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
-from gossipdp.protocol.freezing import Model
-from gossipdp.protocol.messages import Member, Ping, State
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.schema import MOST_EXACT, Schema
-from gossipdp.protocol.signatures import Signer
+from gossipdp.protocol.settings_digest import keys_apart
+from gossipdp.protocol.transfer.source import Model
+from gossipdp.protocol.wire.messages import Member, Ping, State
 from gossipdp.runtime import files
 from gossipdp.runtime.compute import Finished
-from gossipdp.runtime.identity import Identity, NetworkSecret
-from gossipdp.runtime.keeper import PIECE
-from gossipdp.runtime.link_socket import socket_path as link_path
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.transport import DialFailed, LinkUp
 from gossipdp.runtime.node import Node
-from gossipdp.runtime.store import CheckpointMeta, Store
-from gossipdp.runtime.transport import DialFailed, LinkUp
+from gossipdp.runtime.storage.checkpointer import PIECE
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.unix_sockets import socket_path as link_path
 from peers import daemon, home, memory
 from peers.control import ControlServer, socket_path
 from peers.daemon import RETRY

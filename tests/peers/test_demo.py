@@ -17,10 +17,11 @@ import pytest
 
 import peers.cli
 from gossipdp.errors import HardwareError
-from peers import demo as demos
-from peers import demo_folder, logs, supervisor
-from peers.demo import Demo, Process, main, options
-from peers.demo_folder import MARKER, FolderError, claimed
+from peers import logs, supervisor
+from peers.demo import folder as demo_folder
+from peers.demo import main as demos
+from peers.demo.folder import MARKER, FolderError, claimed
+from peers.demo.main import Demo, Process, main, options
 
 ROOT = Path(peers.cli.__file__).parents[1]
 

@@ -15,9 +15,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from peers import demo_table
-from peers.demo import Process, options
-from peers.demo_report import MARKS, judge, summarize, write
+from peers.demo import table as demo_table
+from peers.demo.main import Process, options
+from peers.demo.report import MARKS, judge, summarize, write
 from peers.jobs import byte_gpt
 
 SUMMARY: dict[str, Any] = {

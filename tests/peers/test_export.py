@@ -17,8 +17,8 @@ import peers.cli
 from gossipdp.codecs.named import header
 from gossipdp.errors import DataError, MismatchError
 from gossipdp.protocol.schema import Schema
-from gossipdp.runtime.checkpoint import Checkpoint
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import Checkpoint
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import export
 from peers.export_base import Base
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
 from peers.jobs import byte_gpt, digits
-from simulations.wan.processes import kept_port
+from simulations.processes.namespaces.processes import kept_port
 
 BYTE_GPT = ["--threads", "1", "--batch", "4", "--context", "32", "--eval-windows", "8", "--log-every", "5"]
 

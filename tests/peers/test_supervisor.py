@@ -21,11 +21,11 @@ import psutil
 import pytest
 
 from gossipdp.errors import ConfigError
-from gossipdp.runtime.link_socket import socket_path
+from gossipdp.runtime.unix_sockets import socket_path
 from peers import control, environment
 from peers.processes import Guard
 from peers.supervisor import ALONE, FINAL, Attachment, Backoff, Child, Policy, Supervisor, run
-from simulations.wan.processes import until
+from simulations.processes.namespaces.processes import until
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from running import Network, running
+
+from tests.processes.running import Network, running
 
 
 @pytest.fixture

@@ -12,17 +12,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from running import Host
-
-from gossipdp.protocol import wire
-from gossipdp.protocol.messages import Lane, Member, Message, State
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.signatures import Signer
-from gossipdp.runtime import transport as wires
-from gossipdp.runtime.identity import Identity
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import Lane, Member, Message, State
+from gossipdp.runtime.network import transport as wires
+from gossipdp.runtime.network.identity import Identity
 from peers import home as homes
 from peers.daemon import peer_config
 from peers.version import SOFTWARE
+from tests.processes.running import Host
 
 __all__ = ["HostileMember"]
 

@@ -11,10 +11,10 @@ import signal
 import sys
 import time
 
-from gossipdp.protocol.messages import Lane, Ping
-from gossipdp.protocol.wire import encode
-from gossipdp.runtime.identity import Identity, NetworkSecret
-from gossipdp.runtime.transport import Transport, TransportLimits
+from gossipdp.protocol.wire.encoding import encode
+from gossipdp.protocol.wire.messages import Lane, Ping
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.transport import Transport, TransportLimits
 
 PING = encode(Ping(1))
 

@@ -1,4 +1,4 @@
-"""Networks of real peers for tests; one peer's processes, and how to ask them, are in `simulations.wan.processes`."""
+"""Networks of real peers for tests. `simulations.processes.namespaces.processes` has the processes of one peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import home as homes
-from simulations.wan.processes import (
+from simulations.processes.namespaces.processes import (
     FIRST_MODEL,
     Host,
     Process,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Network, environment
 from safetensors.torch import load_file
 
-from gossipdp.runtime.store import Store
+from gossipdp.runtime.storage.store import Store
 from peers.export import export_file, trained
+from tests.processes.running import Network, environment
 
 pytestmark = pytest.mark.processes
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from running import Host, end, environment, until
 
-from gossipdp.protocol.messages import Lane, Ping
-from gossipdp.protocol.wire import encode
-from gossipdp.runtime.identity import Identity, NetworkSecret
-from gossipdp.runtime.transport import LinkUp, Transport
+from gossipdp.protocol.wire.encoding import encode
+from gossipdp.protocol.wire.messages import Lane, Ping
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.transport import LinkUp, Transport
 from peers.control import ask
-from simulations.wan.processes import NETWORK
+from simulations.processes.namespaces.processes import NETWORK
+from tests.processes.running import Host, end, environment, until
 
 pytestmark = pytest.mark.processes
 

@@ -1,6 +1,7 @@
 """Real peers under faults: campaigns T3, T4, T16 and T18 of the safety page, each short, and each long.
 
-T3 and T18 are runs of `simulations.wan.chaos` on an emulated network; T4 and T16 kill and stop peers of one machine.
+T3 and T18 are runs of `simulations.processes.namespaces.chaos` on an emulated network; T4 and T16 kill and stop peers
+of one machine.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from running import Host, Network, until
 
-from simulations.wan.chaos import Chaos, Plan, Report
-from simulations.wan.faults import KINDS, SILENT, script
-from simulations.wan.hosts import Weather, unavailable
+from simulations.processes.namespaces.chaos import Chaos, Plan, Report
+from simulations.processes.namespaces.faults import KINDS, SILENT, script
+from simulations.processes.namespaces.hosts import Weather, unavailable
+from tests.processes.running import Host, Network, until
 
 pytestmark = pytest.mark.processes
 

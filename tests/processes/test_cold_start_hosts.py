@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from running import Host, Network, until
 
-from gossipdp.runtime.store import Store
+from gossipdp.runtime.storage.store import Store
 from peers import control
+from tests.processes.running import Host, Network, until
 
 pytestmark = pytest.mark.processes
 

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from running import Network, until
 
-from gossipdp.runtime.copies import AHEAD, CopyError
+from gossipdp.runtime.network.duplicate_identity import AHEAD, CopyError
 from peers.daemon import RETRY
+from tests.processes.running import Network, until
 
 pytestmark = pytest.mark.processes
 

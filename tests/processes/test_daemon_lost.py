@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Network, until
 from safetensors.torch import load_file
 
-from gossipdp.runtime.store import Store
+from gossipdp.runtime.storage.store import Store
 from peers.export import export_file, trained
+from tests.processes.running import Network, until
 
 pytestmark = pytest.mark.processes
 SCRIPT = Path(__file__).with_name("training_lone.py")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol.schema import Schema
-from gossipdp.runtime.store import Store
+from gossipdp.runtime.storage.store import Store
 from peers.control import ask
-from simulations.numpy_trainer import NumpyTrainer
-from simulations.two_daemons import Pair, one_daemon, two_daemons
+from simulations.processes.numpy_trainer import NumpyTrainer
+from simulations.processes.two_daemons import Pair, one_daemon, two_daemons
 
 pytestmark = pytest.mark.processes
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Host, end, until
 
-from gossipdp.runtime.checkpoint import verify
-from gossipdp.runtime.store import Store
+from gossipdp.runtime.storage.checkpoint import verify
+from gossipdp.runtime.storage.store import Store
 from peers import home as homes
-from simulations.wan.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab, unavailable
+from tests.processes.running import Host, end, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 WHY_NOT = unavailable()

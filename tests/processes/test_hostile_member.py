@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hostile_member import HostileMember, remembered
 from msgspec.structs import replace
-from running import Host, Network
 
-from gossipdp.protocol.introductions import most_live
-from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.messages import Member, Ping, Pong, PushPull, State
-from gossipdp.protocol.signatures import Signer
-from gossipdp.runtime.identity import Identity
-from gossipdp.runtime.journal import MEMBER_LINES
+from gossipdp.protocol.membership.introductions import most_live
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.signatures import Signer
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, PushPull, State
+from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.observability.notices import MEMBER_LINES
+from tests.processes.hostile_member import HostileMember, remembered
+from tests.processes.running import Host, Network
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from running import Host, Network, byte_gpt, byte_gpt_steps, gossipdp, until
+
+from tests.processes.running import Host, Network, byte_gpt, byte_gpt_steps, gossipdp, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.campaign("T4")]
 Record = Callable[[str, object], None]

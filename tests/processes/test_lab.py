@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from simulations.wan import hosts
-from simulations.wan.hosts import Host, Lab, unavailable
+from simulations.processes.namespaces import hosts
+from simulations.processes.namespaces.hosts import Host, Lab, unavailable
 
 WHY_NOT = unavailable()
 pytestmark = [

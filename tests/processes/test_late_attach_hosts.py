@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import Network, until
+
+from tests.processes.running import Network, until
 
 pytestmark = pytest.mark.processes
 SCRIPT = Path(__file__).with_name("training_late.py")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Host, end, until
 from safetensors.torch import load_file
+
+from tests.processes.running import Host, end, until
 
 pytestmark = pytest.mark.processes
 SCRIPT = Path(__file__).with_name("training_sync.py")

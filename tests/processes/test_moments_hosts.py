@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Host, Network, until
+
+from tests.processes.running import Host, Network, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 

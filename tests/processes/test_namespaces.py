@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Host, end, gossipdp, until
 
-from gossipdp.runtime.identity import Invite, NetworkSecret
+from gossipdp.runtime.network.identity import Invite, NetworkSecret
 from peers import home as homes
-from simulations.wan.hosts import Counters, Lab, unavailable
+from simulations.processes.namespaces.hosts import Counters, Lab, unavailable
+from tests.processes.running import Host, end, gossipdp, until
 
 WHY_NOT = unavailable()
 pytestmark = [

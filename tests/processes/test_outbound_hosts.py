@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import Host, Network, end, gossipdp, until
 
 from peers import home as homes
-from simulations.wan import hosts as labs
-from simulations.wan.hosts import Lab, unavailable
+from simulations.processes.namespaces import hosts as labs
+from simulations.processes.namespaces.hosts import Lab, unavailable
+from tests.processes.running import Host, Network, end, gossipdp, until
 
 pytestmark = pytest.mark.processes
 WHY_NOT = unavailable()

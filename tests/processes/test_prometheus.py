@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import Network, Process, environment, kept_port, until
+
+from tests.processes.running import Network, Process, environment, kept_port, until
 
 MISSING = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
 pytestmark = [

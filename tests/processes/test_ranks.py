@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Host, end, until
 
-from simulations.wan.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab, unavailable
+from tests.processes.running import Host, end, until
 
 WHY_NOT = unavailable()
 pytestmark = [

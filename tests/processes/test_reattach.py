@@ -9,8 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from running import Host, Network, byte_gpt, until
-from running import byte_gpt_steps as steps
+
+from tests.processes.running import Host, Network, byte_gpt, until
+from tests.processes.running import byte_gpt_steps as steps
 
 pytestmark = pytest.mark.processes
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import Host, Network, gossipdp, until
 from safetensors.torch import load_file
 
 from peers.jobs import byte_gpt
+from tests.processes.running import Host, Network, gossipdp, until
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"

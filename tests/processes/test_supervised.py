@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
-from running import FIRST_MODEL, Host, Network, gossipdp, running, until
+
+from tests.processes.running import FIRST_MODEL, Host, Network, gossipdp, running, until
 
 pytestmark = pytest.mark.processes
 

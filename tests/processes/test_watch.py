@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from simulations.wan import chaos
-from simulations.wan.processes import Starvation
-from simulations.wan.watch import PAUSE, Watch
+from simulations.processes.namespaces import chaos
+from simulations.processes.namespaces.processes import Starvation
+from simulations.processes.namespaces.watch import PAUSE, Watch
 
 STATUS: dict[str, Any] = {
     "incarnation": 1, "round": 5, "clock": 100, "steps": 90, "samples": 90, "chunks_in_doubt": 0,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from simulations.wan.hosts import Host, Lab, LabError, Weather, unavailable
+from simulations.processes.namespaces.hosts import Host, Lab, LabError, Weather, unavailable
 
 WHY_NOT = unavailable(Weather())
 pytestmark = [

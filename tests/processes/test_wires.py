@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from simulations.wan import wires
+from simulations.processes.namespaces import wires
 
 
 def segment(flags: int, *, ttl: int = 64, options: bytes = b"", payload: bytes = b"") -> bytes:

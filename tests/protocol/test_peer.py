@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.codecs import CODECS
-from gossipdp.protocol import jobs, wire
-from gossipdp.protocol.averaging import AveragingConfig
+from gossipdp.protocol import jobs
 from gossipdp.protocol.events import (
     ExchangeEnded,
     Left,
@@ -28,10 +27,16 @@ from gossipdp.protocol.events import (
     StateReady,
     TransferProgress,
 )
-from gossipdp.protocol.freezing import TransferConfig
-from gossipdp.protocol.freezing import signed_part as signed
-from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.messages import (
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.matching import BUSY, IDLE
+from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.schema import Frozen, Schema
+from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.source import TransferConfig
+from gossipdp.protocol.transfer.source import signed_part as signed
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import (
     Has,
     Member,
     Offer,
@@ -44,12 +49,8 @@ from gossipdp.protocol.messages import (
     StateManifest,
     StateRequest,
 )
-from gossipdp.protocol.origin import Held
-from gossipdp.protocol.partners import BUSY, IDLE
-from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.protocol.schema import Frozen, Schema
-from simulations.network import Conditions, Network
-from simulations.trainer import Trainer, TrainerConfig
+from simulations.simulator.network import Conditions, Network
+from simulations.simulator.trainer import Trainer, TrainerConfig
 
 SCHEMA = Schema.of([("w", (8192 + 200,), "float32", "parameter")])
 OTHER = Schema.of([("w", (8192 + 100,), "float32", "parameter")])

@@ -14,17 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gossipdp.errors import GossipdpError
-from gossipdp.protocol.messages import Lane, Ping
-from gossipdp.protocol.wire import encode
-from gossipdp.runtime import descriptors, files, resolver
-from gossipdp.runtime.data_server import DataServer
-from gossipdp.runtime.identity import Identity, NetworkSecret
+from gossipdp.protocol.wire.encoding import encode
+from gossipdp.protocol.wire.messages import Lane, Ping
+from gossipdp.runtime import descriptors, files
 from gossipdp.runtime.link import LinkServer
-from gossipdp.runtime.link_data import data_path
-from gossipdp.runtime.link_socket import socket_path
-from gossipdp.runtime.memory_watch import MemoryWatch
-from gossipdp.runtime.transport import DialFailed, LinkUp, Transport, TransportLimits
-from gossipdp.runtime.web import WebServer
+from gossipdp.runtime.link.data_client import data_path
+from gossipdp.runtime.link.data_server import DataServer
+from gossipdp.runtime.network import resolver
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.transport import DialFailed, LinkUp, Transport, TransportLimits
+from gossipdp.runtime.observability.http import WebServer
+from gossipdp.runtime.observability.memory_watch import MemoryWatch
+from gossipdp.runtime.unix_sockets import socket_path
 from peers.control import ControlServer
 from peers.control import socket_path as control_path
 

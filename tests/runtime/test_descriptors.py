@@ -52,6 +52,6 @@ def test_no_descriptor_left__nothing_dies_and_the_reserve_serves_the_daemon(
 
 
 def test_codec_of_names_is_loaded_before_the_first_name() -> None:
-    code = "import sys, gossipdp.runtime.resolver; print('encodings.idna' in sys.modules)"
+    code = "import sys, gossipdp.runtime.network.resolver; print('encodings.idna' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

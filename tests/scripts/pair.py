@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from peers import home as homes
-from simulations.wan.processes import Host, Process, end, environment, until
+from simulations.processes.namespaces.processes import Host, Process, end, environment, until
 
 HERE = Path(__file__).parent
 SETTINGS = "[exchange]\nevery = 5\nwarmup_steps = 20\nearly_steps = 100\n"

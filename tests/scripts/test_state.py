@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pair import Pair
 
-from simulations.wan.processes import Host, until
+from simulations.processes.namespaces.processes import Host, until
 
 pytestmark = pytest.mark.processes
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ledger_daemon import LedgerDaemon, PumpedDaemon
 
 from gossipdp.training import attach, session
+from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gossipdp.protocol.averaging import AveragingConfig
 from gossipdp.protocol.events import DataCovered, DataKnown, Event
-from gossipdp.protocol.membership import LOCAL
-from gossipdp.protocol.messages import Member, State
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.runtime.data_server import DataServer
+from gossipdp.protocol.wire.messages import Member, State
+from gossipdp.runtime.link.data_server import DataServer
 
 
 class DataDaemon:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
 from gossipdp.errors import GossipdpError
-from gossipdp.training import replica_group
+from gossipdp.training.ranks import group as replica_group
 
 HOME, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
 said: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.protocol.carrying import NOTHING, Carried
+from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from ledger_daemon import LedgerDaemon
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from gossipdp.runtime import link as links
-from simulations.wan.processes import kept_port
+from simulations.processes.namespaces.processes import kept_port
+from tests.training.ledger_daemon import LedgerDaemon
 
 __all__ = ["Pair", "Peer"]
 

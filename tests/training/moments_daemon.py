@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ledger_daemon import LedgerDaemon
-
-from gossipdp.protocol.moments import Moments
+from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.runtime import link as links
 from gossipdp.runtime.moments import MomentsKeeper
+from tests.training.ledger_daemon import LedgerDaemon
 
 
 class MomentsDaemon(LedgerDaemon):

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon, PumpedDaemon
 from torch import nn
 
 import gossipdp
@@ -19,6 +18,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
 from gossipdp.training import session as sessions
 from gossipdp.training.attach import Attachment
+from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 
 Optimizer = torch.optim.Optimizer
 
@@ -457,7 +457,7 @@ def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and
 @pytest.mark.parametrize("prompt", ["-i", "ps1"])
 def test_error_of_gossipdp_leaves_an_interpreter_with_a_prompt_as_it_is(tmp_path: Path, prompt: str) -> None:
     begin = "import sys; sys.ps1 = '>>> '\n" if prompt == "ps1" else ""
-    code = f"{begin}from gossipdp.training.uncaught import tell_uncaught; from gossipdp.errors import ConfigError\n"
+    code = f"{begin}from gossipdp.training.exit_code import tell_uncaught; from gossipdp.errors import ConfigError\n"
     code += "tell_uncaught()\n"
     if prompt == "ps1":
         code += "sys.excepthook(ConfigError, ConfigError('GD-306', 'no'), None); print('goes on')"

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
 from test_attach import attach, equal, small, submits, train, vector
 
 import gossipdp
 from gossipdp.errors import HardwareError, MismatchError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
-from gossipdp.runtime.identity import IDENTITY_FILE
+from gossipdp.runtime.network.identity import IDENTITY_FILE
 from gossipdp.training import session as sessions
-from gossipdp.training.layout import Layout, passed
-from gossipdp.training.schema import FROZEN_DIFFER
 from gossipdp.training.session import Session, Write
+from gossipdp.training.tensors.layout import Layout, passed
+from gossipdp.training.tensors.schema import FROZEN_DIFFER
+from tests.training.ledger_daemon import LedgerDaemon
 
 
 def test_a_joiner_starts_from_the_networks_model(tmp_path: Path) -> None:

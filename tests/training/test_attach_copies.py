@@ -13,14 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from ledger_daemon import LedgerDaemon
 from test_attach import attach, small, submits, train
 from torch import nn
 
 import gossipdp
 from gossipdp.errors import ConfigError
-from gossipdp.training.layout import Layout
-from gossipdp.training.watched import Watched
+from gossipdp.training.tensors.layout import Layout
+from gossipdp.training.tensors.master_weights import Watched
+from tests.training.ledger_daemon import LedgerDaemon
 
 Optimizer = torch.optim.Optimizer
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
 from test_attach import attach, small, train
 from torch import nn
 
 from gossipdp.errors import MismatchError
 from gossipdp.protocol.schema import Schema
-from gossipdp.training.parts import as_one
-from gossipdp.training.schema import exchanged
+from gossipdp.training.tensors.parts import as_one
+from gossipdp.training.tensors.schema import exchanged
+from tests.training.ledger_daemon import LedgerDaemon
 
 
 class Loss(nn.Module):

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
 from torch import nn
 
 import gossipdp
 from gossipdp.codecs import named
 from gossipdp.runtime import link as links
-from gossipdp.training.beside import Beside
+from gossipdp.training.tensors.carried import Beside
+from tests.training.ledger_daemon import LedgerDaemon
 
 
 def model_of(seed: int) -> nn.Sequential:

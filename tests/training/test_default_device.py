@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import PumpedDaemon
 from torch import nn
 
 import gossipdp
-from gossipdp.training.adam import AdamMoments
-from gossipdp.training.layout import Layout
-from gossipdp.training.moments import optimizer_tensors, restore_optimizer
-from gossipdp.training.skipped import SkippedSteps
+from gossipdp.training.grad_scaler import SkippedSteps
+from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.optimizer_state.state_dict import optimizer_tensors, restore_optimizer
+from gossipdp.training.tensors.layout import Layout
+from tests.training.ledger_daemon import PumpedDaemon
 
 
 def model_of() -> nn.Module:

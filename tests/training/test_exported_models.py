@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import PumpedDaemon
 
 import gossipdp
-from gossipdp.runtime.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import export
+from tests.training.ledger_daemon import PumpedDaemon
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair

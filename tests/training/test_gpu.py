@@ -17,9 +17,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ledger_daemon import PumpedDaemon
-from ledger_pair import Pair
-from moments_daemon import MomentsDaemon
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -28,8 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gossipdp
 from gossipdp.runtime import link as links
 from gossipdp.training import attach as attaching
-from gossipdp.training.adam import AdamMoments
-from gossipdp.training.layout import Layout
+from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.tensors.layout import Layout
+from tests.training.ledger_daemon import PumpedDaemon
+from tests.training.ledger_pair import Pair
+from tests.training.moments_daemon import MomentsDaemon
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0

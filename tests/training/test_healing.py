@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import LedgerDaemon
 from test_attach import attach, equal, small, train, vector
 from torch import nn
 
 from gossipdp.errors import DataError
 from gossipdp.training import session as sessions
 from gossipdp.training.healing import AGAIN, Healing
-from gossipdp.training.moments import reset_optimizers
-from simulations.wan.processes import environment
+from gossipdp.training.optimizer_state.state_dict import reset_optimizers
+from simulations.processes.namespaces.processes import environment
+from tests.training.ledger_daemon import LedgerDaemon
 
 RANK = Path(__file__).with_name("host_of_nan.py")
 

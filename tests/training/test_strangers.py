@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ledger_daemon import LedgerDaemon
 
 from gossipdp.runtime import link as links
+from tests.training.ledger_daemon import LedgerDaemon
 
 CASES = ("stages", "sizes", "seeds", "apart", "uneven")
 

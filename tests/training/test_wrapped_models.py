@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledger_daemon import PumpedDaemon
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import gossipdp
 from gossipdp.runtime import link as links
-from gossipdp.training.schema import exchanged
+from gossipdp.training.tensors.schema import exchanged
+from tests.training.ledger_daemon import PumpedDaemon
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import torch
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import last_rows, missing
 from gossipdp.training.attach import Attachment
-from gossipdp.training.optimizers import followed
-from gossipdp.training.parts import Modules
+from gossipdp.training.tensors.optimizers import followed
+from gossipdp.training.tensors.parts import Modules
 
 try:
     from accelerate.tracking import GeneralTracker

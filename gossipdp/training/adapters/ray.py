@@ -20,7 +20,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import missing
 from gossipdp.training.attach import Attachment
-from gossipdp.training.parts import Modules
+from gossipdp.training.tensors.parts import Modules
 
 try:
     import ray.train

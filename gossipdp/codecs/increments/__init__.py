@@ -1,0 +1,1 @@
+"""One-way compressors of the `epidemic` strategy, with error feedback."""

@@ -1,0 +1,72 @@
+"""DCT top-k: the k largest coefficients of every 4096 parameters under a cosine transform, as DeMo extracts them.
+
+    C = B X B^T,  X = 64 x 64 parameters in a row;  c = B^T Q2(TopK(C)) B       DeMo (arXiv 2411.19870)
+
+B is the orthonormal DCT-II of 64 points, so what holds of `topk` holds here, the error being the same on either side of
+it. A few coefficients move every parameter of a chunk a little; DeMo's tiles are of a matrix, these are of the flat
+vector, so that rows of a width that 64 divides line up and others do not. A short last chunk is filled with zeros and
+costs as much as a whole one.
+
+Every receiver gets the same bits: sums have a fixed order, and B is a table that no libm of whatever quality changes
+(each cosine is far from where its rounding to fp32 would turn; a test holds that). Nothing here may hold state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gossipdp.codecs.base import Buffer, Vector
+from gossipdp.codecs.increments import kernels as kernels_sparse
+from gossipdp.codecs.increments.kernels import CHUNK, LARGEST, sealed
+from gossipdp.codecs.increments.topk import TopK
+
+__all__ = ["COSINES", "DCT"]
+
+SIDE: Final = 64
+
+
+def _cosines() -> Vector:
+    """B, shape (64, 64): row k is sqrt(2/64) cos(pi (2 i + 1) k / 128), row 0 is 1/8."""
+    turns = np.outer(np.arange(SIDE), 2 * np.arange(SIDE) + 1) % (4 * SIDE)
+    rows = np.cos(np.pi / (2 * SIDE) * turns) * np.sqrt(2.0 / SIDE)
+    rows[0] = 1.0 / 8.0
+    basis: Vector = rows.astype(np.float32)
+    return basis
+
+
+COSINES: Final = sealed(_cosines())
+_TRANSPOSED: Final = sealed(COSINES.T)
+
+
+class DCT:
+    """`dct<k>`: k coefficients of 4096."""
+
+    def __init__(self, k: int) -> None:
+        self.name = f"dct{k}"
+        self._topk = TopK(k)
+        self.contraction = self._topk.contraction
+
+    def most_bytes(self, size: int) -> int:
+        return self._topk.most_bytes(_padded(size))
+
+    def encode(self, values: Vector, *, seed: int) -> Buffer:
+        chunks = np.zeros(_padded(len(values)), np.float32)
+        np.clip(values, -LARGEST, LARGEST, out=chunks[: len(values)])
+        return self._topk.encode(_rotated(chunks, COSINES, _TRANSPOSED), seed=seed)
+
+    def decode(self, payload: Buffer, size: int) -> Vector:
+        coefficients = self._topk.decode(payload, _padded(size))
+        return np.clip(_rotated(coefficients, _TRANSPOSED, COSINES)[:size], -LARGEST, LARGEST)
+
+
+def _padded(size: int) -> int:
+    return -(-size // CHUNK) * CHUNK
+
+
+def _rotated(values: Vector, left: Vector, right: Vector) -> Vector:
+    rotated = np.empty_like(values)
+    shape = (-1, SIDE, SIDE)
+    kernels_sparse.rotate(sealed(values.reshape(shape)), left, right, rotated.reshape(shape))
+    return rotated

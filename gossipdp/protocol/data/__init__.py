@@ -1,0 +1,1 @@
+"""Leases of the data: which peer trains which block of samples."""

@@ -1,0 +1,133 @@
+"""What is inside a state, told to whoever takes the state over, so that it applies exactly what is not.
+
+All that a peer has of the live epochs goes into it as its origins signed it, so the receiver can check it, and prove
+later what it proves; of settled epochs the digests do. Bounded as the epochs are; what is beyond these bounds is
+refused before any signature is looked at, for looking costs. No timer and no payload is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gossipdp.errors import LocalProtocolError
+from gossipdp.protocol.epidemic.epochs import (
+    AHEAD,
+    GRACE,
+    KEPT,
+    MAX_HELD,
+    MAX_LIVES,
+    MAX_RUMOURS,
+    REMEMBERED,
+    SETTLE,
+    Epochs,
+    Settled,
+    Usual,
+)
+from gossipdp.protocol.epidemic.signing import name_of
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.epidemic_messages import LONGEST, NO_BASE, Rumour
+from gossipdp.protocol.wire.messages import MAX_BUFFER, U32, U63, Digest
+
+__all__ = ["Summary", "pack", "unpack"]
+
+_MOST: Final = MAX_RUMOURS * (GRACE + SETTLE + 1 + AHEAD + MAX_HELD)
+
+
+class _Past(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    epoch: U32
+    digest: Digest
+    count: U32
+    samples: U63
+
+
+class _Usual(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    epoch: U32
+    length: Annotated[float, Meta(ge=0.0, le=LONGEST)]
+    age: U32
+
+
+_Proof = Annotated[tuple[Rumour, ...], Meta(min_length=2, max_length=MAX_LIVES + 1)]
+
+
+class Summary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    first: U32
+    """all before it is settled"""
+    past: Annotated[tuple[_Past, ...], Meta(max_length=KEPT)]
+    inside: Annotated[tuple[Rumour, ...], Meta(max_length=_MOST)]
+    proofs: Annotated[tuple[_Proof, ...], Meta(max_length=_MOST)]
+    base: Digest = NO_BASE
+    """names the founding that the state goes back to"""
+    lengths: Annotated[tuple[_Usual, ...], Meta(max_length=REMEMBERED)] = ()
+    """of increments of settled epochs"""
+
+    def usual(self) -> dict[int, Usual]:
+        return {each.epoch: Usual(each.length, each.age) for each in self.lengths}
+
+    def settled(self) -> dict[int, Settled]:
+        return {past.epoch: Settled(past.digest, past.count, past.samples) for past in self.past}
+
+
+def pack(epochs: Epochs) -> bytes:
+    """Raises:
+    LocalProtocolError: it is longer than any message.
+    """
+    past = tuple(_Past(epoch, each.digest, each.count, each.samples) for epoch, each in epochs.settled().items())
+    lengths = tuple(_Usual(epoch, *usual) for epoch, usual in epochs.usual.items())
+    live = epochs.live()
+    inside = tuple(rumour for each in live for rumour in each.inside.values())
+    proofs = tuple(proof for each in live for proof in each.proofs())
+    data = msgspec.msgpack.encode(Summary(epochs.first, past, inside, proofs, epochs.base, lengths))
+    if len(data) > MAX_BUFFER:
+        raise LocalProtocolError(f"summary of {len(data)} bytes, limit {MAX_BUFFER}")
+    return data
+
+
+def unpack(
+    data: Buffer, *, span: int, run: bytes, largest: int, verify: Callable[[bytes, bytes, bytes], bool]
+) -> Summary | None:
+    """None if it is none, or holds a rumour that its origin has not signed, or that nobody may tell."""
+    if memoryview(data).nbytes > MAX_BUFFER:
+        return None
+    try:
+        summary = msgspec.msgpack.decode(data, type=Summary)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    epochs = range(summary.first, summary.first + GRACE + SETTLE + 1 + AHEAD + MAX_HELD)
+    rumours = (*summary.inside, *(each for proof in summary.proofs for each in proof))
+    for rumour in rumours:
+        if rumour.epoch not in epochs or rumour.clock // span != rumour.epoch:
+            return None
+        if rumour.size > largest or rumour.run != run:
+            return None
+    settled = [*(past.epoch for past in summary.past), *(usual.epoch for usual in summary.lengths)]
+    if any(epoch >= summary.first for epoch in settled) or not _can_be(summary):
+        return None
+    named = {name_of(rumour, run): rumour for rumour in rumours}
+    if len(named) < len(rumours):
+        return None
+    if not all(verify(rumour.origin, name, rumour.signature) for name, rumour in named.items()):
+        return None
+    return summary
+
+
+def _can_be(summary: Summary) -> bool:
+    """Can a peer have as many inside, and such proofs?"""
+    lives: defaultdict[tuple[bytes, int], set[int]] = defaultdict(set)
+    for rumour in summary.inside:
+        lives[rumour.origin, rumour.epoch].add(rumour.incarnation)
+    places = {(each.origin, each.epoch, each.incarnation, each.sequence) for each in summary.inside}
+    void = {(proof[0].origin, proof[0].epoch) for proof in summary.proofs}
+    epochs = Counter(rumour.epoch for rumour in summary.inside), Counter(epoch for _, epoch in void)
+    return (
+        len(places) == len(summary.inside)
+        and len(void) == len(summary.proofs)
+        and not void & lives.keys()
+        and all(len(each) <= MAX_LIVES for each in lives.values())
+        and all(count <= MAX_RUMOURS for each in epochs for count in each.values())
+        and all(len({(each.origin, each.epoch) for each in proof}) == 1 for proof in summary.proofs)
+    )

@@ -1,0 +1,1 @@
+"""The `pairwise` strategy: two peers exchange compressed differences and move towards each other."""

@@ -1,0 +1,256 @@
+"""The side of an exchange that made the offer: it opens chunks, keeps the timers, and settles (see `exchange`).
+
+Whatever was lost is asked for again from here and from nowhere else. No vector, socket or clock may stand here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import ChunksInDoubt
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
+from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import Ack, Ask, Data, End, Message, Miss, Ranges, Void
+
+__all__ = ["Initiator"]
+
+MAX_ASKED = 8
+"""askings of one turn, after which a partner that goes on answering beside the point is as good as silent"""
+SLOW = 4.0
+"""an exchange whose chunks take so many times what they usually take ends at the next chunk boundary"""
+
+
+class Initiator(Side):
+    """The side that made the offer: it opens chunks, keeps the timers, and settles.
+
+    `ended` is True once no more chunks will be opened and none is open but those in doubt; then the peer is free
+    for another exchange while this one is kept until `settled`.
+    """
+
+    initiator = True
+
+    def __init__(
+        self,
+        terms: Terms,
+        me: bytes,
+        outputs: Outputs,
+        deadlines: Deadlines,
+        *,
+        first: int,
+        chunks: int,
+        size: int,
+        now: float,
+        tempo: Tempo,
+    ) -> None:
+        """`tempo`: of all of this peer's exchanges."""
+        super().__init__(terms, outputs, chunks, size, now)
+        self._me, self._deadlines, self._tempo = me, deadlines, tempo
+        self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
+        self.next_first = first
+        """what the next exchange begins with: after one that ended early with what it left out, else as this one"""
+        self._open: dict[int, OpenChunk] = {}
+        self._result = "done"
+        self._exhausted = False
+        self._goodbye = False
+        self.open_chunks(now)
+
+    @property
+    def settled(self) -> bool:
+        return self.ended and not self._open
+
+    @property
+    def in_doubt(self) -> int:
+        return sum(chunk.doubtful for chunk in self._open.values())
+
+    def open_chunks(self, now: float) -> None:
+        """Open as many chunks as the window and the rate allow."""
+        while self._has_room() and now >= self._affordable_at():
+            number = next(self._next, None)
+            if number is None:
+                self._exhausted = True
+                break
+            self.next_first = (number + 1) % self._of
+            self._open[number] = OpenChunk()
+            self._outputs.ask(jobs.Begin(self._key(number), self.terms.codec, self.terms.lower))
+        self._end_if_done(now)
+
+    def _has_room(self) -> bool:
+        return not self._exhausted and len(self._open) < self.terms.window
+
+    def _affordable_at(self) -> float:
+        """When what was sent so far has been paid for at the agreed rate."""
+        return self.tally.started + self.tally.sent / self.terms.rate
+
+    def finish_early(self, now: float, result: str = "cut") -> None:
+        """End at the next chunk boundary: what is open is finished, nothing more is opened."""
+        if not self._exhausted:
+            self._exhausted, self._result = True, result
+            self._end_if_done(now)
+
+    def _slow_at(self) -> float:
+        """When the chunks mixed so far, and the next, have taken too long. A short wait is nobody's slowness, and a
+        rate that was agreed on is no reproach."""
+        expected = max(self._tempo.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
+        return self.tally.started + self._deadlines.ask + SLOW * expected
+
+    def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
+        self.heard_at = now
+        self.tally.received += size
+        match message:
+            case Data(_, number, turn, _):
+                self._take_turn(number, turn, tuple(buffers), None, now)
+            case Ack(_, number, turn, share):
+                self._take_turn(number, turn, tuple(buffers), share, now)
+            case Miss(_, number, turn):
+                chunk = self._open.get(number)
+                if chunk is not None and not chunk.working and chunk.turn == turn and chunk.message is not None:
+                    self._send(chunk.message, chunk.buffers)
+                    self._wait(chunk, now)
+            case Void(_, number):
+                self._make_void(number, now)
+            case End(_, _, reason):
+                self._ended_by_partner(reason, now)
+
+    def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], share: float | None, now: float) -> None:
+        chunk = self._open.get(number)
+        if chunk is None or chunk.working or turn != chunk.turn + 1:
+            return
+        if share is not None and turn == 1:
+            return  # nothing has been told that could have been mixed
+        if not self.ended:
+            self._tempo.answered(now - chunk.said_at, chunk.asked)
+        # Either answer ends the doubt: a Data says not mixed yet, an Ack says mixed.
+        chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
+        key, terms = self._key(number), self.terms
+        if share is None:
+            self._outputs.ask(jobs.Decode(key, buffers, first=turn == 1))
+        else:
+            self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull))
+
+    def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
+        """The result of a Begin, Decode or Mix of this exchange."""
+        assert isinstance(job, (jobs.Begin, jobs.Decode, jobs.Mix))
+        number = job.key.chunk
+        chunk = self._open.get(number)
+        if chunk is None:
+            return
+        if all(other.working for other in self._open.values()):
+            # Nothing was waited for until now: the partner's silence begins here.
+            self.heard_at = now
+        chunk.working = chunk.mixing = False
+        if turn.refused:
+            self._refused(turn.refused)
+            self._forget(number, now)
+        elif isinstance(job, jobs.Mix):
+            self.tally.mixed(turn, now)
+            del self._open[number]
+            self.open_chunks(now)
+        elif chunk.void:
+            self._forget(number, now)
+        elif isinstance(job, jobs.Begin):
+            self._say(chunk, 0, Ranges(self.terms.exchange, number, self.terms.incarnation), turn.buffers, now)
+        elif chunk.turn + 2 > MAX_TURNS or not turn.buffers:
+            self._forget(number, now)
+        else:
+            # From here on the responder may have mixed: the chunk is in doubt until it says.
+            chunk.doubtful = True
+            number_of_turn = chunk.turn + 2
+            message = Data(self.terms.exchange, number, number_of_turn, turn.bound)
+            self._say(chunk, number_of_turn, message, turn.buffers, now)
+
+    def _say(self, chunk: OpenChunk, turn: int, message: Message, buffers: tuple[Buffer, ...], now: float) -> None:
+        chunk.turn, chunk.message, chunk.buffers, chunk.said_at, chunk.asked = turn, message, buffers, now, 0
+        self._send(message, buffers)
+        self._wait(chunk, now)
+
+    def _wait(self, chunk: OpenChunk, now: float) -> None:
+        pause = self._deadlines.doubt if self.ended else self._tempo.patience
+        chunk.ask_at = now + pause * min(8, 2**chunk.asked)
+
+    def timer(self) -> float | None:
+        times = [chunk.ask_at for chunk in self._open.values()]
+        if not self.ended and any(not chunk.working for chunk in self._open.values()):
+            times.append(self.heard_at + self._deadlines.silence)
+        if self._has_room():
+            times.append(self._affordable_at())
+        if not self._exhausted:
+            times.append(self._slow_at())
+        return min(times, default=None)
+
+    def handle_timer(self, now: float) -> None:
+        waiting = any(not chunk.working for chunk in self._open.values())
+        silent = waiting and now >= self.heard_at + self._deadlines.silence
+        stuck = any(chunk.asked >= MAX_ASKED and chunk.ask_at <= now for chunk in self._open.values())
+        if not self.ended and (silent or stuck):
+            self.lose(now)
+        for number, chunk in self._open.items():
+            if chunk.ask_at <= now:
+                chunk.asked += 1
+                self._send(Ask(self.terms.exchange, number, chunk.turn))
+                self._wait(chunk, now)
+        if now >= self._slow_at():
+            self.finish_early(now, "slow")
+        self.open_chunks(now)
+
+    def lose(self, now: float) -> None:
+        """The partner is silent or gone: keep only the chunks in doubt, to be asked about later."""
+        self._exhausted, self._result = True, "lost"
+        certain = [number for number, chunk in self._open.items() if not (chunk.doubtful or chunk.mixing)]
+        self._drop(certain)
+        self._end_if_done(now)
+        if not self.ended:
+            self._send(End(self.terms.exchange, True, "lost"))
+            self._end("lost", now)
+        for chunk in self._open.values():
+            if not chunk.working:
+                # What was asked in vain says how long the partner was away, not how long it will be.
+                chunk.asked = 0
+                self._wait(chunk, now)
+
+    def give_up(self, now: float) -> None:
+        """The partner's incarnation is over: what is in doubt stays so, and is counted."""
+        if not self.ended:
+            self.lose(now)
+        doubts = self.in_doubt
+        self._drop([number for number, chunk in self._open.items() if not chunk.mixing])
+        if doubts:
+            self._outputs.emit(ChunksInDoubt(self.terms.partner, doubts))
+
+    def _ended_by_partner(self, reason: str, now: float) -> None:
+        if reason == "unknown":
+            self.give_up(now)
+        elif not self.ended:
+            self.finish_early(now)
+
+    def _make_void(self, number: int, now: float) -> None:
+        """The partner has not mixed it and never will: not a word more of it, or it would seem in doubt again."""
+        chunk = self._open.get(number)
+        if chunk is not None and chunk.working:
+            chunk.void = not chunk.mixing
+        self._forget(number, now)
+
+    def _forget(self, number: int, now: float) -> None:
+        chunk = self._open.get(number)
+        if chunk is not None and not chunk.working:
+            self._drop([number])
+            self.open_chunks(now)
+
+    def _drop(self, numbers: list[int]) -> None:
+        if numbers:
+            for number in numbers:
+                del self._open[number]
+            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
+
+    def _end_if_done(self, now: float) -> None:
+        if self._exhausted and not self._open and not self._goodbye:
+            self._goodbye = True
+            self._send(End(self.terms.exchange, True, "settled"))
+            if not self.ended:
+                self._end(self._result, now)
+
+    def _key(self, chunk: int) -> jobs.ChunkKey:
+        return jobs.ChunkKey(self._me, self.terms.exchange, chunk)

@@ -1,0 +1,269 @@
+"""The side of an exchange that accepted: it answers, mixes first, and remembers what it mixed (see `exchange`).
+
+It keeps no timer but that of the partner's silence, and asks for nothing. No vector, socket or clock may stand here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import ChunksInDoubt
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import MAX_BUFFER, Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Void
+
+__all__ = ["Responder"]
+
+
+@dataclass(slots=True)
+class _Mixed:
+    """What the log keeps of a mixed chunk: the acknowledgement, word for word."""
+
+    turn: int
+    message: Ack
+    buffers: tuple[Buffer, ...] = field(default=())
+
+
+class Responder(Side):
+    """The side that accepted: it answers, mixes first, and remembers what it mixed.
+
+    Once `ended`, it opens nothing and mixes nothing more; kept as the log, it goes on answering questions.
+    """
+
+    initiator = False
+
+    def __init__(
+        self,
+        terms: Terms,
+        accept: Accept,
+        outputs: Outputs,
+        deadlines: Deadlines,
+        *,
+        chunks: int,
+        size: int,
+        now: float,
+        first: int = 0,
+    ) -> None:
+        """`first`: the chunk the initiator opens first."""
+        super().__init__(terms, outputs, chunks, size, now)
+        self._accept, self._deadlines, self._first = accept, deadlines, first
+        self._open: dict[int, OpenChunk] = {}
+        self._mixed: dict[int, _Mixed] = {}
+        self._void: set[int] = set()
+        self._opened = 0
+        """how many chunks the initiator is known to have opened, by its latest"""
+        self._met = False
+        """the initiator has spoken to this life"""
+        self._settled = False
+        self._over = False
+        self._counted = 0
+        self._give_up_at = math.inf
+        self._send(accept)
+
+    @property
+    def settled(self) -> bool:
+        """The initiator will ask for nothing any more, and no job of this exchange is out."""
+        return self._settled and self.ended and not self._open
+
+    @property
+    def working(self) -> bool:
+        """A chunk may be being mixed right now."""
+        return any(chunk.working for chunk in self._open.values())
+
+    @property
+    def mixing(self) -> bool:
+        """A job is out that may mix a chunk, and cannot be called back."""
+        return any(chunk.working and chunk.turn > 0 for chunk in self._open.values())
+
+    def offered_again(self, offer: Offer) -> None:
+        """The Accept was lost, or the offer doubled."""
+        if not self.ended and not self._open and not self._mixed:
+            self._send(self._accept)
+
+    def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
+        if isinstance(message, Ranges):
+            if message.incarnation != self._accept.incarnation:
+                return None if self._met else self._disown(now)
+            self._met = True
+        self.heard_at = now
+        self.tally.received += size
+        if isinstance(message, (Ranges, Data, Ask)):
+            if message.chunk >= self._of:
+                return
+            if not self._over:
+                # Even a question about a chunk that never came tells that it was opened.
+                self._opened = max(self._opened, (message.chunk - self._first) % self._of + 1)
+        match message:
+            case Ranges(_, number, _):
+                self._open_chunk(number, buffers[0])
+            case Data(_, number, turn, bound):
+                self._take_turn(number, turn, tuple(buffers), bound)
+            case Ask(_, number, turn):
+                self._answer(number, turn)
+            case End(_, _, reason):
+                self._ended_by_partner(reason, now)
+
+    def _open_chunk(self, number: int, ranges: Buffer) -> None:
+        if number in self._open or number in self._mixed or number in self._void:
+            return self._answer(number, 0)
+        if self.ended:
+            return self._send(Void(self.terms.exchange, number))
+        if len(self._open) >= 2 * self.terms.window:
+            # An initiator has one window open at the most, so the older ones are those it has dropped.
+            oldest = next((other for other, chunk in self._open.items() if not chunk.working), None)
+            if oldest is None:
+                return None
+            self._make_void([oldest])
+        self._open[number] = OpenChunk()
+        self._outputs.ask(jobs.Answer(self._key(number), self.terms.codec, self.terms.lower, ranges))
+
+    def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], bound: float) -> None:
+        chunk = self._open.get(number)
+        if chunk is None or chunk.working or turn != chunk.turn + 1:
+            if chunk is None or turn < chunk.turn:
+                self._answer(number, turn)
+            return
+        chunk.working = True
+        terms = self.terms
+        self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull))
+
+    def _answer(self, number: int, turn: int) -> None:
+        """Say again what was said after `turn`, or that it never came, or that it came to nothing."""
+        if turn and not self._met:
+            return self._disown(self.heard_at)
+        mixed, chunk = self._mixed.get(number), self._open.get(number)
+        if mixed is not None:
+            if turn == mixed.turn - 1:
+                self._send(mixed.message, mixed.buffers)
+        elif chunk is not None:
+            if chunk.working:
+                return
+            if turn == chunk.turn - 1 and chunk.message is not None:
+                self._send(chunk.message, chunk.buffers)
+            elif turn > chunk.turn:
+                self._send(Miss(self.terms.exchange, number, turn))
+        elif self.ended or number in self._void:
+            self._send(Void(self.terms.exchange, number))
+        else:
+            self._send(Miss(self.terms.exchange, number, 0) if turn == 0 else Void(self.terms.exchange, number))
+            if turn:
+                self._void.add(number)
+
+    def _disown(self, now: float) -> None:
+        """The initiator speaks of what an earlier life of this peer may have mixed, and this one cannot know."""
+        self._settled = True
+        self.close("lost", now)
+        self._send(End(self.terms.exchange, False, "unknown"))
+
+    def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
+        """The result of an Answer or DecodeAndMix of this exchange."""
+        assert isinstance(job, (jobs.Answer, jobs.DecodeAndMix))
+        number = job.key.chunk
+        chunk = self._open.get(number)
+        if chunk is None:
+            return
+        self.heard_at = now
+        said = 1 if isinstance(job, jobs.Answer) else chunk.turn + 2
+        if turn.refused:
+            self._refused(turn.refused)
+            self._make_void([number])
+            self._send(Void(self.terms.exchange, number))
+        elif turn.mixed:
+            del self._open[number]
+            self.tally.mixed(turn, now)
+            acknowledgement = Ack(self.terms.exchange, number, said, turn.share)
+            self._mixed[number] = _Mixed(said, acknowledgement, turn.buffers)
+            self._send(acknowledgement, turn.buffers)
+            if self._over:
+                self._count_doubts()
+            if len(self._mixed) == self._of and not self.ended:
+                # Nothing can come but questions: do not wait for the End, which may be lost.
+                self._end("done", now)
+        elif self.ended or said > MAX_TURNS or not turn.buffers:
+            self._make_void([number])
+            self._send(Void(self.terms.exchange, number))
+        else:
+            chunk.working, chunk.turn = False, said
+            chunk.message = Data(self.terms.exchange, number, said, turn.bound)
+            chunk.buffers = turn.buffers
+            self._send(chunk.message, turn.buffers)
+
+    def timer(self) -> float | None:
+        if self.ended:
+            return None if self._settled or math.isinf(self._give_up_at) else self._give_up_at
+        return self._silent_at()
+
+    def handle_timer(self, now: float) -> None:
+        if not self.ended and now >= self._silent_at():
+            self.close("lost", now)
+        if now >= self._give_up_at and not self._settled:
+            self.give_up(now)
+
+    def _silent_at(self) -> float:
+        # At a low rate the initiator may owe nothing for as long as its largest message takes.
+        return self.heard_at + self._deadlines.silence + MAX_BUFFER / self.terms.rate
+
+    def close(self, result: str, now: float, reason: str = "") -> None:
+        """Mix nothing more; `reason` is told to the partner if given. A chunk being mixed right now still counts."""
+        if self.ended:
+            return
+        idle = [number for number, chunk in self._open.items() if not chunk.working]
+        self._make_void(idle)
+        if reason:
+            self._send(End(self.terms.exchange, False, reason))
+            for number in idle:
+                self._send(Void(self.terms.exchange, number))
+        self._end(result, now)
+
+    def part(self, now: float) -> None:
+        """The initiator has left, as a peer does that has settled: its last word may come after the news, on another
+        lane. Without it, what it may not have heard is counted soon."""
+        self.close("cut", now)
+        self._give_up_at = min(self._give_up_at, now + self._deadlines.doubt)
+
+    def give_up(self, now: float) -> None:
+        """The initiator's incarnation is over: acknowledgements it may not have heard are counted, and those of chunks
+        that are being decoded right now as soon as they turn out to be mixed."""
+        self.close("lost", now)
+        if not self._settled:
+            self._settled = self._over = True
+            self._count_doubts()
+
+    def _count_doubts(self) -> None:
+        new = self._in_doubt() - self._counted
+        if new > 0:
+            self._counted += new
+            self._outputs.emit(ChunksInDoubt(self.terms.partner, new))
+
+    def _in_doubt(self) -> int:
+        """A window of what was mixed at the most, for when the initiator opened its latest chunk no more were open; and
+        that one took up a place itself."""
+        latest = (self._first + self._opened - 1) % self._of
+        return min(len(self._mixed), self.terms.window - (latest not in self._mixed))
+
+    def forget(self) -> None:
+        """This log is being thrown away: nothing of it may stay open where the vectors are."""
+        if self._open:
+            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in self._open)))
+            self._open.clear()
+
+    def supersede(self, now: float) -> None:
+        """The initiator has offered anew, which it does only when nothing of this exchange is in doubt."""
+        self._ended_by_partner("settled", now)
+
+    def _ended_by_partner(self, reason: str, now: float) -> None:
+        self._settled = self._settled or reason in ("settled", "unwanted")
+        self.close("lost" if reason == "lost" else "done" if self.tally.chunks == self._of else "cut", now)
+
+    def _make_void(self, numbers: list[int]) -> None:
+        if numbers:
+            for number in numbers:
+                self._open.pop(number, None)
+                self._void.add(number)
+            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
+
+    def _key(self, chunk: int) -> jobs.ChunkKey:
+        return jobs.ChunkKey(self.terms.partner, self.terms.exchange, chunk)

@@ -1,0 +1,147 @@
+"""Whom each member meets in each step, so that all hold the exact average after a few: hypercube and Base-2 graph.
+
+A schedule follows from the members, a seed and a step number alone, so all who agree on these agree on every meeting
+and no word is exchanged about it. Steps come in cycles of `period`. In each cycle the members stand in a new order,
+drawn from the seed, so that nobody always meets the same others; in each step nobody has more than one partner.
+Whether the view is good enough to follow a schedule, and what to do when a partner does not come, is for others to
+decide: this module knows ids and step numbers, no clock, no message and no state of any member.
+
+For N = 2^m this is the one-peer hypercube, i meets i XOR 2^k: m steps, all with weight 1/2. Otherwise it is the
+Base-(k+1) graph with k = 1 (Takezawa, Sato, Bao, Niwa, Yamada 2023, "Beyond Exponential Graph: Communication-Efficient
+Topologies for Decentralized Learning via Finite-time Convergence", NeurIPS 2023, arXiv 2305.11420, algorithms 1 to 3).
+With N = 2^s q, q odd, the members form 2^s groups of q:
+
+    1. In every group, the Simple Base-2 graph, 2 floor(log2 q) + 1 steps. q is a sum of powers of two, largest first:
+       blocks B_0, B_1, ... of so many members. A hypercube in each block, until B_0 is through; then one step for each
+       block but the last, in which every member of the blocks after B_l meets its own member of B_l with the weight
+       |B_l| / (|B_l| + |B_l+1| + ...); then B_l holds the group's average as a whole, and finds it by a hypercube.
+    2. A hypercube over the groups, s steps: those at the same place in their groups meet.
+
+A meeting moves both towards each other by the same weight w: a_i += w (a_j - a_i), a_j += w (a_i - a_j). A step's
+mixing matrix is therefore symmetric and doubly stochastic, the sum is kept, and an exchange can carry it out as it is.
+
+Whoever step 1 leaves idle is given a partner all the same, for replicas drift apart between two steps. Members of one
+block that hold the same value may meet at no harm. One member of every group has nobody left there: it meets its like
+in another group. That leaves the average over all groups as it was at every place, and step 2 removes differences
+between groups whatever they are. So nobody is ever idle when N is even, and one member a step when N is odd.
+
+Weights and negotiation: an exchange's weight is the smaller of both sides' wishes (`averaging`). Both sides of a
+meeting read the same weight here, so both wish it, in place of the configured gamma of 1/2, and it holds; one that
+does not follow the schedule wishes 1/2 and gets it, so that the meeting averages the pair, and the cycle merely is not
+exact. A responder wishes more than 1/2 only of the partner that the schedule names, so an offer alone never raises how
+far an anchor is moved. With a gamma below 1/2 no schedule is exact, and 2 gamma w is the wish to use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from gossipdp.errors import LocalProtocolError
+from gossipdp.protocol.wire.messages import short
+
+__all__ = ["Schedule"]
+
+_HALF: Final = 0.5
+_CYCLES: Final = 2
+"""orders kept: the present cycle's, and that of members one step behind or ahead"""
+
+
+class Schedule:
+    """Args:
+
+    members: ids of all that take part, this peer among them, in any order.
+    seed: shared by all, such as the run's id; another one gives other orders.
+    """
+
+    def __init__(self, members: Sequence[bytes], seed: bytes) -> None:
+        self.members = tuple(sorted(members))
+        if len(set(self.members)) != len(members) or not members:
+            raise LocalProtocolError(f"a schedule of {len(members)} members, {len(set(members))} of them distinct")
+        self.period = _period(len(members))
+        """steps of a cycle: at its end all hold the average of what they held at its start"""
+        self._known = frozenset(members)
+        self._seed = seed
+        self._orders: dict[int, tuple[list[bytes], dict[bytes, int]]] = {}
+
+    def partner(self, me: bytes, step: int) -> tuple[bytes, float] | None:
+        """Whom `me` meets in `step`, counted from 0, and the weight; None if it is idle."""
+        if me not in self._known:
+            raise LocalProtocolError(f"{short(me)} is none of the schedule's {len(self.members)} members")
+        if step < 0:
+            raise LocalProtocolError(f"step {step} of a schedule, which begins with 0")
+        cycle, phase = divmod(step, self.period)
+        order, positions = self._order(cycle)
+        met = _meeting(len(order), positions[me], phase)
+        return None if met is None else (order[met[0]], met[1])
+
+    def _order(self, cycle: int) -> tuple[list[bytes], dict[bytes, int]]:
+        """The members as they stand in `cycle`, and where each stands."""
+        if cycle not in self._orders:
+            # Sorted by keyed hash: a shuffle that is the same in every Python, unlike that of `random`.
+            person = b"gossipdp cycle"
+            key = hashlib.blake2b(cycle.to_bytes(16, "big") + self._seed, digest_size=32, person=person).digest()
+            order = sorted(self.members, key=lambda peer: hashlib.blake2b(peer, digest_size=16, key=key).digest())
+            while len(self._orders) >= _CYCLES:
+                del self._orders[next(iter(self._orders))]
+            self._orders[cycle] = order, {peer: position for position, peer in enumerate(order)}
+        return self._orders[cycle]
+
+
+def _split(members: int) -> tuple[int, int]:
+    """s and q: members = 2^s q, q odd."""
+    s = (members & -members).bit_length() - 1
+    return s, members >> s
+
+
+def _period(members: int) -> int:
+    s, q = _split(members)
+    return max(1, s + _simple_period(q))
+
+
+def _simple_period(q: int) -> int:
+    """Steps of the Simple Base-2 graph of odd q: 2 floor(log2 q) + 1, none for one member."""
+    return 0 if q == 1 else 2 * (q.bit_length() - 1) + 1
+
+
+def _meeting(members: int, position: int, phase: int) -> tuple[int, float] | None:
+    """Position and weight of whom the member at `position` meets in the step `phase` of a cycle."""
+    s, q = _split(members)
+    group, place = divmod(position, q)
+    inside = _simple_period(q)
+    if phase < inside:
+        met = _simple_meeting(q, place, phase)
+        if met is not None:
+            return group * q + met[0], met[1]
+        dimension = phase
+    else:
+        dimension = phase - inside
+    return None if s == 0 else ((group ^ 1 << dimension % s) * q + place, _HALF)
+
+
+def _simple_meeting(q: int, place: int, phase: int) -> tuple[int, float] | None:
+    """The same in one group of odd size, the Simple Base-2 graph."""
+    powers = [power for power in reversed(range(q.bit_length())) if q >> power & 1]
+    first, rest = 0, q
+    for number, power in enumerate(powers):
+        # In the step `hands_on` this block meets all those after it, `rest` in number, one each.
+        size, hands_on = 1 << power, powers[0] + number
+        rest -= size
+        within = place - first
+        if phase == hands_on and rest:
+            weight = size / (size + rest)
+            if within >= size:
+                return first + (within - size), weight
+            if within < rest:
+                return first + size + within, weight
+            # The others of this block hold the same value: they may meet two by two.
+            neighbour = rest + (within - rest ^ 1)
+            return (first + neighbour, _HALF) if neighbour < size else None
+        if within < size:
+            if not power:
+                return None
+            step = phase if phase < powers[0] else phase - hands_on - 1
+            return first + (within ^ 1 << step % power), _HALF
+        first += size
+    raise AssertionError("a place outside its group")

@@ -1,0 +1,1 @@
+"""How a peer obtains the network's model: founding, joining, serving, and judging what was received."""

@@ -1,0 +1,1 @@
+"""Messages that cross the network: their fields, their table of kinds, their encoding."""

@@ -1,0 +1,131 @@
+"""The list of all messages: which id each has on the wire, how many raw buffers follow it, and by which lane it goes.
+
+Adding a message: define it in `messages` or beside its kin, and append it to `MESSAGES` with the next id. Never reuse
+an id. Nothing here may define a message or hold behaviour; `wire` and `outputs` act on these tables.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gossipdp.protocol.wire.epidemic_messages import (
+    EpochDigest,
+    Got,
+    Graft,
+    IHave,
+    Prune,
+    Rumour,
+    RumourPart,
+)
+from gossipdp.protocol.wire.messages import (
+    MAX_FRAMES,
+    Accept,
+    Ack,
+    Ask,
+    Coverage,
+    Data,
+    End,
+    Lineage,
+    Message,
+    Miss,
+    MomentsAsk,
+    MomentsChunk,
+    MomentsManifest,
+    MomentsRefuse,
+    MomentsRequest,
+    Nack,
+    Offer,
+    Ping,
+    PingRequest,
+    Pong,
+    PushPull,
+    Ranges,
+    Refuse,
+    Standing,
+    StateAsk,
+    StateChunk,
+    StateManifest,
+    StateProbe,
+    StateRefuse,
+    StateRequest,
+    StateSample,
+    StateWait,
+    Void,
+)
+
+MESSAGES: Final[dict[int, type[Message]]] = {
+    1: Ping,
+    2: Pong,
+    3: PingRequest,
+    4: Nack,
+    5: PushPull,
+    6: Offer,
+    7: Accept,
+    8: Refuse,
+    9: Ranges,
+    10: Data,
+    11: Ack,
+    12: Ask,
+    13: Miss,
+    14: Void,
+    15: End,
+    16: StateRequest,
+    17: StateManifest,
+    18: StateAsk,
+    19: StateChunk,
+    20: StateRefuse,
+    21: Standing,
+    22: StateProbe,
+    23: StateSample,
+    24: Lineage,
+    25: Coverage,
+    26: MomentsRequest,
+    27: MomentsManifest,
+    28: MomentsAsk,
+    29: MomentsChunk,
+    30: MomentsRefuse,
+    31: Rumour,
+    32: RumourPart,
+    33: Got,
+    34: IHave,
+    35: Graft,
+    36: Prune,
+    37: EpochDigest,
+    38: StateWait,
+}
+"""Append only."""
+
+BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
+    Ranges: (1, 1),
+    Data: (1, MAX_FRAMES - 1),
+    Ack: (0, MAX_FRAMES - 1),
+    StateManifest: (3, 4),
+    StateChunk: (1, 1),
+    StateSample: (1, 1),
+    Coverage: (2, 2),
+    MomentsManifest: (2, 2),
+    MomentsChunk: (1, 1),
+    Rumour: (0, 1),
+    RumourPart: (1, 1),
+    EpochDigest: (1, 1),
+}
+"""How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
+
+DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
+    {
+        Ranges,
+        Data,
+        Ack,
+        Ask,
+        Miss,
+        Void,
+        StateManifest,
+        StateChunk,
+        StateSample,
+        MomentsManifest,
+        MomentsChunk,
+        Rumour,
+        RumourPart,
+    }
+)
+"""Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""

@@ -1,0 +1,107 @@
+"""Daemon and training process of one host: a socket for words, shared memory for vectors (architecture section 4b).
+
+The socket is AF_UNIX SOCK_SEQPACKET, mode 0600, and both ends check the other's user. Its end-of-file is the crash
+detector: whoever dies, the other knows at once. Neither end waits for the other in `send`, `receive` or `handle`. The
+parts are in `link_server`, `link_client`, `link_messages` and `region`; this is the one to import. None of them may
+know torch, zmq, or what the vectors mean.
+"""
+
+from __future__ import annotations
+
+from gossipdp.runtime.home_paths import expanded
+from gossipdp.runtime.link.client import Link
+from gossipdp.runtime.link.data_client import DataLink, DataLost, Group, data_path
+from gossipdp.runtime.link.events import (
+    Attached,
+    Detached,
+    LinkEvent,
+    ModelWritten,
+    MomentsWanted,
+    MomentsWritten,
+    RankLost,
+    Reported,
+    SlotApplied,
+    Submitted,
+)
+from gossipdp.runtime.link.messages import (
+    Applied,
+    Closing,
+    Copied,
+    Farewell,
+    FromDaemon,
+    FromTraining,
+    Hello,
+    Moment,
+    Moments,
+    MomentsGiven,
+    MomentsTaken,
+    Pace,
+    Rank,
+    Ready,
+    Refused,
+    RegionReady,
+    Renewed,
+    Report,
+    Session,
+    Settled,
+    Slot,
+    Submit,
+    Taken,
+    Waiting,
+    WantMoments,
+    spans,
+)
+from gossipdp.runtime.link.region import Region, write_sealed
+from gossipdp.runtime.link.server import LinkServer
+from gossipdp.runtime.unix_sockets import default_home, expected, socket_path
+
+__all__ = [
+    "Applied",
+    "Attached",
+    "Closing",
+    "Copied",
+    "DataLink",
+    "DataLost",
+    "Detached",
+    "Farewell",
+    "FromDaemon",
+    "FromTraining",
+    "Group",
+    "Hello",
+    "Link",
+    "LinkEvent",
+    "LinkServer",
+    "ModelWritten",
+    "Moment",
+    "Moments",
+    "MomentsGiven",
+    "MomentsTaken",
+    "MomentsWanted",
+    "MomentsWritten",
+    "Pace",
+    "Rank",
+    "RankLost",
+    "Ready",
+    "Refused",
+    "Region",
+    "RegionReady",
+    "Renewed",
+    "Report",
+    "Reported",
+    "Session",
+    "Settled",
+    "Slot",
+    "SlotApplied",
+    "Submit",
+    "Submitted",
+    "Taken",
+    "Waiting",
+    "WantMoments",
+    "data_path",
+    "default_home",
+    "expanded",
+    "expected",
+    "socket_path",
+    "spans",
+    "write_sealed",
+]

@@ -1,0 +1,192 @@
+"""The training process's end of the link.
+
+Nothing here waits, but for `Link.wait`. Nothing here may know torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossipdp.errors import RemoteProtocolError, UnreachableError
+from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.runtime.link.messages import (
+    LINK_VERSION,
+    FromDaemon,
+    FromTraining,
+    Hello,
+    Rank,
+    RegionReady,
+    Renewed,
+    Session,
+    decode_from_daemon,
+    encode,
+)
+from gossipdp.runtime.link.region import Region, map_sealed, write_blob
+from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
+
+__all__ = ["Link"]
+
+
+class Link:
+    """The training process's end. Made by `connect`; `hello` begins the dialogue."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.region: Region | None = None
+        """there once `receive` has returned RegionReady"""
+        self.carried = NOTHING
+        """what goes with the model, as the last Session or Renewed brought it"""
+        self.lost = ""
+        """why the daemon is gone, once it is"""
+        self._closing = threading.RLock()  # the collector may close the link while this thread sends
+        """a descriptor that is closed while another thread sends may be another file's by then"""
+        _links.add(self)
+
+    def __del__(self) -> None:
+        # Not by `weakref.finalize`: the collector runs that before the last words of a training process that is gone.
+        self._connection.close()
+
+    @classmethod
+    def connect(cls, home: Path) -> Link:
+        """Reach the daemon of `home`; returns at once.
+
+        Raises:
+            UnreachableError: GD-105, no daemon serves this home. Its cause is a BlockingIOError if one does, and has
+                no place in its queue now.
+        """
+        path = socket_path(home)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:  # no descriptor left: training goes on, and tries again later
+            raise _no_daemon(path, error) from None
+        try:
+            connection.setblocking(False)
+            if path.name != "link.sock":
+                check_private(path.parent)
+            connection.connect(str(path))
+            if user_of(connection) != os.geteuid():
+                raise OSError(errno.EPERM, f"served by user {user_of(connection)}")
+        except OSError as error:
+            connection.close()
+            raise _no_daemon(path, error) from error
+        return cls(connection)
+
+    def hello(self, schema: Schema, world: int = 1) -> None:
+        """Introduce this process: the model it trains, and how many processes train the replica."""
+        try:
+            fd = write_blob(schema.to_bytes())
+        except OSError as error:
+            self.lost = f"no memory file: {error.strerror}"
+            return
+        try:
+            hello = Hello(LINK_VERSION, os.getpid(), world, schema.digest)
+            socket.send_fds(self._connection, [encode(hello)], [fd])
+        except OSError:
+            pass  # the end-of-file tells
+        finally:
+            os.close(fd)
+
+    def hello_as_rank(self, rank: int, leader: int) -> None:
+        """Introduce this process as another rank of the group whose leader is process `leader`."""
+        self.send(Rank(LINK_VERSION, os.getpid(), leader, rank))
+
+    def send(self, message: FromTraining, files: Sequence[int] = ()) -> bool:
+        """False if the daemon cannot take it now, or is gone; `receive` knows which. Any thread may send; `files` stay
+        the caller's."""
+        with self._closing:
+            try:
+                socket.send_fds(self._connection, [encode(message)], files)
+            except OSError:
+                return False
+        return True
+
+    def receive(self) -> list[FromDaemon]:
+        """What the daemon has said since; never waits. Once it is gone `lost` says so."""
+        messages: list[FromDaemon] = []
+        while not self.lost:
+            try:
+                packet, fds = receive(self._connection)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.lost = f"the connection to the daemon broke: {error.strerror}"
+                break
+            try:
+                if not packet:
+                    self.lost = "the daemon is gone"
+                    break
+                message = decode_from_daemon(packet)
+                if isinstance(message, RegionReady):
+                    if len(fds) != 1:
+                        raise RemoteProtocolError("a region without its memory")
+                    self.region = Region(fds[0], message.size)
+                elif isinstance(message, Session | Renewed):
+                    self._take(message, [map_sealed(each, MOST_CARRIED) for each in fds])
+                messages.append(message)
+            except (RemoteProtocolError, ValueError, OSError) as error:
+                self.lost = str(error)
+            finally:
+                for received in fds:
+                    os.close(received)
+        if self.lost:
+            self.close()
+        return messages
+
+    def _take(self, message: Session | Renewed, files: Sequence[Buffer]) -> None:
+        if len(files) != (1 if isinstance(message, Renewed) else 2 * message.carries):
+            raise RemoteProtocolError(f"{type(message).__name__} with {len(files)} files")
+        if isinstance(message, Renewed):
+            self.carried = Carried(self.carried.reference, files[0])
+        else:
+            self.carried = Carried(*files)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the daemon to say something, or to go."""
+        if self.lost:
+            return True
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(1000.0 * timeout))
+
+    def close(self) -> None:
+        """Leave. The region stays mapped as long as its arrays are used."""
+        self.lost = self.lost or "closed"
+        with self._closing:
+            self._connection.close()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the parent's threads are not here, and may have held the lock."""
+        self._closing = threading.RLock()
+        self.close()
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data loader's: it would keep the connection open after the parent's death."""
+    for link in list(_links):
+        link._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _no_daemon(path: Path, error: OSError) -> UnreachableError:
+    return UnreachableError(
+        "GD-105",
+        "no daemon on this host",
+        seen=f"{path}: {error.strerror}",
+        do="start one: `gossipdp up RUN.toml -- CMD` on the first host, `gossipdp join @invite -- CMD` on the others "
+        "(--home or GOSSIPDP_HOME says which); GOSSIPDP_OFF=1 trains without",
+    )

@@ -1,0 +1,261 @@
+"""What readers of a data set and the daemon of their host say to each other, and the readers' end of it.
+
+    reader                                    daemon
+    Begin                        ->
+                                 <-           Pass, once it is known what others have read; or Denied
+    Next                         ->
+                                 <-           Leased, or Over: nothing more in this pass
+    Used                         ->
+    Bye                          ->           it goes, and what it was given has been used
+
+A reader is a process that draws samples: a rank of the training group, or a data loader's own process for one. Each has
+a connection to HOME/data.sock, beside the link's: a loader's processes have no other way to be told, and so no rank
+waits for another. All ranks get the same blocks in the same order, for the daemon remembers what it answered (see
+`data_passes`); which samples of a block are whose follows from the rank. Nothing here may know a sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gossipdp.errors import DataError, RemoteProtocolError
+from gossipdp.protocol.wire.messages import MAX_BLOCKS, U32, U63, Digest, Name
+from gossipdp.runtime.unix_sockets import MAX_PATH, check_private, receive, user_of
+
+__all__ = ["DataLink", "DataLost", "Group", "data_path"]
+
+DATA_VERSION: Final = 1
+ANSWER_WITHIN: Final = 30.0
+"""seconds; a daemon that does not answer for so long is none"""
+
+T = TypeVar("T")
+Slot = Annotated[int, Meta(ge=0, le=1023)]
+
+
+class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all. Fields are append-only; a new one has a default."""
+
+
+class Begin(_Message, frozen=True, tag="begin"):
+    """The next pass over the data begins for this reader, or goes on, if the daemon was started anew meanwhile."""
+
+    version: U32
+    group: Digest
+    """drawn anew by every start of a training group"""
+    world: Annotated[int, Meta(ge=1, le=1024)]
+    """ranks of the group"""
+    rank: Annotated[int, Meta(ge=0, le=1023)]
+    slot: Slot
+    """which of the rank's readers"""
+    data: Digest
+    name: Name
+    blocks: Annotated[int, Meta(ge=1, le=MAX_BLOCKS)]
+    number: U32 = 0
+    """of the pass that goes on; 0: the next"""
+
+
+class Next(_Message, frozen=True, tag="next"):
+    """The next block; keys count them in a pass. All ranks ask for each key with the same `first`."""
+
+    key: U63
+    first: Annotated[int, Meta(ge=-1, lt=MAX_BLOCKS)] = -1
+    """take what comes next in numbers from here on; -1: in whichever order"""
+
+
+class Used(_Message, frozen=True, tag="used"):
+    """This rank has used its samples of the block."""
+
+    epoch: U32
+    block: U32
+
+
+class Bye(_Message, frozen=True, tag="bye"):
+    """This reader goes; what it was given in a pass that is over has been used."""
+
+
+class Pass(_Message, frozen=True, tag="pass"):
+    number: U32
+    epoch: U32
+    """of the network, and the last one of which this pass has blocks"""
+    readers: U32
+    """peers that read the same data, this one included"""
+
+
+class Leased(_Message, frozen=True, tag="leased"):
+    key: U63
+    epoch: U32
+    block: U32
+
+
+class Over(_Message, frozen=True, tag="over"):
+    key: U63
+
+
+class Denied(_Message, frozen=True, tag="denied"):
+    code: Annotated[str, Meta(max_length=16)]
+    cause: Annotated[str, Meta(max_length=400)]
+    seen: Annotated[str, Meta(max_length=400)] = ""
+    do: Annotated[str, Meta(max_length=400)] = ""
+
+
+FromReader: TypeAlias = Begin | Next | Used | Bye
+ToReader: TypeAlias = Pass | Leased | Over | Denied
+
+_encoder = msgspec.msgpack.Encoder()
+_from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
+_to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
+
+
+def encode(message: FromReader | ToReader) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_reader(packet: bytes) -> FromReader:
+    """Raises RemoteProtocolError, whatever the bytes."""
+    try:
+        return _from_reader.decode(packet)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"from a reader of data: {error!s:.120}") from None
+
+
+def data_path(home: Path) -> Path:
+    """HOME/data.sock, or, like the link's, a short path named after it if that is too long for a socket."""
+    path = Path(os.path.realpath(home)) / "data.sock"
+    if len(os.fsencode(path)) <= MAX_PATH:
+        return path
+    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+    return Path(f"/tmp/gossipdp-{os.geteuid()}") / f"{name}.sock"
+
+
+# -- the reader's end ---------------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Who reads, and what."""
+
+    id: bytes
+    world: int
+    rank: int
+    slot: int
+    data: bytes
+    name: str
+    blocks: int
+
+
+class DataLost(Exception):
+    """There is no daemon, or none any more."""
+
+
+class DataLink:
+    """One reader's connection. Every method waits for the answer of the daemon, which is on this host.
+
+    Raises:
+        DataLost: no daemon serves this home.
+    """
+
+    def __init__(self, home: Path) -> None:
+        path = data_path(home)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.setblocking(False)
+            if path.name != "data.sock":
+                check_private(path.parent)
+            self._socket.connect(str(path))
+            if user_of(self._socket) != os.geteuid():
+                raise OSError(f"served by user {user_of(self._socket)}")
+        except OSError as error:
+            self._socket.close()
+            raise DataLost(f"{path}: {error.strerror or error}") from None
+        _links.add(self)
+
+    def begin(self, group: Group, number: int = 0) -> Pass:
+        """The next pass, or pass `number` again.
+
+        Raises:
+            DataError: GD-309, the daemon knows this data otherwise.
+        """
+        answer = self._ask(Begin(DATA_VERSION, group.id, *group[1:], number))
+        if not isinstance(answer, Pass):
+            raise DataLost(f"{type(answer).__name__} for an answer")
+        return answer
+
+    def next(self, key: int, first: int = -1) -> tuple[int, int] | None:
+        """Epoch and block, or None once the pass is over."""
+        answer = self._ask(Next(key, first))
+        match answer:
+            case Leased(said, epoch, block) if said == key:
+                return epoch, block
+            case Over(said) if said == key:
+                return None
+        raise DataLost(f"{type(answer).__name__} for an answer")
+
+    def used(self, epoch: int, block: int) -> None:
+        self._send(Used(epoch, block))
+
+    def bye(self) -> None:
+        """Leave, with all used that was given in a pass that is over."""
+        try:
+            self._send(Bye())
+        except DataLost:
+            pass  # there is nobody to be told
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _ask(self, message: Begin | Next) -> ToReader:
+        self._send(message)
+        packet = self._wait(select.POLLIN, lambda: receive(self._socket)[0])
+        if not packet:
+            self.close()
+            raise DataLost("the daemon is gone")
+        try:
+            answer = _to_reader.decode(packet)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataLost(f"not understood: {error!s:.120}") from None
+        if isinstance(answer, Denied):
+            self.close()
+            raise DataError(answer.code, answer.cause, seen=answer.seen, do=answer.do)
+        return answer
+
+    def _send(self, message: FromReader) -> None:
+        self._wait(select.POLLOUT, lambda: self._socket.send(encode(message)))
+
+    def _wait(self, ready: int, action: Callable[[], T]) -> T:
+        until = time.monotonic() + ANSWER_WITHIN
+        poll = select.poll()
+        while True:
+            try:
+                return action()
+            except BlockingIOError:
+                pass
+            except (OSError, ValueError) as error:
+                self.close()
+                raise DataLost(f"the connection to the daemon broke: {error}") from None
+            poll.register(self._socket, ready)
+            if time.monotonic() >= until or not poll.poll(1000.0 * (until - time.monotonic())):
+                self.close()
+                raise DataLost(f"no answer within {ANSWER_WITHIN:.0f} s")
+
+
+_links: weakref.WeakSet[DataLink] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, which would keep the connection open after the parent's death."""
+    for link in list(_links):
+        link.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

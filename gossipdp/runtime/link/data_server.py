@@ -1,0 +1,274 @@
+"""The daemon's end of the readers' connections (`link_data`), served from the I/O loop; the peer answers.
+
+Nothing here waits: who asks before it is known what others have read is answered when it is. A group that has no reader
+for a while, as between two passes, still counts as reading. Nothing here may know a sample.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from gossipdp.errors import DataError, HardwareError, RemoteProtocolError
+from gossipdp.protocol.data.blocks import DataSet, Lease
+from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.descriptors import accept
+from gossipdp.runtime.files import load_state, save_state, set_aside
+from gossipdp.runtime.link.data_client import (
+    DATA_VERSION,
+    Begin,
+    Bye,
+    Denied,
+    Leased,
+    Next,
+    Over,
+    Pass,
+    ToReader,
+    Used,
+    data_path,
+    decode_from_reader,
+    encode,
+)
+from gossipdp.runtime.link.data_passes import Passes, Place
+from gossipdp.runtime.unix_sockets import check_private, receive, user_of
+
+__all__ = ["DataServer", "Feed"]
+
+log = logging.getLogger("gossipdp.data")
+
+MAX_READERS: Final = 512
+"""connections; past it newcomers are closed"""
+AWAY: Final = 30.0
+"""seconds without a reader after which a group counts as gone"""
+STATE: Final = "data.json"
+T = TypeVar("T")
+
+
+class Feed(Protocol):
+    """Gives the peer one command, with the time, and sees to what follows from it."""
+
+    def __call__(self, command: Callable[[Peer, float], T]) -> T: ...
+
+
+class _Group:
+    def __init__(self, data: DataSet, world: int, passes: Passes) -> None:
+        self.data, self.world, self.passes = data, world, passes
+        self.readers = 0
+        """connections"""
+        self.latest: dict[Place, _Reader] = {}
+        self.empty_since: float | None = None
+
+
+class _Reader:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.group: tuple[bytes, bytes] | None = None
+        self.place: Place = (0, 0)
+        self.waiting: Begin | None = None
+
+
+class DataServer:
+    """Args:
+
+    home: the peer's, which has a link server.
+    told: called with what to tell if the file that says what was finished is damaged.
+
+    Raises:
+        HardwareError: GD-104, the socket cannot be made.
+    """
+
+    def __init__(self, home: Path, feed: Feed, told: Callable[[str], None]) -> None:
+        self._feed = feed
+        self._readers: dict[int, _Reader] = {}
+        self._groups: dict[tuple[bytes, bytes], _Group] = {}
+        """by the group's id and the data's digest"""
+        self._path, self._state = data_path(home), home / STATE
+        try:
+            state = load_state(self._state, bytes)
+        except DataError as error:
+            state = None
+            told(set_aside(self._state, error))
+        if state is not None:
+            feed(lambda peer, _: peer.sharding.restore(state))
+        self._snapshot = b""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            if self._path.name != "data.sock":
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                check_private(self._path.parent)
+            # Whoever serves the link of this home is this process: the file is a dead one's.
+            self._path.unlink(missing_ok=True)
+            self._listener.setblocking(False)
+            os.fchmod(self._listener.fileno(), 0o600)
+            self._listener.bind(str(self._path))
+            self._listener.listen(64)
+        except OSError as error:
+            self._listener.close()
+            raise HardwareError(
+                "GD-104", "the socket for readers of data cannot be opened", seen=f"{self._path}: {error.strerror}"
+            ) from None
+
+    def filenos(self) -> list[int]:
+        return [self._listener.fileno(), *self._readers]
+
+    def handle(self, fd: int) -> None:
+        if fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._readers:
+            self._read(self._readers[fd])
+
+    def known(self) -> None:
+        """Some data set's readers may begin now."""
+        for reader in list(self._readers.values()):
+            if reader.waiting is not None:
+                self._guard(reader, partial(self._begin, reader, reader.waiting))
+
+    def tick(self, now: float) -> None:
+        """To be called now and then: groups without readers are over in time."""
+        for key, group in list(self._groups.items()):
+            if group.readers:
+                group.empty_since = None
+            elif group.empty_since is None:
+                group.empty_since = now
+            elif now >= group.empty_since + AWAY:
+                group.passes.close()
+                del self._groups[key]
+                if not any(digest == key[1] for _, digest in self._groups):
+                    self._feed(lambda peer, at, digest=key[1]: peer.sharding.close(digest, at))  # type: ignore[misc]
+
+    # What is finished is kept with the model it went into: both are of the moment a checkpoint began.
+
+    def snapshot(self) -> None:
+        """A checkpoint begins."""
+        self._snapshot = self._feed(lambda peer, _: peer.sharding.state())
+
+    def save(self) -> None:
+        """It is written. Raises DataError GD-602."""
+        save_state(self._state, self._snapshot)
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.connection.close()
+        self._readers.clear()
+        if self._listener.fileno() >= 0:
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+
+    # -- connections ------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        if (connection := accept(self._listener)) is None:
+            return
+        connection.setblocking(False)
+        if user_of(connection) != os.geteuid() or len(self._readers) >= MAX_READERS:
+            log.warning("a reader of data of user %d is turned away", user_of(connection))
+            return connection.close()
+        self._readers[connection.fileno()] = _Reader(connection)
+
+    def _read(self, reader: _Reader) -> None:
+        try:
+            packet, fds = receive(reader.connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, fds = b"", []
+        for received in fds:
+            os.close(received)
+        if packet:
+            self._guard(reader, lambda: self._take(reader, packet))
+        else:
+            self._drop(reader, used=False)
+
+    def _guard(self, reader: _Reader, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except RemoteProtocolError as error:
+            log.warning("%s", error)
+            self._drop(reader, used=False)
+
+    def _take(self, reader: _Reader, packet: bytes) -> None:
+        message = decode_from_reader(packet)
+        if isinstance(message, Begin):
+            return self._begin(reader, message)
+        group = None if reader.group is None else self._groups.get(reader.group)
+        if group is None or reader.waiting is not None:
+            raise RemoteProtocolError(f"{type(message).__name__} before a pass has begun")
+        match message:
+            case Next(key, first):
+                lease = group.passes.next(reader.place, key, first)
+                self._say(reader, Over(key) if lease is None else Leased(key, *lease))
+            case Used(epoch, block):
+                group.passes.used(reader.place, Lease(epoch, block))
+            case Bye():
+                self._drop(reader, used=True)
+
+    def _drop(self, reader: _Reader, *, used: bool) -> None:
+        del self._readers[reader.connection.fileno()]
+        reader.connection.close()
+        group = None if reader.group is None else self._groups.get(reader.group)
+        if group is not None:
+            group.readers -= 1
+            del group.latest[reader.place]
+            group.passes.gone(reader.place, used=used)
+
+    def _say(self, reader: _Reader, message: ToReader) -> None:
+        try:
+            reader.connection.send(encode(message))
+        except OSError:
+            pass  # its end-of-file tells, and one that does not read is not waiting
+
+    # -- passes -----------------------------------------------------------------------------------------------
+
+    def _begin(self, reader: _Reader, message: Begin) -> None:
+        if message.version != DATA_VERSION:
+            seen = f"version {message.version} of what readers of data say, {DATA_VERSION} here"
+            return self._say(reader, Denied("GD-302", "daemon and training process disagree", seen))
+        data = DataSet(message.data, message.name, message.blocks)
+        key = (message.group, message.data)
+        group = self._groups.get(key)
+        place = (message.rank, message.slot)
+        wrong = message.rank >= message.world or (group is not None and group.world != message.world)
+        if wrong or (reader.group is not None and (reader.group, reader.place) != (key, place)):
+            raise RemoteProtocolError("a reader of data contradicts itself")
+        if not self._feed(lambda peer, now: peer.sharding.open(data, now)):
+            seen = f"{message.name!r}, {message.blocks} blocks"
+            do = "read fewer data sets at a time"
+            return self._say(reader, Denied("GD-309", "this daemon has no room for one more data set", seen, do))
+        if group is None:
+            group = self._groups[key] = self._open(data, message.world)
+        if reader.group is None:
+            reader.group, reader.place = key, place
+            group.readers += 1
+            before = group.latest.get(place)
+            if before is not None and before.group is not None:
+                # A loader's process of the pass before, whose end has not been noticed yet.
+                before.group = None
+                group.readers -= 1
+            group.latest[place] = reader
+        reader.waiting = None
+        if not self._feed(lambda peer, _: peer.sharding.known(data.digest)):
+            reader.waiting = message
+            return
+        number, epoch = group.passes.begin(place, message.number)
+        readers = self._feed(lambda peer, _: peer.sharding.readers(data.digest))
+        self._say(reader, Pass(number, epoch, readers))
+
+    def _open(self, data: DataSet, world: int) -> _Group:
+        digest, feed = data.digest, self._feed
+        passes = Passes(
+            world,
+            epoch=lambda: feed(lambda peer, _: peer.sharding.epoch(digest)),
+            lease=lambda latest, first, must: feed(
+                lambda peer, now: peer.sharding.lease(digest, now, latest=latest, first=first, must=must)
+            ),
+            finish=lambda lease: feed(lambda peer, now: peer.sharding.finish(digest, lease, now)),
+            release=lambda lease: feed(lambda peer, now: peer.sharding.release(digest, lease, now)),
+        )
+        return _Group(data, world, passes)

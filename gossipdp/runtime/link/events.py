@@ -1,0 +1,111 @@
+"""What a LinkServer tells the daemon of its training process. Plain data; nothing here may act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.runtime.link.messages import Moment
+
+__all__ = [
+    "Attached",
+    "Detached",
+    "LinkEvent",
+    "ModelWritten",
+    "MomentsWanted",
+    "MomentsWritten",
+    "RankLost",
+    "Reported",
+    "SlotApplied",
+    "Submitted",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A training process is there, and its region is. `schema` is canonical and has been checked."""
+
+    schema: bytes
+    world: int
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWritten:
+    """region.x holds the training process's own model; it waits for a Session. empty: its optimizer has made no step,
+    and has a use for moments. The rest is of a process that has had a session of this `run` before: see `Ready`."""
+
+    empty: bool = False
+    run: bytes = b""
+    clock: int = 0
+    steps: int = 0
+    samples: int = 0
+    carried: Carried = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsWritten:
+    """region.x holds one of the optimizer's moments, after so many steps of it; it waits for MomentsTaken."""
+
+    session: int
+    number: int
+    which: Moment
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsWanted:
+    """region.x is free for this moment; the training process waits for MomentsGiven."""
+
+    session: int
+    which: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    session: int
+    snapshot: int
+    applied: int
+    steps: int
+    samples: int
+    loss: float
+    state: Buffer | None = None
+    """what is not exchanged, if it has changed"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotApplied:
+    session: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    session: int
+    loss: float
+    stall_seconds: float
+    lost_steps: int = 0
+    uncounted: bool = False
+    """parameters change and no step is counted"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank of a group has died, the first to do so; the group is given up, and Detached follows."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The training process died or left. A snapshot it submitted before is whole and stays mapped while in use."""
+
+    reason: str
+
+
+LinkEvent: TypeAlias = (
+    Attached | ModelWritten | Submitted | SlotApplied | Reported | RankLost | Detached | MomentsWritten | MomentsWanted
+)

@@ -1,0 +1,342 @@
+"""What a daemon and a training process say to each other, in packets of at most 64 KiB.
+
+    training process                          daemon
+    Hello + schema file          ->
+                                 <-           Region + memory file, or Refused
+    Ready (x holds its model)    ->
+                                 <-           Waiting, now and then;  Session (x holds the model to start from)
+    WantMoments                  ->           once x is loaded, if the Session says that there are some
+                                 <-           MomentsGiven (x holds what was wanted)
+    Submit, Applied, Report      ->
+                                 <-           Pace, Slot, Taken, Closing
+    Moments (x holds one of two) ->           between two snapshots
+                                 <-           MomentsTaken
+                                 <-           Renewed + file, now and then
+    Farewell                     ->           it goes, and has not died
+
+What is carried beside the vector (`protocol.carried_state`) comes as sealed memory files: reference and state with
+Ready and Session, the state with Submit and Renewed. Of several ranks that train one replica the first, the leader,
+says all that. Each other has a connection of its own:
+
+    Rank                         ->
+                                 <-           Region + memory file, or Refused
+    Ready, Copied, Applied,
+    Moments                      ->           what the leader says counts once every rank has said its part
+    Farewell                     ->           it goes, and has not died
+
+Both sides are of one user on one host, and may be of different versions. Nothing here may hold a socket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.wire.messages import U32, U63, Digest, Steps, Weight
+
+__all__ = [
+    "LINK_VERSION",
+    "Applied",
+    "Closing",
+    "Copied",
+    "Farewell",
+    "FromDaemon",
+    "FromTraining",
+    "Hello",
+    "Moment",
+    "Moments",
+    "MomentsGiven",
+    "MomentsTaken",
+    "Pace",
+    "Rank",
+    "Ready",
+    "Refused",
+    "RegionReady",
+    "Renewed",
+    "Report",
+    "Session",
+    "Settled",
+    "Slot",
+    "Submit",
+    "Taken",
+    "Waiting",
+    "WantMoments",
+    "decode_from_daemon",
+    "decode_from_training",
+    "encode",
+    "spans",
+]
+
+LINK_VERSION: Final = 4
+MAX_SPANS: Final = 2048
+
+Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Run = Annotated[bytes, Meta(max_length=16)]
+Moment: TypeAlias = Literal["second", "first"]
+"""of Adam's: exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
+Span: TypeAlias = tuple[U32, U32]
+"""chunks first to last, the last included"""
+
+
+class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of all. Fields are append-only; a new one has a default."""
+
+
+# -- from the training process --------------------------------------------------------------------------------
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """The first word; the schema's canonical bytes come with it, as a file."""
+
+    version: U32
+    pid: U32
+    world: Annotated[int, Meta(ge=1, le=65_536)]
+    """training processes of this replica group"""
+    schema: Digest
+
+
+class Rank(_Message, frozen=True, tag="rank"):
+    """The first word of another rank of the group whose leader said Hello."""
+
+    version: U32
+    pid: U32
+    leader: U32
+    """the leader's process"""
+    rank: Annotated[int, Meta(ge=1, le=65_535)]
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """`x` holds the training process's own model."""
+
+    empty: bool = False
+    """its optimizer has made no step, and has a use for moments"""
+    run: Run = b""
+    """of the last Session; b"": there has been none, and the model is a new process's own"""
+    clock: U63 = 0
+    """the network's, in steps, at which the model stands"""
+    steps: U63 = 0
+    """own steps in it since the last snapshot that was taken, as far as the process knows"""
+    samples: U63 = 0
+    """of those steps"""
+    carries: bool = False
+    """two files come with it: reference and state"""
+
+
+class Submit(_Message, frozen=True, tag="submit"):
+    """`x` holds a snapshot in which slots up to `applied` are; steps and samples since the one before."""
+
+    session: U63
+    snapshot: Count
+    applied: U63
+    steps: U63
+    samples: U63
+    loss: float = math.nan
+    whole: bool = False
+    """the leader has written all of it, the other ranks nothing"""
+    tells: bool = False
+    """the state of this snapshot comes with it, as a file"""
+
+
+class Copied(_Message, frozen=True, tag="copied"):
+    """Another rank has written its part of a snapshot."""
+
+    session: U63
+    snapshot: Count
+
+
+class Moments(_Message, frozen=True, tag="moments"):
+    """`x` holds one of the optimizer's moments; `steps` it has made. Another rank says so of its part."""
+
+    session: U63
+    number: Count
+    which: Moment
+    steps: Steps
+
+
+class WantMoments(_Message, frozen=True, tag="want"):
+    """`x` is free: put this moment there."""
+
+    session: U63
+    which: Moment
+
+
+class Applied(_Message, frozen=True, tag="applied"):
+    """`slot` is inside the live parameters; its memory may be used again."""
+
+    session: U63
+    slot: Count
+
+
+class Farewell(_Message, frozen=True, tag="farewell"):
+    """This rank leaves of its own will: it has not died."""
+
+
+class Report(_Message, frozen=True, tag="report"):
+    """For the metrics. Sums count from the start of the training process; NaN is "not known"."""
+
+    session: U63
+    loss: float = math.nan
+    stall_seconds: float = 0.0
+    lost_steps: U63 = 0
+    uncounted: bool = False
+    """parameters change and no step is counted"""
+
+
+# -- from the daemon ------------------------------------------------------------------------------------------
+
+
+class RegionReady(_Message, frozen=True, tag="region"):
+    """The shared memory for vectors of `size` parameters comes with it, as a file."""
+
+    size: Count
+
+
+class Refused(_Message, frozen=True, tag="refused"):
+    """The daemon will not serve this training process; the fields are those of a GossipdpError."""
+
+    code: Annotated[str, Meta(max_length=16)]
+    cause: Annotated[str, Meta(max_length=400)]
+    seen: Annotated[str, Meta(max_length=4000)] = ""
+    do: Annotated[str, Meta(max_length=400)] = ""
+
+
+class Waiting(_Message, frozen=True, tag="waiting"):
+    """No model yet: what the daemon waits for, and the share of it that is there."""
+
+    text: Annotated[str, Meta(max_length=400)]
+    share: Weight = 0.0
+
+
+class Session(_Message, frozen=True, tag="session"):
+    """`x` holds the model to start from; submit every so many steps. `clock` is the network's, in steps."""
+
+    session: Count
+    every: Count
+    clock: U63
+    chunk_parameters: Count
+    mode: Literal["async", "overlap", "sync"] = "async"
+    deadline: float = 30.0
+    """seconds that training waits for `Settled` with mode sync"""
+    moments_every: U32 = 0
+    """rounds between two times that the optimizer's moments are told; 0: never"""
+    moments: Steps = 0
+    """steps of the optimizer whose moments the daemon has for this process; 0: it has none"""
+    run: Run = b""
+    """the network's run, for `Ready` after a restart of the daemon"""
+    kept: bool = False
+    """the model is what the process wrote with `Ready`: it keeps its parameters and does not load x"""
+    heal_after: U32 = 0
+    """snapshots refused in a row after which the process comes anew to load the model; 0: never"""
+    carries: bool = False
+    """two files come with it: reference and state"""
+
+
+class Pace(_Message, frozen=True, tag="pace"):
+    """Submit every so many steps from now on; the network's clock, in steps and in samples."""
+
+    every: Count
+    clock: U63
+    samples: U63
+
+
+class Slot(_Message, frozen=True, tag="slot"):
+    """Add `slots[slot % 2]` to the live parameters on these chunks; it is zero on all others."""
+
+    session: Count
+    slot: Count
+    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)]
+
+
+class Taken(_Message, frozen=True, tag="taken"):
+    """`x` is free for the next snapshot. refused: "", nan, or session (its steps were not counted)."""
+
+    snapshot: Count
+    refused: Annotated[str, Meta(max_length=80)] = ""
+
+
+class MomentsTaken(_Message, frozen=True, tag="kept"):
+    """`x` is free again."""
+
+    number: Count
+
+
+class MomentsGiven(_Message, frozen=True, tag="given"):
+    """`x` holds the moment that was wanted."""
+
+    which: Moment
+
+
+class Settled(_Message, frozen=True, tag="settled"):
+    """With mode sync: what the round of this snapshot brings is in slots that have been told."""
+
+    snapshot: Count
+
+
+class Renewed(_Message, frozen=True, tag="renewed"):
+    """The model is another's from now on: its state comes with this, as a file."""
+
+    session: Count
+
+
+class Closing(_Message, frozen=True, tag="closing"):
+    """The daemon goes; training goes on alone."""
+
+
+FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
+FromDaemon: TypeAlias = (
+    RegionReady
+    | Refused
+    | Waiting
+    | Session
+    | Pace
+    | Slot
+    | Taken
+    | Settled
+    | Closing
+    | MomentsTaken
+    | MomentsGiven
+    | Renewed
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
+_from_daemon: msgspec.msgpack.Decoder[FromDaemon] = msgspec.msgpack.Decoder(FromDaemon)
+
+
+def encode(message: FromTraining | FromDaemon) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_training(packet: bytes) -> FromTraining:
+    """Raises RemoteProtocolError, whatever the bytes."""
+    try:
+        return _from_training.decode(packet)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"from the training process: {error!s:.120}") from None
+
+
+def decode_from_daemon(packet: bytes) -> FromDaemon:
+    """Raises RemoteProtocolError, whatever the bytes."""
+    try:
+        return _from_daemon.decode(packet)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"from the daemon: {error!s:.120}") from None
+
+
+def spans(chunks: Sequence[int]) -> tuple[Span, ...]:
+    """Runs of consecutive chunks, first and last included; `chunks` ascend.
+
+    More than fit a packet become one run: a slot is zero on the chunks between, and adding zero changes nothing.
+    """
+    runs: list[Span] = []
+    for chunk in chunks:
+        if runs and chunk == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], chunk)
+        else:
+            runs.append((chunk, chunk))
+    return tuple(runs) if len(runs) <= MAX_SPANS else ((runs[0][0], runs[-1][1]),)

@@ -1,0 +1,178 @@
+"""The memory that a daemon and a training process share: one anonymous file with three fp32 vectors.
+
+`x` carries the snapshot down to the daemon and the model up to the training process; the two slots carry
+corrections up. Every page is allocated before the file is handed out, and its size is sealed, so that neither side
+can be killed by touching it. A mapping lives as long as the last array that looks into it, in this process alone: a
+forked child has none of it. Nothing here may know a socket or a message.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.runtime.descriptors import spare
+
+__all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "write_sealed"]
+
+Vector = NDArray[np.float32]
+
+_SLICE: Final = 32 << 20
+"""bytes allocated in one go: about 20 ms"""
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_ALL_SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+class Region:
+    """Both sides' view of the shared vectors, each of shape ``(size,)`` and aligned to a page.
+
+    Args:
+        fd: a memory file as `Allocation` makes it; the caller may close it afterwards.
+        size: parameters a vector.
+
+    Raises:
+        ValueError: the file is not sealed against resizing, or has another length.
+        OSError: it cannot be mapped.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        length = 3 * _stride(size)
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SIZE_SEALS != _SIZE_SEALS:
+            raise ValueError("the shared memory is not sealed against resizing")
+        if os.fstat(fd).st_size != length:
+            raise ValueError(f"the shared memory has {os.fstat(fd).st_size} bytes, not {length}")
+        with spare():
+            memory = mmap.mmap(fd, length)  # keeps a copy of the descriptor
+        _mapped.add(memory)
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_DONTFORK)
+        self.size = size
+        self._look_into(memory)
+        _regions.add(self)
+
+    def _look_into(self, memory: mmap.mmap) -> None:
+        x, even, odd = (_vector(memory, self.size, place) for place in range(3))
+        self.x: Vector = x
+        self.slots: tuple[Vector, Vector] = (even, odd)
+        """slot n stands in ``slots[n % 2]``"""
+
+
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_regions: weakref.WeakSet[Region] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data loader's: it would keep the memory for as long as it lives.
+
+    What it maps later may stand at the same addresses, so it never unmaps them; regions get memory of its own.
+    """
+    for memory in list(_mapped):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    for region in list(_regions):
+        region._look_into(mmap.mmap(-1, 3 * _stride(region.size), mmap.MAP_PRIVATE))
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class Allocation:
+    """Makes the file of a Region piece by piece, so that an I/O loop can go on in between.
+
+    Raises:
+        OSError: from here, or from `step`: no memory.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._length, self._done = 3 * _stride(size), 0
+        with spare():
+            self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+    def step(self) -> bool:
+        """Allocate the next piece; True once all is there and sealed."""
+        piece = min(_SLICE, self._length - self._done)
+        os.posix_fallocate(self.fd, self._done, piece)
+        self._done += piece
+        if self._done < self._length:
+            return False
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_SEAL)
+        return True
+
+    def close(self) -> None:
+        """Close the file; regions mapped from it stay."""
+        os.close(self.fd)
+
+
+def write_blob(data: bytes) -> int:
+    """A new memory file that holds `data`; the caller closes it."""
+    fd = os.memfd_create("gossipdp blob", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    return fd
+
+
+def read_blob(fd: int, limit: int) -> bytes:
+    """What a file received from the other side holds. It is read, never mapped: its owner could cut it short.
+
+    Raises:
+        ValueError: not a plain file, or longer than `limit` bytes.
+        OSError: it cannot be read.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+        raise ValueError(f"not a file of at most {limit} bytes")
+    data = bytearray()
+    while len(data) < status.st_size and (piece := os.pread(fd, status.st_size - len(data), len(data))):
+        data += piece
+    return bytes(data)
+
+
+def write_sealed(parts: Iterable[Buffer]) -> int:
+    """A new memory file of `parts`, end to end, that nobody can change any more; the caller closes it."""
+    with spare():
+        fd = os.memfd_create("gossipdp carried", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _ALL_SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def map_sealed(fd: int, limit: int) -> Buffer:
+    """What such a file received from the other side holds, without a copy; it lives as long as what looks into it.
+
+    Raises:
+        ValueError: it can be changed, or is longer than `limit` bytes.
+        OSError: it cannot be mapped.
+    """
+    length = os.fstat(fd).st_size
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _ALL_SEALS != _ALL_SEALS or length > limit:
+        raise ValueError(f"not a sealed file of at most {limit} bytes")
+    with spare():
+        return memoryview(mmap.mmap(fd, length, prot=mmap.PROT_READ)) if length else b""
+
+
+def _stride(size: int) -> int:
+    """Bytes from one vector to the next."""
+    return -(-4 * size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _vector(memory: mmap.mmap, size: int, place: int) -> Vector:
+    return np.frombuffer(memory, np.float32, size, place * _stride(size))

@@ -1,0 +1,1 @@
+"""Sockets, links between peers, admission, addresses and identity."""

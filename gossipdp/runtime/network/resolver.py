@@ -1,0 +1,78 @@
+"""Names to IP addresses without ever blocking the caller. No zmq socket may stand here.
+
+Literal addresses are resolved at once. A name costs a thread for as long as the system's resolver takes, for
+libzmq would look it up on its only I/O thread and hold up every link meanwhile.
+"""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401  getaddrinfo loads it at its first name, when no descriptor may be left for that
+import errno
+import socket
+from typing import Final, NamedTuple
+
+from gossipdp.runtime.background import Errands
+from gossipdp.runtime.descriptors import spare
+
+MAX_TARGETS: Final = 4
+
+
+class Target(NamedTuple):
+    """One place to dial: what a person reads, what libzmq takes, and whether the routing table knows a way."""
+
+    text: str
+    endpoint: str
+    routable: bool
+
+
+class Resolver:
+    def __init__(self) -> None:
+        self._errands: Errands[list[Target] | str] = Errands("gossipdp-resolver")
+
+    @property
+    def pending(self) -> int:
+        """Names that are being looked up."""
+        return self._errands.pending
+
+    def look_up(self, key: str, host: str, port: int) -> list[Target] | str | None:
+        """Targets for `host:port`, the reason there are none, or None: `collect` will return it later, under `key`."""
+        try:
+            return _resolve(host, port, socket.AI_NUMERICHOST)
+        except UnicodeError:  # of the idna codec, which refuses labels that are empty or too long
+            return "is not a name"
+        except OSError:
+            pass
+        if self._errands.start(key, lambda: _looked_up(host, port)):
+            return None
+        return "too many names are being looked up"
+
+    def collect(self) -> list[tuple[str, list[Target] | str]]:
+        """What has been resolved since the last call."""
+        return self._errands.collect()
+
+
+def _looked_up(host: str, port: int) -> list[Target] | str:
+    try:
+        return _resolve(host, port, 0)
+    except OSError as error:
+        return f"name not resolved: {error.strerror}"
+
+
+def _resolve(host: str, port: int, flags: int) -> list[Target]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    targets = {}
+    for family, _, _, _, place in found:
+        name = str(place[0])
+        text = f"[{name}]:{port}" if family == socket.AF_INET6 else f"{name}:{port}"
+        targets[text] = Target(text, f"tcp://{text}", _has_route(family, place))
+    return list(targets.values())[:MAX_TARGETS]
+
+
+def _has_route(family: int, place: tuple[str | int | bytes, ...]) -> bool:
+    """Connecting a datagram socket sends nothing: it only asks the routing table."""
+    try:
+        with spare(), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # not asked: dialling will tell
+    return True

@@ -1,0 +1,262 @@
+"""Making libzmq sockets, and reading messages, monitors and connections. Beside `transport` the only file with zmq.
+
+Two options keep libzmq 4.3.5 from aborting the process (`Assertion failed: !_io_error`, zeromq/libzmq#4841). An engine
+that stopped reading at the receive mark, whose connection then breaks, must not write again; its heartbeat timer and a
+buffered PING make it write. So there is no receive mark (`inbox` has the bounds) and no ZMTP heartbeat (`peering` has
+its own).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import zmq
+
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import MAX_BUFFER
+from gossipdp.runtime.network.events import TransportLimits
+from gossipdp.runtime.network.identity import CurveKeys
+
+__all__ = [
+    "Severing",
+    "Sockets",
+    "await_words",
+    "buffers",
+    "dial_failure",
+    "identify",
+    "monitor_events",
+    "plain_ip",
+    "receive",
+    "received",
+    "source",
+    "user",
+]
+
+HIGH_WATER: Final = 64
+"""messages in each pipe to libzmq; the protocol's credit stays below"""
+EVENTS: Final = 1024
+"""events read from a monitor at once, at the most"""
+VIEW_BYTES: Final = 4096
+"""received frames up to this size become bytes, larger ones stay where libzmq put them"""
+SO_COOKIE: Final = 57
+"""socket(7), Linux 4.12"""
+BYTES_RECEIVED: Final = slice(128, 136)
+"""tcpi_bytes_received in struct tcp_info (linux/tcp.h, Linux 4.1)"""
+DEFER: Final = 1
+"""seconds; `dial_causes` waits longer for the greeting of a peer to which it says nothing"""
+_EVENT: Final = struct.Struct("=Hi")
+_READABLE: Final = int(zmq.POLLIN)
+Socket = zmq.Socket[bytes]
+
+
+class Sockets:
+    """Makes the sockets of one transport.
+
+    Args:
+        server: the network's CURVE server key pair.
+        client: this peer's own CURVE key pair.
+    """
+
+    def __init__(self, limits: TransportLimits, server: CurveKeys, client: CurveKeys) -> None:
+        self._limits, self._server, self._client = limits, server, client
+        self._monitors = 0
+        self.context = zmq.Context(io_threads=1)
+        self.context.set(zmq.MAX_SOCKETS, 8192)
+
+    def admission(self) -> Socket:
+        """The socket on which libzmq asks whether to admit a key (ZAP, ZeroMQ RFC 27)."""
+        admission: Socket = self.context.socket(zmq.REP)
+        admission.bind("inproc://zeromq.zap.01")
+        return admission
+
+    def router(self) -> Socket:
+        router = self._new(zmq.ROUTER)
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, self._server.secret)
+        router.setsockopt(zmq.ZAP_DOMAIN, b"gossipdp")
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.BACKLOG, 4096)
+        return router
+
+    def dealer(self) -> Socket:
+        dealer = self._new(zmq.DEALER)
+        for option, value in (
+            (zmq.CURVE_SERVERKEY, self._server.public),
+            (zmq.CURVE_PUBLICKEY, self._client.public),
+            (zmq.CURVE_SECRETKEY, self._client.secret),
+            (zmq.RECONNECT_IVL, -1),
+            (zmq.IMMEDIATE, 1),
+            (zmq.CONNECT_TIMEOUT, int(self._limits.connect * 1000)),
+        ):
+            dealer.setsockopt(option, value)
+        return dealer
+
+    def monitor(self, watched: Socket, events: int) -> Socket:
+        self._monitors += 1
+        endpoint = f"inproc://monitor-{self._monitors}"
+        watched.monitor(endpoint, events)
+        monitor: Socket = self.context.socket(zmq.PAIR)
+        monitor.setsockopt(zmq.LINGER, 0)
+        monitor.setsockopt(zmq.RCVHWM, 0)  # a full monitor would stop libzmq's I/O thread
+        monitor.connect(endpoint)
+        return monitor
+
+    def _new(self, kind: int) -> Socket:
+        made: Socket = self.context.socket(kind)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IPV6, 1),
+            (zmq.SNDHWM, HIGH_WATER),
+            (zmq.RCVHWM, 0),  # see the top of this file, as for HEARTBEAT_IVL
+            (zmq.HEARTBEAT_IVL, 0),
+            (zmq.MAXMSGSIZE, MAX_BUFFER + 1024),
+            (zmq.HANDSHAKE_IVL, int(self._limits.handshake * 1000)),
+            (zmq.TCP_KEEPALIVE, 1),
+            (zmq.TCP_KEEPALIVE_IDLE, 30),
+            (zmq.TCP_KEEPALIVE_INTVL, 10),
+            (zmq.TCP_KEEPALIVE_CNT, 3),
+        ):
+            made.setsockopt(option, value)
+        return made
+
+
+def receive(source: Socket) -> list[zmq.Frame]:
+    """The next message; [] if there is none. To ask first, and each frame whether it is the last, costs a third of
+    what pyzmq's own `recv_multipart` and the error at the end of a burst do."""
+    try:
+        if not int(source.getsockopt(zmq.EVENTS)) & _READABLE:
+            return []
+        frame = source.recv(zmq.NOBLOCK, copy=False)
+        frames = [frame]
+        while frame.more:
+            frame = source.recv(zmq.NOBLOCK, copy=False)
+            frames.append(frame)
+    except zmq.ZMQError:
+        return []
+    return frames
+
+
+def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
+    """Some events, with their values; more may wait. The I/O thread may make them faster than they are read."""
+    for _ in range(EVENTS):
+        if monitor.closed:
+            return
+        try:
+            event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
+        except zmq.ZMQError:
+            return
+        yield event, value
+
+
+def dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
+    """Code, reason and the word to count it under, for a dialled connection that was not made."""
+    if event == zmq.EVENT_CLOSED:
+        return "GD-101", "refused, or no way there", "unreachable"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "GD-204", "refused this peer's key: it is banned there, or not among those allowed", "GD-204"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        return "GD-101", "answered, but is no gossipdp peer", "mechanism"
+    if value == errno.EAGAIN:
+        return "GD-101", f"connected, then silent for {patience:g} s", "timeout"
+    reason = "broke off the encrypted handshake: the network secret differs, or it is no gossipdp peer, or none yet"
+    return "GD-201", reason, "GD-201"
+
+
+def buffers(frames: list[zmq.Frame]) -> list[Buffer]:
+    return [frame.bytes if len(frame) <= VIEW_BYTES else frame.buffer for frame in frames]
+
+
+def user(frame: zmq.Frame) -> str:
+    """The CURVE key that admission gave the connection of a message, as hexadecimal digits; "" if unknown."""
+    return _property(frame, "User-Id")
+
+
+def source(frame: zmq.Frame) -> tuple[str, int]:
+    """The IP address a message came from, and the descriptor it came in by."""
+    descriptor = frame.get(zmq.SRCFD)
+    return plain_ip(_property(frame, "Peer-Address")), descriptor if isinstance(descriptor, int) else -1
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    try:
+        return str(frame.get(name))
+    except (zmq.ZMQError, UnicodeDecodeError):
+        return ""
+
+
+def plain_ip(address: str) -> str:
+    return address.removeprefix("::ffff:")
+
+
+# -- connections that libzmq accepted --------------------------------------------------------------------------------
+#
+# A monitor tells their descriptors. One may be closed by now, and its number belong to something else: the kernel's
+# cookie tells sockets apart.
+
+
+def await_words(listener: int) -> None:
+    """Have the kernel hold connections back from a listener until something comes on them: a dialler speaks first."""
+    with suppress(OSError), socket.socket(fileno=os.dup(listener)) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER)
+
+
+def identify(descriptor: int) -> tuple[str, bytes]:
+    """The IP address at the other end of a connection, and its cookie; both empty if it is gone already."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return "", b""
+    try:
+        host, *_ = borrowed.getpeername()
+        return plain_ip(host), borrowed.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8)
+    except (OSError, ValueError):
+        return "", b""
+    finally:
+        borrowed.detach()
+
+
+def received(descriptor: int) -> int:
+    """Bytes that have ever come on a connection."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return 0
+    try:
+        told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED.stop)
+    except OSError:
+        return 0
+    finally:
+        borrowed.detach()
+    return int.from_bytes(told[BYTES_RECEIVED], sys.byteorder)
+
+
+class Severing:
+    """Shuts connections of libzmq's down. It has a descriptor number of its own for that, so it never needs a new one,
+    and what it shuts down is what it has looked at."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._own = os.dup(self._nothing)
+
+    def hang_up(self, descriptor: int, cookie: bytes) -> None:
+        """Shut the connection of this cookie down, if it is there; libzmq then closes it."""
+        with suppress(OSError):
+            os.dup2(descriptor, self._own, inheritable=False)
+            connection = socket.socket(fileno=self._own)
+            try:
+                if cookie and connection.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8) == cookie:
+                    connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+        os.dup2(self._nothing, self._own, inheritable=False)
+
+    def close(self) -> None:
+        os.close(self._nothing)
+        os.close(self._own)

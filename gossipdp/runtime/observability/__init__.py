@@ -1,0 +1,1 @@
+"""What an operator reads: metrics, status, notices, and the HTTP endpoint that serves them."""

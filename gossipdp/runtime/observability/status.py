@@ -1,0 +1,275 @@
+"""What a peer can say of itself at any moment: the answers to `status` and `members`, kept from its events.
+
+Only plain numbers and strings come out, ready for JSON; peers are named by hexadecimal ids. Nothing here may send,
+wait or touch a vector.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gossipdp.codecs import CODECS, COMPRESSORS
+from gossipdp.protocol import events
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.schema import chunk_parameters, chunk_spans
+from gossipdp.protocol.wire.messages import Lane, State, short
+from gossipdp.runtime.network.transport import Transport
+from gossipdp.runtime.observability.sample_rates import SampleRates
+
+__all__ = ["Status"]
+
+MAX_INVITED: Final = 4
+"""addresses in an invite"""
+MAX_FINGERPRINTS: Final = 8
+"""newest epochs of which the fingerprint is told"""
+
+
+@dataclass
+class _Partner:
+    last_exchange: float = math.nan
+    exchanges: int = 0
+
+
+@dataclass
+class Status:
+    """Feed it every event; ask it at any time."""
+
+    peer: Peer
+    transport: Transport
+    network: str
+    address: str = ""
+    metrics: str = ""
+    home: str = ""
+    exchanges: Counter[str] = field(default_factory=Counter)
+    resyncs: Counter[str] = field(default_factory=Counter)
+    """by reason: apart, lag"""
+    blocks: int = 0
+    escalated: int = 0
+    exchanged_bytes: int = 0
+    """received in exchanges, those that mixed nothing included; or as increments, each once"""
+    exchanged_parameters: float = 0.0
+    formula_bytes: float = 0.0
+    """what the codecs say these exchanges cost, with the escalations that were counted; or the compressors, of the
+    increments"""
+    fingerprints: dict[int, int] = field(default_factory=dict)
+    """of this replica at the end of epochs that have settled"""
+    distance: float = math.nan
+    loss: float = math.nan
+    stall_seconds: float = 0.0
+    training: bool = False
+    attaches: int = 0
+    """Training processes that have attached since the daemon started."""
+    in_doubt: int = 0
+    last_partner: bytes = b""
+    last_exchange: dict[str, Any] = field(default_factory=dict)
+    checkpoint: str = ""
+    leaving: bool = False
+    transfer: str = ""
+    """how far the model that is fetched has come"""
+    notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
+    """what `journal` has said last"""
+    advice: dict[str, str] = field(default_factory=dict)
+    """code -> what to do, of what has been said"""
+    _partners: dict[bytes, _Partner] = field(default_factory=dict)
+    rates: SampleRates = field(default_factory=SampleRates)
+    _started: float = field(default_factory=time.monotonic)
+    _shares: list[float] = field(default_factory=list)
+
+    def observe(self, event: events.Event) -> None:
+        match event:
+            case events.ExchangeEnded():
+                self._exchange(event)
+            case events.IncrementApplied():
+                self._increment(event)
+            case events.EpochFingerprinted(epoch, fingerprint):
+                self.fingerprints[epoch] = fingerprint
+                if len(self.fingerprints) > MAX_FINGERPRINTS:
+                    del self.fingerprints[min(self.fingerprints)]
+            case events.ChunksInDoubt(_, count):
+                self.in_doubt += count
+            case events.TransferProgress(source, chunks, of):
+                self.transfer = f"{chunks} of {of} chunks from {short(source)}"
+            case events.StateReady() | events.ResyncEnded():
+                self.transfer = ""
+            case events.ResyncBegan(reason):
+                self.resyncs[reason] += 1
+
+    def _increment(self, event: events.IncrementApplied) -> None:
+        self.exchanges["increment"] += 1
+        self.exchanged_bytes += event.size
+        origin = self._of(event.origin)
+        origin.exchanges += 1
+        origin.last_exchange = time.monotonic()
+        self.last_partner = event.origin
+        model = self.peer.model
+        if model is not None:
+            schema, compressor = model.schema, COMPRESSORS[event.compressor]
+            self.exchanged_parameters += schema.size
+            # Each chunk is compressed by itself: of a low rank two chunks cost more than one twice as long.
+            spans = chunk_spans(schema.trainable, schema.trainable, chunk_parameters(schema.size, model.most))
+            self.formula_bytes += sum(compressor.most_bytes(span.stop - span.start) for span in spans)
+            self.formula_bytes += COMPRESSORS["whole"].most_bytes(schema.size - schema.trainable)
+
+    def _exchange(self, event: events.ExchangeEnded) -> None:
+        self.exchanges[event.result] += 1
+        partner = self._of(event.partner)
+        # They came over the link, whatever became of them.
+        self.exchanged_bytes += event.received
+        if event.chunks == 0:
+            return
+        partner.exchanges += 1
+        partner.last_exchange = time.monotonic()
+        self.last_partner = event.partner
+        self.last_exchange = {
+            "exchange": event.exchange,
+            "partner": event.partner.hex(),
+            "codec": event.codec,
+            "chunks": event.chunks,
+            "of": event.of,
+            "seconds": event.duration,
+            "received_bytes": event.received,
+            "escalated_blocks": event.escalated,
+            "blocks": event.blocks,
+        }
+        self.distance = event.distance
+        self.blocks += event.blocks
+        self.escalated += event.escalated
+        model = self.peer.model
+        if model is not None:
+            parameters = model.schema.size * event.chunks / event.of
+            self.exchanged_parameters += parameters
+            self.formula_bytes += CODECS[event.codec].bytes_per_parameter * parameters + event.escalation_bytes
+        if event.blocks and len(self._shares) < 100_000:
+            self._shares.append(event.escalated / event.blocks)
+
+    def _of(self, peer: bytes) -> _Partner:
+        if len(self._partners) > 4096:
+            self._partners.clear()
+        return self._partners.setdefault(peer, _Partner())
+
+    @property
+    def steps(self) -> int:
+        return self.peer.steps
+
+    @property
+    def samples(self) -> int:
+        return self.peer.samples
+
+    @property
+    def consensus_distance(self) -> float:
+        """RMS distance of a replica to the mean, per parameter: E||a_i - a_j||^2 = 2N/(N-1) CD^2 over pairs."""
+        members = 1 + len(self.peer.membership.alive())
+        return self.distance * math.sqrt((members - 1) / (2 * members)) if members > 1 else 0.0
+
+    def counts(self) -> dict[str, int]:
+        """Members by state, this peer included."""
+        counts = Counter(member.state.name.lower() for member in self.peer.membership.members.values())
+        return {state.name.lower(): counts[state.name.lower()] for state in State}
+
+    def seeds(self) -> list[str]:
+        """Where a newcomer may knock: at this peer, if it can be dialled, and at some others, one of which will do."""
+        membership = self.peer.membership
+        others = [member.address for member in membership.alive() if member.state == State.ALIVE]
+        return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
+
+    def describe(self) -> dict[str, Any]:
+        """The answer to `status`."""
+        peer, counters = self.peer, self.transport.counters
+        shares = sorted(self._shares)
+        state = "leaving" if self.leaving else "ready" if peer.ready else "joining"
+        return {
+            "id": peer.id.hex(),
+            "name": peer.membership.me.name,
+            "network": self.network,
+            "run": self.transport.run.hex(),
+            "incarnation": peer.membership.me.incarnation,
+            "address": peer.membership.me.address,
+            "metrics": self.metrics,
+            "home": self.home,
+            "state": state,
+            "transfer": self.transfer,
+            "resyncing": peer.resyncing,
+            "resyncs": dict(self.resyncs),
+            "apart": len(peer.apart),
+            "set_aside": [other.hex() for other in peer.conduct.aside(time.monotonic())],
+            "training": "attached" if self.training else "none",
+            "attaches": self.attaches,
+            "round": peer.rounds.rounds,
+            "clock": peer.clock,
+            "steps": peer.steps,
+            "samples": peer.samples,
+            "every": peer.every,
+            "warming_up": peer.warming_up,
+            "members": self.counts(),
+            "partner": "" if peer.averaging.partner is None else peer.averaging.partner.hex(),
+            "last_partner": self.last_partner.hex(),
+            "exchanges": dict(self.exchanges),
+            "algorithm": peer.config.algorithm,
+            "rumour_bytes": {} if peer.spreading is None else peer.spreading.traffic,
+            "fingerprints": {str(epoch): f"{value:016x}" for epoch, value in sorted(self.fingerprints.items())},
+            "exchanged_bytes": self.exchanged_bytes,
+            "exchanged_parameters": self.exchanged_parameters,
+            "formula_bytes": self.formula_bytes,
+            "last_exchange": self.last_exchange,
+            "blocks": self.blocks,
+            "escalated_blocks": self.escalated,
+            "escalated_median": shares[len(shares) // 2] if shares else None,
+            "chunks_in_doubt": self.in_doubt,
+            "consensus_distance": _number(self.consensus_distance),
+            "consensus_ratio": _number(peer.pacing.ratio),
+            "loss": _number(self.loss),
+            "stall_seconds": self.stall_seconds,
+            "sent_bytes": sum(counters.sent_bytes.values()),
+            "received_bytes": sum(counters.received_bytes.values()),
+            "received_data_bytes": _lane(counters.received_bytes, Lane.DATA),
+            "checkpoint": self.checkpoint,
+            "uptime": time.monotonic() - self._started,
+            "notices": list(self.notices),
+            "do": {code: do for code, do in self.advice.items() if any(said.startswith(code) for said in self.notices)},
+        }
+
+    def members(self) -> list[dict[str, Any]]:
+        """The answer to `members`, this peer first, then by name."""
+        peer, counters = self.peer, self.transport.counters
+        reports = {report.id: report for report in peer.progress.reports()}
+        clock, now = peer.clock, time.monotonic()
+        rows = []
+        for member in peer.membership.members.values():
+            report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
+            rows.append(
+                {
+                    "name": member.name,
+                    "id": member.id.hex(),
+                    "me": member.id == peer.id,
+                    "state": member.state.name.lower(),
+                    "incarnation": member.incarnation,
+                    "address": member.address,
+                    "path": "direct" if member.address else "outbound-only",
+                    "rtt": _number(peer.membership.rtt(member.id)),
+                    "round": None if report is None else report.rounds,
+                    "steps": None if report is None else report.steps,
+                    "samples_per_second": _number(self.rates.of(member.id, now)),
+                    "lag": None if report is None else max(0, clock - report.clock),
+                    "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
+                    "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
+                    "last_exchange": _number(now - partner.last_exchange),
+                    "exchanges": partner.exchanges,
+                    "strikes": peer.conduct.strikes(member.id, now),
+                    "version": member.software,
+                }
+            )
+        rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
+        return rows
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:
+    return sum(size for (_, where), size in counter.items() if where is lane)

@@ -1,0 +1,313 @@
+"""One checkpoint: what is in its directory, how it is checked, and what can be had from it.
+
+    checkpoint-00000012/
+      state.safetensors    flat vectors by name (anchor, momentum), and what is carried beside them (reference, state)
+      schema.bin           the model's layout in canonical bytes
+      manifest.json        what it is of, and length and BLAKE2b of the other two
+      pinned               only in one that outlives the next ones saved: why
+
+Reading trusts nothing: the manifest's types and limits are checked, then both hashes, and only then does the
+safetensors library parse. Nothing here may unpickle, know a peer's protocol state, or write into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from gossipdp.algorithms.base import LARGEST
+from gossipdp.codecs.base import PayloadError
+from gossipdp.codecs.named import Named, unpack
+from gossipdp.errors import DataError, RemoteProtocolError
+from gossipdp.protocol.schema import Dtype, Entry, Schema
+from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.files import Hex, read_bounded, reading
+
+__all__ = [
+    "BESIDE",
+    "FORMAT",
+    "MANIFEST",
+    "MAX_SCHEMA",
+    "NAMES",
+    "PIECE",
+    "SCHEMA",
+    "SIZES",
+    "STATE",
+    "TENSORS",
+    "Checkpoint",
+    "CheckpointMeta",
+    "FileRecord",
+    "Manifest",
+    "Shape",
+    "header",
+    "read_manifest",
+    "unreadable",
+    "verify",
+]
+
+FORMAT: Final = 2
+"""2: buffers are told relative to a reference"""
+PIECE: Final = 4 << 20
+"""bytes read, hashed or written at a time"""
+ANCHOR: Final = "anchor"
+"""the array that holds the outer parameters, in schema order"""
+BESIDE: Final = ("reference", "state")
+"""arrays of what is carried beside the vector (`protocol.carried_state`), where there is any"""
+MAX_MANIFEST: Final = 64 << 10
+MAX_HEADER: Final = 1 << 20
+"""bytes of the safetensors header of a checkpoint"""
+MAX_SCHEMA: Final = 64 << 20
+
+STATE, SCHEMA, MANIFEST = "state.safetensors", "schema.bin", "manifest.json"
+NAMES: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "uint16": "U16", "uint8": "U8"}
+"""numpy's name of a dtype -> the format's"""
+TENSORS: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16"}
+"""the schema's name of a dtype -> the format's"""
+SIZES: Final = {"F64": 8, "I64": 8, "F32": 4, "F16": 2, "BF16": 2, "U16": 2, "U8": 1}
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Shape = tuple[int, ...]
+
+
+class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint is of. Ids and digests are hexadecimal."""
+
+    network: Annotated[str, Meta(max_length=64)]
+    run: Hex
+    peer: Hex
+    incarnation: Count
+    round: Count
+    clock: Count
+    """the network's clock, in steps"""
+    steps: Count
+    samples: Count
+    schema: Hex
+    """the schema's digest"""
+    extra: dict[str, str | int | float | bool] = {}
+    """whatever else the caller wants back"""
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """What a manifest of any version has."""
+
+    format: Annotated[int, Meta(ge=1)]
+
+
+class _LaterFormat(ValueError):
+    """This version cannot tell what such a checkpoint holds, or whether it is whole."""
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    bytes: Count
+    blake2b: Hex
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[int, Meta(ge=1, le=FORMAT)]
+    saved_at: float
+    """Unix time"""
+    meta: CheckpointMeta
+    files: dict[str, FileRecord]
+
+
+class Checkpoint:
+    """A checkpoint whose manifest and hashes have been verified."""
+
+    def __init__(self, path: Path, manifest: Manifest, schema: bytes) -> None:
+        self.path, self.manifest, self.schema = path, manifest, schema
+        self._beside: dict[str, dict[str, Named]] = {}
+
+    @property
+    def meta(self) -> CheckpointMeta:
+        return self.manifest.meta
+
+    def shapes(self) -> dict[str, Shape]:
+        """Shape of every array in it."""
+        with self._open() as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def read(self, name: str) -> NDArray[Any]:
+        """A new array with the contents of `name`. Raises KeyError."""
+        with self._open() as file:
+            if name not in file.keys():  # noqa: SIM118
+                raise KeyError(name)
+            values: NDArray[Any] = file.get_tensor(name)
+            return values
+
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """The elements start to stop of a flat array, at most 4 MiB at a time."""
+        with self._open() as file:
+            flat = file.get_slice(name)
+            for begin in range(start, stop, PIECE // 4):
+                yield flat[begin : min(begin + PIECE // 4, stop)]
+
+    def read_into(self, name: str, out: NDArray[Any]) -> None:
+        """Fill the flat array `out` with `name`, in pieces. Raises ValueError if shape or dtype differ."""
+        shape = self.shapes().get(name)
+        if shape != out.shape:
+            raise ValueError(f"{name} has shape {shape}, asked for {out.shape}")
+        at = 0
+        for piece in self.pieces(name, 0, out.shape[0]):
+            if piece.dtype != out.dtype:
+                raise ValueError(f"{name} has dtype {piece.dtype}, asked for {out.dtype}")
+            out[at : at + len(piece)] = piece
+            at += len(piece)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The tensors that the anchor holds; those that are not exchanged (frozen, integer) are not among them.
+
+        Raises:
+            DataError: GD-601, schema and vector do not fit together.
+        """
+        (size,) = self.shapes()[ANCHOR]
+        try:
+            schema = Schema.from_bytes(self.schema)
+        except RemoteProtocolError as error:
+            raise _damaged(self.path, str(error)) from None
+        if schema.size != size:
+            raise _damaged(self.path, f"the schema is of {schema.size} parameters, the vector has {size}")
+        return schema.entries
+
+    def values(self, entry: Entry) -> Iterator[NDArray[Any]]:
+        """One of them in its own dtype, in pieces. Raises DataError GD-601."""
+        reference = self._named("reference").get(entry.name) if entry.kind == "buffer" else None
+        at = 0
+        for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
+            yield _cast(piece, entry.dtype) if reference is None else _moved(reference, at, piece)
+            at += len(piece)
+
+    def state(self) -> dict[str, Named]:
+        """The tensors that are not exchanged, as the training process told them last. Raises DataError GD-601."""
+        return self._named("state")
+
+    def _named(self, array: str) -> dict[str, Named]:
+        if array not in self._beside:
+            try:
+                self._beside[array] = unpack(self.read(array).data) if array in self.shapes() else {}
+            except PayloadError as error:
+                raise _damaged(self.path, f"{array}: {error}") from None
+        return self._beside[array]
+
+    def _open(self) -> Any:
+        with spare():
+            return safe_open(self.path / STATE, framework="numpy")
+
+
+def verify(path: Path) -> Checkpoint:
+    """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601, also for one that a later version
+    wrote."""
+    try:
+        manifest = read_manifest(path)
+        for name, record in manifest.files.items():
+            _check_file(path / name, record)
+        schema = read_bounded(path / SCHEMA, MAX_SCHEMA)
+        with reading(path / STATE) as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
+                raise ValueError(f"{STATE}: header past {MAX_HEADER} bytes")
+        checkpoint = Checkpoint(path, manifest, schema)
+        checkpoint.shapes()
+    except _LaterFormat as error:
+        cause = f"checkpoint {path} was written by a later version of gossipdp"
+        raise DataError("GD-601", cause, seen=str(error), do="upgrade gossipdp on this host") from None
+    except (FileNotFoundError, ValueError, SafetensorError) as error:
+        raise _damaged(path, str(error)) from None
+    except OSError as error:
+        raise unreadable(f"checkpoint {path}", error) from None
+    return checkpoint
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------
+
+
+def header(layout: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> tuple[bytes, int]:
+    """The safetensors header for tensors laid end to end, and the bytes that must follow it.
+
+    The format: length (u64, little endian), JSON {name: {dtype, shape, data_offsets}}, padded by spaces so that
+    the data is aligned to 8 bytes.
+    """
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, (dtype, shape) in layout.items():
+        begin, end = end, end + SIZES[dtype] * int(np.prod(shape, dtype=np.int64))
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, end
+
+
+def _moved(reference: Named, start: int, moved: NDArray[np.float32]) -> NDArray[Any]:
+    """The elements `start` on of a buffer that is `moved` away from its reference; those that are not keep its bits."""
+    dtype = next(name for name, form in TENSORS.items() if form == reference.dtype)
+    plain = np.dtype("<u2" if dtype == "bfloat16" else dtype)
+    values: NDArray[Any] = np.frombuffer(reference.data, plain, len(moved), start * plain.itemsize).copy()
+    wide: NDArray[Any] = (values.astype(np.uint32) << np.uint32(16)).view(np.float32) if dtype == "bfloat16" else values
+    there = np.flatnonzero((moved != 0.0) & (np.abs(wide) <= LARGEST))
+    if dtype == "float64":
+        values[there] = wide[there] + moved[there]
+    else:
+        sums: NDArray[np.float32] = wide[there].astype(np.float32) + moved[there]
+        values[there] = _cast(sums, cast(Dtype, dtype))
+    return values
+
+
+def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
+    match dtype:
+        case "float32":
+            return values
+        case "bfloat16":  # round to nearest even; anchors are finite
+            bits = values.view(np.uint32)
+            return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(
+                "<u2"
+            )
+        case "float16":
+            limit = np.finfo(np.float16).max
+            return np.clip(values, -limit, limit).astype(np.float16)
+        case "float64":
+            return values.astype(np.float64)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises OSError or ValueError."""
+    text = read_bounded(path / MANIFEST, MAX_MANIFEST)
+    try:
+        found = msgspec.json.decode(text, type=_Versioned).format
+    except RecursionError:  # of what it need not know
+        raise ValueError(f"{MANIFEST} is nested too deep") from None
+    if found > FORMAT:
+        raise _LaterFormat(f"format {found}, this version reads {FORMAT}")
+    manifest = msgspec.json.decode(text, type=Manifest)
+    if set(manifest.files) != {STATE, SCHEMA}:
+        raise ValueError(f"the manifest names {sorted(manifest.files)}")
+    return manifest
+
+
+def _check_file(path: Path, record: FileRecord) -> None:
+    length = path.stat().st_size
+    if length != record.bytes:
+        raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
+    digest, room = hashlib.blake2b(digest_size=32), memoryview(bytearray(min(PIECE, length)))
+    with reading(path) as file:
+        while room and (count := file.readinto(room)):  # type: ignore[attr-defined]
+            digest.update(room[:count])
+    if digest.hexdigest() != record.blake2b:
+        raise ValueError(f"{path.name}: the contents do not match their hash")
+
+
+def _damaged(path: Path, seen: str) -> DataError:
+    return DataError(
+        "GD-601", f"checkpoint {path} is damaged", seen=seen, do="check this disk; delete the damaged directory"
+    )
+
+
+def unreadable(what: str, error: OSError) -> DataError:
+    do = "check this disk, and that the peer may read there"
+    return DataError("GD-601", f"{what} cannot be read", seen=str(error), do=do)

@@ -1,0 +1,146 @@
+"""Writes checkpoints beside the running peer: copies on the compute thread, disk on a thread of its own.
+
+One chunk is copied at a time, between other jobs, and handed to the storage thread; nothing waits for the disk, and
+no second copy of the model is ever held. What a checkpoint is and how it is written is `store`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from gossipdp.algorithms.base import Ledger
+from gossipdp.codecs.base import Vector
+from gossipdp.errors import DataError
+from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.runtime.compute import Compute, Finished
+from gossipdp.runtime.storage.checkpoint import BESIDE
+from gossipdp.runtime.storage.store import UNSYNCED, CheckpointMeta, Store, Writer
+
+__all__ = ["Keeper", "layout"]
+
+VECTORS: Final = ("anchor", "momentum")
+SLOWEST: Final = 10e6
+"""bytes a second at which a disk must at least take what the system has kept for it"""
+PIECE: Final = 10.0 + UNSYNCED / SLOWEST
+"""seconds that one piece may take to be copied and written, and what was written before it to be synced"""
+
+
+def layout(ledger: Ledger, carried: Carried = NOTHING) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The arrays of a checkpoint: anchor and momentum, and what is carried beside them, if anything is."""
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(VECTORS, ("float32", (ledger.size,)))
+    for name, data in zip(BESIDE, (carried.reference, carried.state), strict=True):
+        if size := memoryview(data).nbytes:
+            arrays[name] = "uint8", (size,)
+    return arrays
+
+
+class Keeper:
+    """Saves one checkpoint at a time.
+
+    Args:
+        copy: queues a function on the compute thread; the keeper's `copied` is to be called with its result.
+        saved: called on the I/O thread with the path of a finished checkpoint, or the error.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        copy: Callable[[Callable[[], Vector | memoryview]], None],
+        saved: Callable[[Path | DataError], None],
+    ) -> None:
+        self._store, self._copy, self._saved = store, copy, saved
+        self._disk = Compute(_call, limit=2, name="storage")
+        self._writer: Writer | None = None
+        self._pieces: Iterator[Callable[[], Vector | memoryview]] = iter(())
+        self._bytes = 0.0
+        self.busy = False
+        self.steps = 0
+        """taken so far, of all checkpoints: while they become more, the disk moves"""
+        self.patience = PIECE
+        """seconds within which the step that is next must come, or the disk hangs"""
+
+    def fileno(self) -> int:
+        return self._disk.fileno()
+
+    def save(self, ledger: Ledger, meta: CheckpointMeta, schema: bytes, carried: Carried = NOTHING) -> None:
+        """Begin a checkpoint, unless one is being written."""
+        if self.busy:
+            return
+        self.busy = True
+
+        def piece(vector: str, chunk: int) -> Callable[[], Vector]:
+            return (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
+
+        def beside() -> Iterator[Callable[[], memoryview]]:
+            number = 0
+            while (part := carried.piece(number)) is not None:
+                yield partial(_same, part)
+                number += 1
+
+        self._bytes = 8.0 * ledger.size
+        vectors = [piece(vector, chunk) for vector in VECTORS for chunk in range(ledger.chunks)]
+        self._pieces = chain(vectors, beside())
+        self._disk.submit(lambda: self._begin(meta, schema, layout(ledger, carried)))
+
+    def _begin(self, meta: CheckpointMeta, schema: bytes, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        self._writer = self._store.begin(meta, schema, arrays)
+
+    def copied(self, values: Vector | memoryview) -> None:
+        """A piece has been copied: write it."""
+
+        def write() -> None:
+            assert self._writer is not None
+            self._writer.write(values)
+
+        self._disk.submit(write)
+
+    def collect(self) -> None:
+        """Called when `fileno` is readable: the disk has finished something."""
+        for finished in self._disk.collect():
+            self._advance(finished)
+
+    def _advance(self, finished: Finished) -> None:
+        self.steps += 1
+        if finished.error is not None:
+            if not isinstance(finished.error, DataError):
+                raise finished.error
+            self._finish(finished.error)
+        elif isinstance(finished.result, Path):
+            self._finish(finished.result)
+        elif self.busy:
+            following = next(self._pieces, None)
+            if following is not None:
+                self._copy(following)
+            else:
+                self.patience = PIECE + self._bytes / SLOWEST
+                self._disk.submit(self._commit)
+
+    def _commit(self) -> Path:
+        assert self._writer is not None
+        return self._writer.commit()
+
+    def _abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _finish(self, outcome: Path | DataError) -> None:
+        self.busy, self._writer, self._pieces, self.patience = False, None, iter(()), PIECE
+        self._saved(outcome)
+
+    def close(self) -> None:
+        """Wait for the disk; a checkpoint half written is abandoned."""
+        if self.busy:
+            self._disk.submit(self._abandon)  # by the thread that writes, for it may be in the middle of a step
+        self._disk.close()
+
+
+def _same(part: memoryview) -> memoryview:
+    return part
+
+
+def _call(work: Callable[[], Path | None]) -> Path | None:
+    return work()

@@ -1,0 +1,305 @@
+"""What a peer keeps on disk: its checkpoints. The newest one reported as saved always loads.
+
+A checkpoint is a directory, complete the moment it has its final name. It is written under a temporary name beside
+the others, in pieces, so that there is no second copy in memory, the manifest last; every file is synced, then the
+directory, then it is renamed, then the directory above is synced (Pillai et al., OSDI 2014: without each of these steps
+some file system loses it). A disk that fails costs the checkpoint being written and no other. Nothing here may know a
+peer's protocol state, or decide when to save.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+from numpy.typing import NDArray
+
+from gossipdp.errors import DataError
+from gossipdp.runtime.files import (
+    TEMPORARY,
+    Files,
+    bytes_of,
+    read_bounded,
+    unwritable,
+    write_file,
+)
+from gossipdp.runtime.storage.checkpoint import (
+    FORMAT,
+    MANIFEST,
+    MAX_SCHEMA,
+    NAMES,
+    PIECE,
+    SCHEMA,
+    STATE,
+    Checkpoint,
+    CheckpointMeta,
+    FileRecord,
+    Manifest,
+    Shape,
+    header,
+    read_manifest,
+    unreadable,
+    verify,
+)
+
+__all__ = ["PINS", "UNSYNCED", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
+
+PINS: Final = 4
+"""how many checkpoints stay pinned, the newest of them: each is as large as the model and more"""
+MAX_REASON: Final = 4 << 10
+UNSYNCED: Final = 1 << 30
+"""bytes written before the disk is waited for: else they pile up in memory, and whoever syncs next waits for them"""
+
+_PINNED: Final = "pinned"
+_NAME: Final = re.compile(rf"(?:{re.escape(TEMPORARY)}checkpoint-(\d{{8,}}).*|checkpoint-(\d{{8,}}))")
+
+
+class Writer:
+    """A checkpoint being written: pieces in the order of `layout`, then `commit`; until then there is none.
+
+    The caller may take its time between pieces, so that a whole-vector write can be a sequence of chunk jobs.
+    """
+
+    def __init__(self, store: Store, meta: CheckpointMeta, schema: bytes, layout: Mapping[str, tuple[str, Shape]]):
+        self._store, self._meta, self._files = store, meta, store.files
+        self._final = store.prepare()
+        self._directory = store.dir / f"{TEMPORARY}{self._final.name}"
+        self._hash, self._written, self._unsynced = hashlib.blake2b(digest_size=32), 0, 0
+        self._file: IO[bytes] | None = None
+        start, self._left = header(layout, {})
+        self._left += len(start)
+        with self._guarded():
+            self._check_room(self._left + len(schema))
+            self._files.make_directory(self._directory)
+            write_file(self._files, self._directory / SCHEMA, [schema])
+            self._schema = FileRecord(bytes=len(schema), blake2b=hashlib.blake2b(schema, digest_size=32).hexdigest())
+            self._file = self._files.create(self._directory / STATE)
+            self._put(memoryview(start))
+
+    def write(self, piece: NDArray[Any] | memoryview | bytes) -> None:
+        """Append `piece`, contiguous. Raises DataError GD-602; the unfinished checkpoint is then gone."""
+        view = bytes_of(piece)
+        with self._guarded():
+            for start in range(0, len(view), PIECE):
+                self._put(view[start : start + PIECE])
+
+    def commit(self) -> Path:
+        """Sync, write the manifest, give the checkpoint its name, drop the oldest. Returns its directory.
+
+        Raises:
+            DataError: GD-602.
+        """
+        with self._guarded():
+            if self._left or self._file is None:
+                raise ValueError(f"{self._left} bytes of the announced layout are missing")
+            self._files.sync(self._file)
+            self._file.close()
+            state = FileRecord(bytes=self._written, blake2b=self._hash.hexdigest())
+            manifest = Manifest(
+                format=FORMAT, saved_at=time.time(), meta=self._meta, files={STATE: state, SCHEMA: self._schema}
+            )
+            text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+            write_file(self._files, self._directory / MANIFEST, [text])
+            self._files.sync_directory(self._directory)
+            self._files.rename(self._directory, self._final)
+            self._files.sync_directory(self._store.dir)
+        self._store.prune()
+        return self._final
+
+    def abandon(self) -> None:
+        """Forget the unfinished checkpoint."""
+        if self._file is not None:
+            with suppress(OSError):  # closing says what could not be written, and there is nothing to be written
+                self._file.close()
+            self._file = None
+        with suppress(OSError):
+            self._files.remove(self._directory)
+
+    def _check_room(self, needed: int) -> None:
+        """A checkpoint that cannot fit would take what is left from all others who write there, and be removed."""
+        free = self._files.free(self._store.dir)
+        if free < needed:
+            why = f"{os.strerror(errno.ENOSPC)}: {needed} bytes are needed, {free} are free"
+            raise OSError(errno.ENOSPC, why)
+
+    def _put(self, piece: memoryview) -> None:
+        if len(piece) > self._left or self._file is None:
+            raise ValueError("more bytes than the announced layout")
+        self._files.write(self._file, piece)
+        self._hash.update(piece)
+        self._written += len(piece)
+        self._left -= len(piece)
+        self._unsynced += len(piece)
+        if self._unsynced >= UNSYNCED:
+            self._files.sync(self._file)
+            self._unsynced = 0
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.abandon()
+            if isinstance(error, OSError):
+                raise unwritable(self._final, error) from error
+            raise
+
+
+class Store:
+    """The checkpoints of one peer in one directory. One writer at a time; readers need no lock.
+
+    Args:
+        dir: made when the first checkpoint is saved.
+        keep: how many are kept, besides pinned ones.
+        files: the file system.
+    """
+
+    def __init__(self, dir: Path, keep: int = 3, *, files: Files | None = None) -> None:
+        if keep < 1:
+            raise ValueError("keep must be at least 1")
+        self.dir, self.keep, self.files = dir, keep, files or Files()
+
+    verify = staticmethod(verify)
+
+    def begin(self, meta: CheckpointMeta, schema: bytes, layout: Mapping[str, tuple[str, Shape]]) -> Writer:
+        """Open a checkpoint of arrays announced as name -> (numpy dtype, shape). Raises DataError GD-602."""
+        if len(schema) > MAX_SCHEMA:
+            raise ValueError(f"schema of {len(schema)} bytes, limit {MAX_SCHEMA}")
+        return Writer(self, meta, schema, {name: (NAMES[dtype], shape) for name, (dtype, shape) in layout.items()})
+
+    def save(self, arrays: Mapping[str, NDArray[Any]], meta: CheckpointMeta, schema: bytes) -> Path:
+        """Save contiguous arrays, which must not change meanwhile. Raises DataError GD-602."""
+        writer = self.begin(meta, schema, {name: (array.dtype.name, array.shape) for name, array in arrays.items()})
+        for array in arrays.values():
+            writer.write(array)
+        return writer.commit()
+
+    def list(self) -> list[Path]:
+        """Every complete checkpoint's directory, the oldest first; not verified. Raises DataError GD-601."""
+        return [self.dir / name for name in sorted(self._names(), key=_number) if not name.startswith(TEMPORARY)]
+
+    def each(self, paths: Sequence[Path] | None = None) -> Iterator[tuple[Path, Checkpoint | DataError]]:
+        """Every checkpoint, or those of `paths`, verified, or what is wrong with it; not those that are dropped
+        meanwhile: a reader may look on while the peer saves. Raises DataError GD-601."""
+        for path in self.list() if paths is None else paths:
+            try:
+                yield path, self.verify(path)
+            except DataError as error:
+                if path.is_dir():
+                    yield path, error
+
+    def latest(self) -> tuple[Checkpoint | None, Sequence[str]]:
+        """The newest checkpoint that verifies, and a notice for every damaged one that was passed over."""
+        notices: list[str] = []
+        try:
+            paths = self.list()
+        except DataError as error:
+            return None, [str(error)]
+        for path, found in self.each(paths[::-1]):
+            if isinstance(found, Checkpoint):
+                return found, [f"{notice}\n  used: {path}" for notice in notices]
+            notices.append(str(found))
+        return None, [f"{notice}\n  used: none, no older one is left" for notice in notices]
+
+    def newest(self) -> tuple[Path, CheckpointMeta] | None:
+        """The newest checkpoint with a manifest that can be read, and what that says; its vectors are not looked at.
+        Raises DataError GD-601."""
+        for path in reversed(self.list()):
+            with suppress(OSError, ValueError):
+                return path, read_manifest(path).meta
+        return None
+
+    @staticmethod
+    def saved_at(path: Path) -> float:
+        """Unix time at which the checkpoint at `path` was saved; NaN if its manifest cannot be read."""
+        try:
+            return read_manifest(path).saved_at
+        except (OSError, ValueError):
+            return math.nan
+
+    def pin(self, path: Path, why: str) -> Sequence[Path]:
+        """Keep the checkpoint at `path` until somebody deletes it, or the file `pinned` in it, or `PINS` later ones are
+        pinned. Returns those that are no longer pinned for that. Raises DataError GD-601 or GD-602.
+
+        The mark needs no atomic writing: that it is there is enough.
+        """
+        try:
+            with suppress(FileExistsError):
+                write_file(self.files, path / _PINNED, [why.encode() + b"\n"])
+            self.files.sync_directory(path)
+            surplus = [each for each in self.list() if self.pinned(each)][:-PINS]
+            for each in surplus:
+                self.files.remove(each / _PINNED)
+        except OSError as error:
+            raise unwritable(path / _PINNED, error) from error
+        return surplus
+
+    @staticmethod
+    def pinned(path: Path) -> bool:
+        return (path / _PINNED).exists()
+
+    @staticmethod
+    def why_pinned(path: Path) -> str | None:
+        """What was said when it was pinned; "" if that was lost; None if it is not pinned."""
+        try:
+            return read_bounded(path / _PINNED, MAX_REASON).decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return ""
+
+    def prepare(self) -> Path:
+        """Make the directory if need be, remove what a crash left unfinished; the path of the next checkpoint.
+
+        What cannot be removed stays, and costs no more than its room and its number. Raises DataError GD-601, GD-602.
+        """
+        try:
+            if not self.dir.is_dir():
+                self.files.make_directory(self.dir)
+        except OSError as error:
+            raise unwritable(self.dir, error) from error
+        names = self._names()
+        left = [name for name in names if name.startswith(TEMPORARY)]
+        if left:
+            with suppress(OSError):
+                self.files.sync_directory(self.dir)  # it may be an old one that on the disk has its final name still
+                for name in left:
+                    self.files.remove(self.dir / name)
+        return self.dir / f"checkpoint-{max(map(_number, names), default=0) + 1:08d}"
+
+    def prune(self) -> None:
+        """Drop all but the newest `keep`, and those pinned. A failure to delete is no failure to save."""
+        try:
+            unpinned = [path for path in self.list() if not self.pinned(path)]
+        except (OSError, DataError):
+            return
+        for old in unpinned[: -self.keep]:
+            grave = self.dir / f"{TEMPORARY}{old.name}-old"
+            with suppress(OSError):
+                self.files.rename(old, grave)  # for good, before the first file goes: half an old one looks damaged
+                self.files.sync_directory(self.dir)
+                self.files.remove(grave)
+
+    def _names(self) -> Sequence[str]:
+        """Of all checkpoints, and of what is left of unfinished ones."""
+        try:
+            return [name for name in self.files.names(self.dir) if _NAME.fullmatch(name)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise unreadable(str(self.dir), error) from error
+
+
+def _number(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1] or match[2])

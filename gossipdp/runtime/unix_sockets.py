@@ -1,0 +1,92 @@
+"""What both ends of the link need of a unix socket: where it is, whose it is, one packet.
+
+Nothing here may know a message.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.home_paths import expanded, homes_of_user
+
+__all__ = ["MAX_PACKET", "check_private", "default_home", "expected", "receive", "shut", "socket_path", "user_of"]
+
+DEFAULT_NETWORK: Final = "gossipdp"
+KEY: Final = "identity.key"
+"""of a home; `identity` writes it, which a training process has no other use for"""
+MAX_PACKET: Final = 64 << 10
+"""bytes"""
+MAX_PATH: Final = 107
+"""bytes of a unix socket's path (sun_path, less its final zero)"""
+
+
+def default_home(environment: Mapping[str, str] | None = None) -> Path:
+    """GOSSIPDP_HOME, or ~/.gossipdp/NETWORK. Raises ConfigError GD-314."""
+    environment = os.environ if environment is None else environment
+    if home := environment.get("GOSSIPDP_HOME"):
+        return expanded(home)
+    return homes_of_user(environment) / (environment.get("GOSSIPDP_NETWORK_NAME") or DEFAULT_NETWORK)
+
+
+def socket_path(home: Path) -> Path:
+    """HOME/link.sock, or a short path named after it if that is too long for a socket.
+
+    The short path depends on nothing in the environment, so that a daemon and a training process started by
+    different means agree on it.
+    """
+    path = Path(os.path.realpath(home)) / "link.sock"
+    if len(os.fsencode(path)) <= MAX_PATH:
+        return path
+    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+    return Path(f"/tmp/gossipdp-{os.geteuid()}") / f"{name}.sock"
+
+
+def expected(home: Path) -> bool:
+    """Could a daemon of this home be on its way? A killed one leaves its socket, and a home that was made has a key."""
+    try:
+        return socket_path(home).exists() or (home / KEY).exists()
+    except OSError:  # of a home that is not ours to look into
+        return False
+
+
+def check_private(directory: Path) -> None:
+    """Anyone may make a directory in /tmp: raises OSError unless this one is ours alone."""
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise OSError(errno.EPERM, "not a directory of this user alone", str(directory))
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and the descriptors that came with it; b"" at the end-of-file. Raises OSError."""
+    with spare():
+        try:
+            packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            # The other end went without reading all it was told. That is reported once, and before its last words.
+            packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for received in fds:
+            os.close(received)
+        raise OSError(errno.EMSGSIZE, "a packet past its limit")
+    return packet, list(fds)
+
+
+def user_of(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

@@ -1,0 +1,1 @@
+"""The inner optimizer's moments: reading, handing over, and restoring them."""

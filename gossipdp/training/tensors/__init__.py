@@ -1,0 +1,1 @@
+"""The model as vectors: schema, layout, streams, and what is carried beside the parameters."""

@@ -1,0 +1,207 @@
+"""What of a model is kept and not exchanged: told to the daemon with snapshots, taken over where the model is.
+
+Persistent buffers that the vector does not hold (integers, flags, complex numbers, what the script excludes), excluded
+parameters, and what has moved since attach: frozen parameters, such as a teacher's, and buffers that held infinite
+elements then, such as the ranges of an observer. All are told exactly. A few elements show whether a tensor has moved,
+so that a frozen base model is never read or sent. Nothing here may know the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from gossipdp.algorithms.base import LARGEST
+from gossipdp.codecs import named
+from gossipdp.codecs.base import PayloadError
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.training.tensors.reference import NAMES, as_bytes, tensor_of
+from gossipdp.training.tensors.schema import local, places, plain_name
+from gossipdp.training.tensors.streams import passed
+
+__all__ = ["Beside", "Told"]
+
+log = logging.getLogger("gossipdp.training")
+
+LIGHT: Final = 16 << 20
+"""bytes that are told with every snapshot; more only with every `SELDOM`th, so that training is not held up"""
+SELDOM: Final = 10
+ELEMENTS: Final = 64
+"""of a watched tensor that are looked at"""
+
+
+class Told:
+    """A state on its way to the daemon.
+
+    Args:
+        parts: bytes, tensors on the CPU; whole once `ready` says so.
+        before: what was told last.
+    """
+
+    def __init__(self, head: bytes, parts: Sequence[Tensor], ready: Callable[[], bool], before: Told | None) -> None:
+        self._head, self._parts, self.ready, self._before = head, parts, ready, before
+
+    def __iter__(self) -> Iterator[Buffer]:
+        yield self._head
+        yield from (each.numpy().data for each in self._parts)
+
+    @property
+    def new(self) -> bool:
+        """It differs from what was told last. Asked once, when it is ready."""
+        before, self._before = self._before, None
+        if before is None or before._head != self._head:
+            return True
+        return not all(torch.equal(mine, theirs) for mine, theirs in zip(self._parts, before._parts, strict=True))
+
+
+class Beside:
+    """Args:
+
+    model: unwrapped.
+    exchanged: the tensors that the vector holds.
+    excluded: names of those that the script keeps from it.
+    """
+
+    def __init__(self, model: nn.Module, exchanged: Sequence[Tensor], excluded: frozenset[str]) -> None:
+        self._model, self._excluded = model, excluded
+        taken = {local(each).data_ptr() for each in exchanged}
+        self._kept = {name for name, each in _buffers(model) if _plain(each) and each.data_ptr() not in taken}
+        self._open = {name: ~(each.abs() <= LARGEST) for name, each in _buffers(model) if self._is_open(name, each)}
+        """which elements of a buffer that is exchanged are not, because they were infinite (`Reference`)"""
+        self._first = {name: _sample(each) for name, each in self._watched()}
+        """a few elements of each frozen parameter and open buffer, as it was"""
+        self._moved: set[str] = set()
+        self._looking: list[tuple[list[str], Tensor, Callable[[], bool]]] = []
+        """of those that are watched: whether each has moved, and what says that this is known"""
+        self._last: Told | None = None
+        self._rounds = -1
+        self._warned = False
+
+    def told(self, *, now: bool = False) -> Told | None:
+        """The state as it is; None if it is not time for it. now: whatever time it is."""
+        tensors = dict(self._tensors())
+        size = sum(each.numel() * each.element_size() for each in tensors.values())
+        self._rounds += 1
+        if size > MOST_CARRIED // 2:
+            if not self._warned:
+                log.warning("%.1f GB of buffers and moved parameters are too much for joiners to be given", size / 1e9)
+            self._warned = True
+            return None
+        if not now and size > LIGHT and self._rounds % SELDOM:
+            return None
+        head = named.header((name, NAMES[each.dtype], tuple(each.shape)) for name, each in tensors.items())
+        parts, ready = _copied([*tensors.values()])
+        self._last = Told(head, parts, ready, self._last)
+        return self._last
+
+    def forget(self) -> None:
+        """The snapshot that came with what was told last was refused: tell all of it again."""
+        self._last = None
+
+    @torch.no_grad()
+    def load(self, data: Buffer) -> None:
+        """Take over what another told, as far as this model has such tensors."""
+        try:
+            found = named.unpack(data)
+        except PayloadError as error:
+            log.warning("the state beside the network's model cannot be read: %s", error)
+            return
+        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._watched())}
+        strange = sorted(found.keys() - here.keys())
+        for name in found.keys() & here.keys():
+            value, tensor = tensor_of(found[name]), here[name]
+            if value is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
+                strange.append(name)
+                continue
+            value = value.to(tensor.device)
+            tensor.copy_(torch.where(self._open[name], value, tensor) if name in self._open else value)
+            if name in self._first:
+                self._moved.add(name)
+        if strange:
+            log.warning("%d tensors of the network's state have no place in this model: %s", len(strange), strange[0])
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._buffers()
+        yield from self._excluded_parameters()
+        watched = dict(self._watched())
+        self._look(watched)
+        yield from ((name, each) for name, each in watched.items() if name in self._moved)
+
+    def _look(self, watched: dict[str, Tensor]) -> None:
+        """Which of them have moved? On CUDA that is known at the next look, because nothing waits for the device."""
+        if not self._looking:
+            places: dict[torch.device, list[str]] = {}
+            for name in sorted(self._first.keys() & watched.keys() - self._moved):
+                places.setdefault(watched[name].device, []).append(name)
+            for device, names in places.items():
+                flags = torch.stack([(_sample(watched[name]) != self._first[name].to(device)).any() for name in names])
+                (copy,), ready = _copied([flags])
+                self._looking.append((names, copy, ready))
+        if all(ready() for *_, ready in self._looking):
+            for names, flags, _ in self._looking:
+                self._moved.update(name for name, flag in zip(names, flags.tolist(), strict=True) if flag)
+            self._looking.clear()
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, each) for name, each in _buffers(self._model) if name in self._kept and _plain(each))
+
+    def _excluded_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._model.named_parameters():
+            if plain_name(name) in self._excluded and _plain(parameter):
+                yield plain_name(name), parameter
+
+    def _is_open(self, name: str, buffer: Tensor) -> bool:
+        exchanged = name not in self._kept and name not in self._excluded
+        return exchanged and _plain(buffer) and buffer.is_floating_point() and not bool((buffer.abs() <= LARGEST).all())
+
+    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+        """Frozen parameters and open buffers."""
+        yield from ((name, each) for name, each in _buffers(self._model) if name in self._open and _plain(each))
+        for name, parameter in self._model.named_parameters():
+            name = plain_name(name)
+            if not parameter.requires_grad and name not in self._excluded and _plain(parameter):
+                yield name, parameter
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, module, key in places(model):
+        if (buffer := module._buffers[key]) is not None:
+            yield name, buffer
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Are its numbers here, all of them, as they are?"""
+    kind = type(tensor) in (Tensor, nn.Parameter)
+    return (
+        kind and tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in NAMES and tensor.numel() > 0
+    )
+
+
+@torch.no_grad()
+def _sample(tensor: Tensor) -> Tensor:
+    """A few of its elements, spread over it, as bits."""
+    if tensor.is_contiguous():
+        flat = tensor.detach().view(-1)
+        return as_bytes(flat[:: max(1, flat.numel() // ELEMENTS)]).clone()
+    return as_bytes(tensor.detach()[tuple(slice(0, 8) for _ in tensor.shape)]).clone()
+
+
+@torch.no_grad()
+def _copied(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], bool]]:
+    """Copies of their bytes on the CPU, and what says that they are whole; of a device nothing is waited for."""
+    parts: list[Tensor] = []
+    for tensor in tensors:
+        flat = as_bytes(tensor)
+        if flat.is_cuda:
+            copy = torch.empty(flat.shape, dtype=torch.uint8, device="cpu", pin_memory=True)
+            parts.append(copy.copy_(flat, non_blocking=True))
+        else:
+            parts.append(flat.cpu().clone())
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    events = [torch.cuda.current_stream(device).record_event() for device in devices]
+    return parts, (lambda: all(event.query() for event in events)) if events else passed

@@ -1,0 +1,44 @@
+"""Which tensors a script keeps from being exchanged: `attach(..., exclude=...)`. Nothing here may touch a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from gossipdp.errors import ConfigError
+from gossipdp.training.tensors.schema import places, plain_name, unwrap
+
+__all__ = ["Exclude", "excluded_names"]
+
+Exclude: TypeAlias = str | Iterable[str] | Callable[[str, Tensor], bool]
+"""names or patterns of tensors, such as "queue" or "head.*"; or what says of a name and its tensor whether it is one"""
+
+
+def excluded_names(model: nn.Module, exclude: Exclude) -> frozenset[str]:
+    """The parameters and persistent buffers of `model` that `exclude` means.
+
+    Raises:
+        ConfigError: GD-303, a name or a pattern means none.
+    """
+    model = unwrap(model)
+    tensors: dict[str, Tensor] = {plain_name(name): each for name, each in model.named_parameters()}
+    for name, module, key in places(model):
+        if (buffer := module._buffers[key]) is not None:
+            tensors[name] = buffer
+    if callable(exclude):
+        return frozenset(name for name, tensor in tensors.items() if exclude(name, tensor))
+    found: set[str] = set()
+    for pattern in [exclude] if isinstance(exclude, str) else exclude:
+        meant = {name for name in tensors if name == pattern or fnmatchcase(name, pattern)}
+        if not meant:
+            raise ConfigError(
+                "GD-303",
+                "attach(exclude=...) names a tensor that this model does not have",
+                seen=f"{pattern!r}, of {len(tensors)} parameters and persistent buffers",
+                do="name it as model.state_dict() does, or by a pattern such as 'queue*'",
+            )
+        found |= meant
+    return frozenset(found)

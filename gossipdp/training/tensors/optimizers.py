@@ -1,0 +1,143 @@
+"""The optimizers that a peer follows: unwrapped, and refused before anything begins if their steps cannot be seen.
+
+Nothing here may touch a tensor, or know the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from gossipdp.errors import ConfigError
+from gossipdp.training.tensors.schema import plain_name, unwrap
+
+__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "tell_unheld"]
+
+log = logging.getLogger("gossipdp.training")
+
+
+class Held(NamedTuple):
+    """A parameter of the model, and the optimizer that steps on it."""
+
+    name: str
+    parameter: nn.Parameter
+    optimizer: torch.optim.Optimizer
+    group: dict[str, Any]
+
+
+def bare(optimizer: object) -> torch.optim.Optimizer:
+    """The torch optimizer inside Accelerate's: a hook on the wrapper would not fire, for it is no whole optimizer.
+
+    Raises:
+        ConfigError: GD-317, what steps is no torch optimizer, or its parameters are not the model's.
+    """
+    # By name and not by `.optimizer`: DeepSpeed's has one too, which steps on a flat copy of the parameters.
+    inner = getattr(optimizer, "optimizer", None) if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
+    if not _whole(inner) or "DeepSpeed" in type(inner).__name__:
+        do = "train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported"
+        if "DeepSpeed" not in type(inner).__name__ and (path := _inside(inner)):
+            do = f"pass the optimizer inside: `attach(model, optimizer{path})`; keep calling step() on the wrapper"
+        raise ConfigError(
+            "GD-317",
+            "this optimizer does not step on the model's own parameters, and cannot be followed",
+            seen=f"{type(inner).__module__}.{type(inner).__name__}",
+            do=do,
+        )
+    assert isinstance(inner, torch.optim.Optimizer)
+    return inner
+
+
+def _whole(optimizer: object) -> bool:
+    """Whether torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has none."""
+    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks")
+
+
+def _inside(wrapper: object, depth: int = 3) -> str:
+    """Where `wrapper` keeps a torch optimizer, or a list of them: ".optimizer", ".inner.optim"; "" if nowhere."""
+    kept = {} if isinstance(wrapper, nn.Module | type) else getattr(wrapper, "__dict__", {})
+    for name, value in kept.items():
+        several = isinstance(value, list | tuple) and len(value) > 0 and all(map(_whole, value))
+        if _whole(value) or several:
+            return f".{name}"
+    for name, value in kept.items():
+        if depth > 1 and not isinstance(value, torch.Tensor) and (path := _inside(value, depth - 1)):
+            return f".{name}{path}"
+    return ""
+
+
+def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
+    """One optimizer or several, each unwrapped, in their order.
+
+    Raises:
+        ConfigError: GD-317, as `bare`; there is none; two of them step on one parameter.
+    """
+    given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
+    found = tuple(bare(each) for each in given)
+    if not found:
+        raise ConfigError("GD-317", "there is no optimizer to follow", seen="none in the sequence", do="name one")
+    parameters = [parameter for each in found for group in each.param_groups for parameter in group["params"]]
+    if len(set(parameters)) < len(parameters):
+        raise ConfigError(
+            "GD-317",
+            "a parameter is stepped on twice, and nobody can say when its step is over",
+            seen=", ".join(type(each).__name__ for each in found),
+            do="give every parameter to one optimizer, and each optimizer to attach once",
+        )
+    return found
+
+
+def held(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Held]:
+    """The parameters of `model` that one of `optimizers` steps on, in the model's order."""
+    of = {
+        parameter: (optimizer, group)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in unwrap(model).named_parameters():
+        if parameter in of:
+            yield Held(plain_name(name), parameter, *of[parameter])
+
+
+def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Every one of `optimizers` steps on something that is exchanged.
+
+    Raises:
+        ConfigError: GD-317, one does not.
+    """
+    steps = {id(each.optimizer) for each in held(model, optimizers) if each.parameter.requires_grad}
+    for optimizer in optimizers:
+        if id(optimizer) not in steps:
+            count = sum(len(group["params"]) for group in optimizer.param_groups)
+            raise ConfigError(
+                "GD-317",
+                "this optimizer steps on nothing of this model that is trained, and gossip would exchange what it"
+                " never changes",
+                seen=f"{type(optimizer).__name__} of {count} parameters, none of them the model's",
+                do="make it from the parameters of the model that is attached, once that is sharded and copied;"
+                " leave out an optimizer of something else",
+            )
+
+
+def tell_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Warn of parameters that `optimizers` train and `model` does not hold (GD-319): they are not exchanged."""
+    known = set(unwrap(model).parameters())
+    strangers = [
+        group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number} {shape}"
+        for optimizer in optimizers
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+        if parameter.requires_grad and parameter not in known
+        for shape in [tuple(parameter.shape)]
+    ]
+    if strangers:
+        log.warning(
+            "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they "
+            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer)",
+            len(strangers),
+            strangers[0],
+        )

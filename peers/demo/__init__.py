@@ -1,0 +1,1 @@
+"""`gossipdp demo`: several peers on this machine train a small GPT beside a replica that trains alone."""

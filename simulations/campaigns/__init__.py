@@ -1,0 +1,1 @@
+"""Searches for faults: many seeds, every single fault, hostile members, golden traces."""

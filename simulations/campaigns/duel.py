@@ -1,0 +1,396 @@
+"""Two peers and one exchange between them, in which a single thing goes wrong: the ground `exhaustive` stands on.
+
+A `Duel` is the same at every playing until its fault strikes, so that a fault can be named by what it strikes: the
+n-th message of some kind in one direction, or the n-th event of the exchange (a message handed to a peer, a job run,
+its result picked up). After the fault both go on until all is calm; then `invariants` must hold, both must have
+averaged again, and every chunk in doubt must have been counted by the survivor if and only if it cannot know
+(`knowledge`). Nothing of the protocol may stand here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gossipdp.codecs import CODECS
+from gossipdp.codecs.base import BLOCK
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Event, Left, SessionRefused
+from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.exchange import Deadlines
+from gossipdp.protocol.pairwise.matching import MatchingConfig
+from gossipdp.protocol.peer import PeerConfig
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.source import TransferConfig
+from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
+from simulations.campaigns.doubt_oracle import Knowledge, Named, named
+from simulations.simulator.host import Host
+from simulations.simulator.invariants import Books
+from simulations.simulator.network import Conditions, Network, Record
+from simulations.simulator.trainer import Trainer, TrainerConfig
+
+__all__ = ["DEADLINES", "Duel", "Fault", "Label", "Setting", "Step"]
+
+DEADLINES = Deadlines(ask=0.3, silence=2.0, doubt=0.5)
+FORMED = 1.6
+"""virtual seconds after which the next exchange is the one that is watched, once both peers train"""
+CALM, PATIENCE = 1.2, 25.0
+"""seconds of calm after the last fault before all is looked at, and until which all must be well"""
+MISPREDICTED = 1e-6
+"""the range both sides predict for the first chunk, far too small: it escalates through every stage"""
+LATE = 0.9
+"""seconds by which a late copy is late: later than the exchange, and than what follows it"""
+
+OF_EXCHANGES = (Offer, Accept, Refuse, Ranges, Data, Ack, Ask, Miss, Void, End)
+WORK = (jobs.Begin, jobs.Answer, jobs.Decode, jobs.DecodeAndMix, jobs.Mix, jobs.Drop)
+
+
+class Label(NamedTuple):
+    """Names one message of the watched exchange: who says it, what, of which chunk and turn, for the n-th time."""
+
+    sender: int
+    kind: str
+    chunk: int
+    turn: int
+    occurrence: int
+
+    def __str__(self) -> str:
+        where = "" if self.chunk < 0 else f" chunk {self.chunk}" + (f" turn {self.turn}" if self.turn >= 0 else "")
+        return f"p{self.sender} {self.kind}{where}" + (f" (no. {self.occurrence + 1})" if self.occurrence else "")
+
+
+class Step(NamedTuple):
+    """One event of the watched exchange, after which a fault may strike."""
+
+    at: float
+    host: int
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What kind of exchange is watched."""
+
+    name: str
+    window: int = 2
+    chunks: int = 2
+    crossing: bool = False
+    """both offer at the same moment"""
+    job: float = 0.003
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong: `kind` at `label`, or after event number `after`.
+
+    lose, lose twice, double, double late,   the message so labelled; late: `LATE` seconds, behind: the next one
+    late, behind                             overtakes it
+    again                                    it and all that its sender says after it comes a second time, `lasts`
+                                             seconds late, as from a cable that is replayed
+    crash, both crash, leave                 of `host` or of both, back after `lasts` seconds
+    cut, one-way                             nothing passes for `lasts` seconds, or nothing that `host` says
+    cut and crash                            and in the middle of it `host` crashes
+    pause                                    `host` stands still for so long
+    """
+
+    kind: str
+    label: Label | None = None
+    after: int = -1
+    host: int = 0
+    lasts: float = 0.0
+    disk: bool = True
+
+    def __str__(self) -> str:
+        if self.label is not None:
+            return f"{self.kind}: {self.label}" + (f", {self.lasts:g} s late" if self.lasts else "")
+        who = {"cut": "", "both crash": ""}.get(self.kind, f" p{self.host}")
+        return f"{self.kind}{who} after event {self.after}, {self.lasts:g} s{'' if self.disk else ', disk lost'}"
+
+
+class Wire(Network):
+    """A network that lets another see each message before it is delivered, and each event after it has happened."""
+
+    before: Callable[[Host, Host, list[bytes], Message], bool]
+    after: Callable[[str, Host | None], None]
+
+    def at(self, when: float, kind: str, host: Host | None, action: Callable[[], None]) -> None:
+        def act() -> None:
+            action()
+            self.after(kind, host)
+
+        super().at(when, kind, host, act)
+
+    def _deliver(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
+        if self.before(sender, target, frames, message):
+            self.hand_over(sender, target, frames, message)
+
+    def hand_over(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
+        super()._deliver(sender, target, frames, message)
+
+
+class Duel:
+    """Args:
+
+    faults: what goes wrong in the watched exchange.
+    trace: is told all that happens.
+    """
+
+    def __init__(
+        self, setting: Setting, faults: Iterable[Fault] = (), trace: Callable[[Record], None] | None = None
+    ) -> None:
+        self.setting, self.faults = setting, tuple(faults)
+        self.labels: list[Label] = []
+        self.steps: list[Step] = []
+        self.last_step = 0
+        """the step that delivers the last message of the watched exchange"""
+        self.struck: tuple[int, int] | None = None
+        """how many messages and steps there had been when the first fault struck, that message among them"""
+        self.network = Wire(
+            setting.seed,
+            Conditions(latency=0.005, jitter=0.2, job=setting.job),
+            listen=self._heard,
+            execute=self._execute,
+            trace=self._told,
+        )
+        self.network.before, self.network.after = self._before, self._after
+        self._trace = trace
+        self.books = Books(self.network.hosts, lambda: self.network.now)
+        self.knowledge = Knowledge(self.network.hosts, setting.window, setting.chunks)
+        size = 8192 * (setting.chunks - 1) + 300
+        self.schema = Schema.of([("weight", (size,), "float32", "parameter")])
+        self.trainers: dict[int, Trainer] = {}
+        self._number = 0
+        self.watched: list[Named] = []
+        """the exchange that is watched, or of the two that cross"""
+        self._waits = False
+        self._seen: Counter[tuple[int, str, int, int]] = Counter()
+        self._held: list[tuple[Host, Host, list[bytes], Message]] = []
+        self._again: dict[int, float] = {}
+        """whose messages come a second time, and how late"""
+        self._ends = 0.0
+        for _ in range(2):
+            self.network.add(self._config())
+
+    def _config(self) -> PeerConfig:
+        return PeerConfig(
+            membership=PRESETS["local"],
+            averaging=AveragingConfig(
+                fineness={name: codec.fineness for name, codec in CODECS.items()},
+                settings=b"settings of duels"[:16],
+                window=self.setting.window,
+                matching=MatchingConfig(answer=0.3),
+                deadlines=DEADLINES,
+            ),
+            transfer=TransferConfig(manifest=2.0, chunk=0.5, silence=2.0, window=3, witness=1.0),
+            every=4,
+            warmup_steps=5,
+            early_steps=1000,
+            resume_after=2.0,
+            leave_within=1.0,
+        )
+
+    # -- the course -------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """The whole of it. Raises AssertionError."""
+        network = self.network
+        one, two = network.hosts
+        self._start(one)
+        network.at(0.2, "start", None, lambda: self._start(two))
+        network.run(FORMED)
+        assert all(host.running.ready for host in network.hosts), "the network has not formed"
+        while any(host.running.averaging.partner or not host.running.rounds.trains for host in network.hosts):
+            assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
+            network.run(network.now + 0.01)
+        for host in network.hosts:
+            blocks = slice(0, host.algorithm.ledger.chunk_parameters // BLOCK)
+            host.algorithm.range[blocks], host.algorithm.moved[blocks] = MISPREDICTED, 0.0
+        self._waits = True
+        offering = network.hosts if self.setting.crossing else network.hosts[:1]
+        for host in offering:
+            network.command(host, "want", lambda peer: peer.averaging.want(1, network.now))
+        network.run(network.now + 0.6)
+        assert self.watched, "no exchange has begun"
+        self._calm()
+
+    def _calm(self) -> None:
+        """Go on until all is well, and has been for a while."""
+        network = self.network
+        deadline = max(self._ends, network.now) + PATIENCE
+        network.run(max(self._ends, network.now) + CALM)
+        exchanged = self.books.exchanges
+        while True:
+            try:
+                self.books.at_rest()
+                self.books.all_seen()
+                assert self.books.exchanges > exchanged, "I7: they exchange no more"
+                for host in network.hosts:
+                    assert host.running.ready, f"I7 {host.name} has no model"
+                    assert self.trainers[host.index].session, f"I7 {host.name}: training has no session"
+                self.knowledge.at_rest(self.books.doubts)
+                return
+            except AssertionError:
+                if network.now >= deadline:
+                    raise
+            network.run(network.now + 0.5)
+
+    def _start(self, host: Host) -> None:
+        if host.peer is not None:
+            return
+        self.network.start(host, seeds=self.network.hosts, found=host.index == 0 and not self.trainers)
+        self.books.started(host)
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.attach()
+            return
+        self._number += 1
+        trainer = Trainer(
+            self.network, host, self.schema, TrainerConfig(step_time=0.2, noise=0.05), self._number, self.books.touched
+        )
+        self.trainers[host.index] = trainer
+        self.books.trains(trainer)
+
+    def _execute(self, host: Host, job: jobs.Job) -> jobs.Result:
+        return self.books.run(host, job)
+
+    # -- what is heard ----------------------------------------------------------------------------------------
+
+    def _heard(self, host: Host, event: Event) -> None:
+        self.books.heard(host, event)
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.hear(event)
+        if isinstance(event, Left):
+            self.network.at(self.network.now + 0.1, "exit", host, lambda: self._crash(host, self._ends, True))
+        if isinstance(event, SessionRefused):
+            raise AssertionError(f"{host.name}: {event}")
+
+    def _told(self, record: Record) -> None:
+        self.knowledge.told(record)
+        if self._trace is not None:
+            self._trace(record)
+
+    # -- messages ---------------------------------------------------------------------------------------------
+
+    def _before(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> bool:
+        """Is it to be delivered now?"""
+        if not isinstance(message, OF_EXCHANGES):
+            return True
+        network = self.network
+        number = named(message, sender.index, target.index)
+        if self._waits and isinstance(message, Offer):
+            self.watched.append(number)
+            self._waits = len(self.watched) < 1 + self.setting.crossing
+        held, self._held = self._held, []
+        fate = self._fate(sender, message) if number in self.watched else ""
+        match fate:
+            case "lose":
+                network.tell("lost", sender, target, message)
+            case "behind":
+                self._held = [(sender, target, frames, message)]
+                # If nothing else ever comes, it comes alone.
+                network.at(network.now + LATE, "held", None, self._release)
+            case "double" | "double late" | "late":
+                if fate != "late":
+                    network.hand_over(sender, target, frames, message)
+                when = network.now + LATE * fate.endswith("late")
+                network.at(when, "copy", target, lambda: network.hand_over(sender, target, frames, message))
+            case _:
+                network.hand_over(sender, target, frames, message)
+        for late in held:
+            network.hand_over(*late)
+        if number in self.watched and sender.index in self._again:
+            when = network.now + self._again[sender.index]
+            self._ends = max(self._ends, when)
+            network.at(when, "copy", target, lambda: network.hand_over(sender, target, frames, message))
+        return False
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for late in held:
+            self.network.hand_over(*late)
+
+    def _fate(self, sender: Host, message: Message) -> str:
+        what: Any = message
+        chunk, turn = getattr(what, "chunk", -1), getattr(what, "turn", -1)
+        key = (sender.index, type(message).__name__, chunk, turn)
+        label = Label(*key, self._seen[key])
+        self._seen[key] += 1
+        self.labels.append(label)
+        self.last_step = len(self.steps)
+        for fault in self.faults:
+            if fault.label is None:
+                continue
+            if fault.label == label and self.struck is None:
+                self.struck = len(self.labels), len(self.steps)
+            if fault.label == label and fault.kind == "again":
+                self._again[sender.index] = fault.lasts
+            elif fault.label == label:
+                self._ends = max(self._ends, self.network.now + LATE)
+                return {"lose twice": "lose"}.get(fault.kind, fault.kind)
+            if fault.kind == "lose twice" and fault.label._replace(occurrence=fault.label.occurrence + 1) == label:
+                return "lose"
+        return ""
+
+    # -- events -----------------------------------------------------------------------------------------------
+
+    def _after(self, kind: str, host: Host | None) -> None:
+        """An event has happened: is it one of the exchange's, and does a fault strike after it?"""
+        if not self.watched or host is None or not _of_exchanges(kind):
+            return
+        self.steps.append(Step(self.network.now, host.index, kind))
+        for fault in self.faults:
+            if fault.after == len(self.steps) - 1:
+                self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        network, host = self.network, self.network.hosts[fault.host]
+        other = network.hosts[1 - fault.host]
+        back = network.now + fault.lasts
+        self._ends = max(self._ends, back)
+        self.struck = self.struck or (len(self.labels), len(self.steps))
+        network.tell("fault", host, None, str(fault))
+        match fault.kind:
+            case "crash":
+                self._crash(host, back, fault.disk)
+            case "both crash":
+                for each in network.hosts:
+                    self._crash(each, back + 0.01 * each.index, True)
+            case "cut" | "cut and crash":
+                cut = network.cut([host], [other])
+                network.at(back, "heal", None, lambda: network.heal(cut))
+                if fault.kind == "cut and crash":
+                    half = fault.lasts / 2
+                    network.at(network.now + half, "crash", None, lambda: self._crash(host, back - half / 2, True))
+            case "one-way":
+                one_way = network.cut([host], [other], both=False)
+                network.at(back, "heal", None, lambda: network.heal(one_way))
+            case "leave":
+                network.command(host, "leave", lambda peer: peer.leave(network.now))
+            case "pause":
+                network.pause(host, fault.lasts)
+            case _:
+                raise ValueError(fault.kind)
+
+    def _crash(self, host: Host, back: float, disk: bool) -> None:
+        """kill -9 of the daemon; with its disk goes the training process."""
+        if host.peer is None:
+            return
+        if disk:
+            self.network.save(host)
+        else:
+            self.trainers[host.index].die()
+        self.books.stopped(host)
+        self.network.stop(host, keep_disk=disk)
+        self.network.at(back, "restart", None, lambda: self._start(host))
+
+
+def _of_exchanges(kind: str) -> bool:
+    verb, _, noun = kind.partition(" ")
+    if verb == "message":
+        return noun in {message.__name__ for message in OF_EXCHANGES}
+    return verb in ("run", "done") and noun in {job.__name__ for job in WORK}

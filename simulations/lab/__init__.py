@@ -1,0 +1,1 @@
+"""The laboratory: real models trained by any method on a simulated clock."""

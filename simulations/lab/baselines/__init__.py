@@ -1,0 +1,72 @@
+"""What the laboratory compares with: published methods by name, each with the parameters of its paper.
+
+    BASELINES["diloco"]()        a new method; one run uses one object
+
+A baseline is one class of one screen, its equation and its paper in the docstring, with what it costs in bytes and in
+simulated seconds: those that wait for everybody stand in `baselines_sync` and `baselines_demo`, DiLoCo that does not in
+`baselines_overlap`, servers in `baselines_server`, gossip in `baselines_gossip`, push-sum in `baselines_push`. Nothing
+of this project's own methods may stand here (`lab_methods`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gossipdp.codecs import COMPRESSORS
+from simulations.lab.baselines.costs import Averaged, computing, own_pace
+from simulations.lab.baselines.decoupled_momentum import DeMo
+from simulations.lab.baselines.gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
+from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
+from simulations.lab.baselines.parameter_server import AsynchronousServer, SynchronousServer
+from simulations.lab.baselines.push_sum import Sgp
+from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
+from simulations.lab.core import Lab, Method
+
+__all__ = ["BASELINES", "LocalOnly"]
+
+
+@dataclass
+class LocalOnly(Averaged):
+    """Nobody talks: theta_i <- inner^H_i(theta_i), what a peer reaches by itself, for no bytes. The model is
+    peer 0's."""
+
+    name: str = "local-only"
+
+    def round(self, lab: Lab) -> None:
+        lab.train(own_pace(lab))
+        lab.seconds += computing(lab, lab.setting.every)
+
+    def model(self, lab: Lab) -> Tensor:
+        return lab.x[0]
+
+
+BASELINES: dict[str, Callable[[], Method]] = {
+    "local-only": LocalOnly,
+    "ddp": Ddp,
+    "server": SynchronousServer,
+    "server-async": AsynchronousServer,
+    "local-sgd": LocalSgd,
+    "diloco": DiLoCo,
+    "diloco-4bit": FourBitDiLoCo,
+    "diloco-overlapped": OverlappedDiLoCo,
+    "diloco-4bit-overlapped": OverlappedFourBitDiLoCo,
+    "sparseloco": lambda: SparseLoCo(COMPRESSORS["topk64"]),
+    "demo": DeMo,
+    "sparta": Sparta,
+    "noloco": NoLoCo,
+    "gasloc": Gasloc,
+    "swarm": PairAveraging,
+    "ad-psgd": AdPsgd,
+    "d-psgd-ring": lambda: DPsgd(ring, "d-psgd-ring"),
+    "d-psgd-ring-local": lambda: DPsgd(ring, "d-psgd-ring-local", local=True),
+    "d-psgd-exponential": lambda: DPsgd(exponential, "d-psgd-exponential"),
+    "d-psgd-exponential-local": lambda: DPsgd(exponential, "d-psgd-exponential-local", local=True),
+    "sgp": Sgp,
+    "sgp-local": lambda: Sgp("sgp-local", local=True),
+    "choco": lambda: Choco(COMPRESSORS["sign"]),
+    "choco-local": lambda: Choco(COMPRESSORS["sign"], name="choco-local", local=True),
+}
+"""those of `-local` make H steps between exchanges, not one as in their papers"""

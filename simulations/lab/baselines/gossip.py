@@ -1,0 +1,265 @@
+"""Baselines in which a peer talks to a few others: pairs, rings, one-peer graphs. Nobody knows the mean.
+
+A row of the lab is a replica. `local` methods make H steps between exchanges (Koloskova et al. 2020, arXiv
+2003.10422), the others one, as in most of their papers. Where all make equally many steps the lab's clock is that of
+the slowest, who waits for nobody: faster peers wait for it, once they have met it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossipdp.codecs.increments.compressor import Compressor
+from simulations.lab.baselines.costs import (
+    Averaged,
+    computing,
+    meet,
+    model_bytes,
+    neighbours,
+    own_pace,
+    phases,
+    through,
+)
+from simulations.lab.core import Lab
+
+__all__ = ["AdPsgd", "Choco", "DPsgd", "Gasloc", "Graph", "NoLoCo", "PairAveraging", "complete", "exponential", "ring"]
+
+Graph: TypeAlias = Callable[[int, int], NDArray[np.int64]]
+"""(N, exchange so far) to whom each hears, shape (N, degree); each of them and itself with weight 1/(degree + 1)"""
+
+
+def ring(count: int, exchange: int) -> NDArray[np.int64]:
+    """Both neighbours, always."""
+    own = np.arange(count)[:, None]
+    sides = np.array([[1, -1]], np.int64)[:, : min(2, count - 1)]
+    heard: NDArray[np.int64] = (own + sides) % count
+    return heard
+
+
+def exponential(count: int, exchange: int) -> NDArray[np.int64]:
+    """One-peer exponential graph: i hears i - 2^(t mod log2 N). Exact after log2 N exchanges if N = 2^m."""
+    turns, own = (count - 1).bit_length(), np.arange(count)[:, None]
+    return (own - (1 << exchange % turns)) % count if turns else own[:, :0]
+
+
+def complete(count: int, exchange: int) -> NDArray[np.int64]:
+    """Everybody."""
+    heard: NDArray[np.int64] = (np.arange(count)[:, None] + np.arange(1, count)) % count
+    return heard
+
+
+def _mixed(x: Tensor, heard: NDArray[np.int64]) -> Tensor:
+    """W x: each row averaged with those it hears."""
+    total = x.clone()
+    for column in heard.T:
+        total += x[torch.from_numpy(column)]
+    return total.div_(heard.shape[1] + 1)
+
+
+@dataclass
+class DPsgd(Averaged):
+    """D-PSGD (Lian et al. 2017, arXiv 1705.09056) on a graph that may change, as in Ying et al. 2021 (2110.13363).
+
+        x_i <- sum_j W_ij x_j + (inner(x_i) - x_i)        local: x_i <- inner^H(x_i), then x_i <- sum_j W_ij x_j
+
+    W is doubly stochastic, so the mean moves by the mean of the steps alone. Bytes: the model of each neighbour at
+    each exchange. Seconds: what is sent is known before the step, so that the transfer runs beside it and the longer
+    of the two counts; after local steps (Koloskova et al. 2020, algorithm 1) it follows them. A message that was lost
+    is sent again.
+    """
+
+    graph: Graph
+    name: str
+    local: bool = False
+
+    def begin(self, lab: Lab) -> None:
+        self._exchanges = 0
+
+    def round(self, lab: Lab) -> None:
+        exchanges, steps = phases(lab, self.local)
+        for _ in range(exchanges):
+            heard = self.graph(lab.peers, self._exchanges)
+            computes, transfer = computing(lab, steps), neighbours(lab, np.full(heard.shape, model_bytes(lab)))
+            if self.local:
+                lab.train(steps)
+                lab.x.copy_(_mixed(lab.x, heard))
+                lab.seconds += computes + transfer
+            else:
+                moved = _mixed(lab.x, heard).sub_(lab.x)
+                lab.train(steps)
+                lab.x += moved
+                lab.seconds += max(computes, transfer)
+            self._exchanges += 1
+
+
+@dataclass
+class Choco(Averaged):
+    """CHOCO-SGD (Koloskova et al. 2019, arXiv 1902.00340, algorithm 2, in the form that keeps one sum) on a ring.
+
+        x_i <- inner(x_i)        q_i = Q(x_i - xhat_i), sent to the neighbours
+        xhat_i <- xhat_i + q_i        s_i <- s_i + sum_j W_ij q_j        x_i <- x_i + gamma (s_i - xhat_i)
+
+    xhat_i is what all neighbours believe of i, and s_i = sum_j W_ij xhat_j: gossip in the end moves states, not
+    increments, and each pair of neighbours must agree about them. Hence a fixed graph, and what was lost is sent
+    again. xhat starts at peer 0's start, as a rule everybody's, not at zero. Bytes: a payload from each neighbour; the
+    transfer follows the step.
+    """
+
+    compressor: Compressor
+    gamma: float = 0.5
+    name: str = "choco"
+    local: bool = False
+    xhat: Tensor = field(init=False, repr=False)
+    s: Tensor = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        self.xhat = lab.x[:1].repeat(lab.peers, 1)
+        self.s = self.xhat.clone()
+
+    def round(self, lab: Lab) -> None:
+        exchanges, steps = phases(lab, self.local)
+        heard = ring(lab.peers, 0)
+        for _ in range(exchanges):
+            lab.train(steps)
+            q, sizes = through(lab, self.compressor, lab.x - self.xhat)
+            self.xhat += q
+            self.s += _mixed(q, heard)
+            lab.x.add_(self.s - self.xhat, alpha=self.gamma)
+            lab.seconds += computing(lab, steps) + neighbours(lab, sizes[heard])
+
+
+@dataclass
+class PairAveraging(Averaged):
+    """SwarmSGD, blocking (Nadiradze et al. 2021, arXiv 1910.12308): local steps, then the mean of a random pair.
+
+        x_i <- inner^H_i(x_i)        x_i, x_j <- (x_i + x_j) / 2
+
+    `pairwise` without outer momentum, compression and overlap. H_i goes with the speed, nobody waits but for the
+    transfer. Bytes: the partner's model each round. An exchange that failed has changed nothing.
+    """
+
+    name: str = "swarm"
+
+    def round(self, lab: Lab) -> None:
+        lab.train(own_pace(lab))
+        met, transfer = meet(lab, model_bytes(lab))
+        lab.seconds += computing(lab, lab.setting.every) + transfer
+        lab.x.add_(lab.x[met]).div_(2.0)
+
+
+@dataclass
+class NoLoCo(Averaged):
+    """NoLoCo (Kolehmainen et al. 2025, arXiv 2506.10911): DiLoCo's momentum, with a random partner for the mean.
+
+        Delta_i = inner^H(phi_i) - phi_i        pair means over i and its partner j
+        delta_i <- alpha delta_i + beta mean(Delta) + gamma (mean(phi) - phi_i)        phi_i <- phi_i + delta_i
+
+    The last term, the paper's, pulls a pair together, and its momentum remembers it; the authors' code has gamma =
+    beta. In the mean of all replicas it cancels: heavy-ball momentum on the mean drift. Bytes: the partner's Delta
+    and phi, two models a round, waited for. Who is alone, or whose exchange failed, is a group of one.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.7
+    gamma: float = 0.7
+    name: str = "noloco"
+    phi: Tensor = field(init=False, repr=False)
+    delta: Tensor = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        self.phi, self.delta = lab.x.clone(), torch.zeros_like(lab.x)
+
+    def round(self, lab: Lab) -> None:
+        lab.train(lab.setting.every)
+        drift = lab.x - self.phi
+        met, transfer = meet(lab, 2.0 * model_bytes(lab))
+        lab.seconds += computing(lab, lab.setting.every) + transfer
+        self.delta.mul_(self.alpha).add_(drift + drift[met], alpha=self.beta / 2.0)
+        self.delta.add_(self.phi[met] - self.phi, alpha=self.gamma / 2.0)
+        self.phi += self.delta
+        lab.x.copy_(self.phi)
+
+
+@dataclass
+class Gasloc(Averaged):
+    """GASLoC (Cagnasso, Belilovsky & Oyallon 2026, arXiv 2606.11081): an outer momentum that accelerates gossip.
+
+        y_t = theta_t + eta g_t        g_t: the drift of H_i inner steps
+        theta_{t+1} = y_t - alpha Lambda y_t + gamma (y_t - y_{t-1})
+
+    Lambda is the weighted Laplacian of the round's random matching, (y_i - y_j) / 2 for each pair; with the complete
+    graph's it is DiLoCo. H_i goes with the speed. Bytes: the partner's y each round, waited for. An exchange that
+    failed leaves Lambda without that edge.
+    """
+
+    eta: float = 0.7
+    alpha: float = 1.0
+    gamma: float = 0.5
+    name: str = "gasloc"
+    theta: Tensor = field(init=False, repr=False)
+    before: Tensor = field(init=False, repr=False)
+    """y_{t-1}"""
+
+    def begin(self, lab: Lab) -> None:
+        self.theta = lab.x.clone()
+        self.before = lab.x.clone()
+
+    def round(self, lab: Lab) -> None:
+        lab.train(own_pace(lab))
+        y = self.theta + self.eta * (lab.x - self.theta)
+        met, transfer = meet(lab, model_bytes(lab))
+        lab.seconds += computing(lab, lab.setting.every) + transfer
+        self.theta = y - 0.5 * self.alpha * (y - y[met]) + self.gamma * (y - self.before)
+        self.before = y
+        lab.x.copy_(self.theta)
+
+
+@dataclass
+class AdPsgd(Averaged):
+    """AD-PSGD (Lian et al. 2018, arXiv 1710.06952): each at its own pace, a random neighbour averaged every step.
+
+        xhat_i = x_i, and g_i at xhat_i        x_i, x_j <- (x_i + x_j) / 2        x_i <- inner(x_i, g_i)
+
+    Others may average with i while it computes: its gradient is stale then. Every peer is every other's neighbour.
+    Bytes: a model for each averaging, on either side, so about two a step. Seconds: transfers run beside the
+    gradient; a step lasts as long as the longer of its gradient and two models over the peer's link. Those whose
+    steps end together average in random order, then update. A slow host is met by fast ones more often than two
+    models a step of its own would carry; that is not charged, in AD-PSGD's favour.
+    """
+
+    name: str = "ad-psgd"
+    xhat: Tensor = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        setting = lab.setting
+        transfer = setting.link.seconds(2.0 * model_bytes(lab), 2) if lab.peers > 1 else 0.0
+        self._lasts = np.maximum(setting.step_seconds / setting.all_speeds, transfer)
+        self._due = lab.seconds + self._lasts
+        self.xhat = lab.x.clone()
+
+    def round(self, lab: Lab) -> None:
+        end = lab.seconds + lab.setting.every * float(self._lasts.max())
+        tick = 1e-6 * float(self._lasts.min())
+        while (now := float(self._due.min())) <= end + tick:
+            ready = np.flatnonzero(self._due <= now + tick)
+            rows = torch.from_numpy(ready)
+            gradients = lab.gradients(ready, self.xhat[rows])
+            for peer in lab.random.permutation(ready) if lab.peers > 1 else ():
+                self._average(lab, int(peer))
+            lab.update(gradients, ready)
+            self.xhat[rows] = lab.x[rows]
+            self._due[ready] += self._lasts[ready]
+        lab.seconds = end
+
+    def _average(self, lab: Lab, peer: int) -> None:
+        pair = [peer, (peer + int(lab.random.integers(1, lab.peers))) % lab.peers]
+        lab.received[pair] += model_bytes(lab)
+        if lab.random.random() >= lab.setting.failing:
+            lab.x[pair] = lab.x[pair].mean(0)

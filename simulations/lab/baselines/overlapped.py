@@ -1,0 +1,68 @@
+"""DiLoCo that trains while it communicates: the synchronous method that loses no time to its links.
+
+Whom `pairwise` has to beat where links are slow. Apart from `baselines_sync`, whose methods all wait; what the
+collective costs stands in `baselines_network`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from simulations.lab.baselines.costs import computing
+from simulations.lab.baselines.synchronous import DiLoCo, FourBitDiLoCo
+from simulations.lab.core import Lab
+
+__all__ = ["OverlappedDiLoCo", "OverlappedFourBitDiLoCo"]
+
+
+@dataclass
+class OverlappedDiLoCo(DiLoCo):
+    """DiLoCo whose mean lands while the next round trains, as in Streaming DiLoCo (Douillard et al. 2025, 2501.18512).
+
+        s_i = inner^H(x_i), the snapshot at the round's end        Delta = 1/N sum_i (theta - s_i)
+        v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)        x_i <- x_i + theta - s_i, on landing
+
+    Steps made since the snapshot stay whole, as in `pairwise`. The paper mixes x_i with theta, which was not tried, and
+    eager updates (Kale et al. 2025, arXiv 2502.12996) step by the own Delta before the mean has come. The
+    whole model at once, no fragments. Bytes are DiLoCo's. Seconds: who has not heard by the end of the next round waits
+    there. The model is theta with the last round's mean, as if it had landed.
+    """
+
+    name: str = "diloco-overlapped"
+
+    def begin(self, lab: Lab) -> None:
+        self._coming: tuple[float, Tensor] | None = None
+        """when it lands, and what it then adds to x, shape (N, P)"""
+        super().begin(lab)
+
+    def play(self, lab: Lab, every: int) -> None:
+        began, lasts = lab.seconds, computing(lab, every)
+        for share, due in lab.ticks(self.counts(lab, every)):
+            self._land(lab, began + share * lasts)
+            lab.update(lab.gradients(due), due)
+        lab.seconds = began + lasts
+        if self._coming is not None:
+            lab.seconds = max(lab.seconds, self._coming[0])
+        self._land(lab, lab.seconds)
+        ended, snapshot = lab.seconds, lab.x.clone()
+        self.outer(lab)
+        # The collective has put its seconds on the clock, which is when it lands: nobody waits for that now.
+        self._coming = lab.seconds, self.anchor - snapshot
+        lab.seconds = ended
+
+    def _land(self, lab: Lab, now: float) -> None:
+        if self._coming is not None and self._coming[0] <= now:
+            lab.x += self._coming[1]
+            self._coming = None
+
+
+@dataclass
+class OverlappedFourBitDiLoCo(OverlappedDiLoCo, FourBitDiLoCo):
+    """Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) but for its fragments: overlapped, and in 4 bits.
+
+    The equations are those of `OverlappedDiLoCo`, with Delta = Q(1/N sum_i Q(theta - s_i)), Q as in `FourBitDiLoCo`.
+    """
+
+    name: str = "diloco-4bit-overlapped"

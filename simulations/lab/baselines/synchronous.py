@@ -1,0 +1,240 @@
+"""Baselines that wait for everybody: all peers make equally many steps, then a collective, then the next.
+
+A round lasts as long as the slowest peer computes, and its collective after that; what a collective costs stands in
+`baselines_network`. One that fails is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.increments.compressor import Compressor
+from gossipdp.codecs.increments.error_feedback import ErrorFeedback
+from gossipdp.protocol.rounds.phases import WARMUP_EVERY
+from simulations.lab.baselines.costs import (
+    FLOAT,
+    Averaged,
+    all_gather,
+    all_reduce,
+    computing,
+    fed_back,
+    model_bytes,
+    own_pace,
+)
+from simulations.lab.core import Lab
+
+__all__ = ["Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
+
+BACKWARD: Final = 2.0 / 3.0
+"""share of a step that is its backward pass, behind which data-parallel training hides communication"""
+
+
+@dataclass
+class Ddp(Averaged):
+    """Synchronous data parallelism: the inner optimizer takes the mean gradient, all replicas stay equal.
+
+        g = 1/N sum_i g_i(theta)        theta <- inner(theta, g)        every step
+
+    Bytes: an all-reduce of the gradients each step. Seconds: it runs beside the backward pass, two thirds of the
+    step (buckets; Li et al. 2020, arXiv 2006.15704), so that what it lasts longer is waited for. With `half` each
+    gradient travels in bf16, two bytes a parameter, and the mean is rounded as well (torch's `bf16_compress_hook`).
+    """
+
+    half: bool = False
+    name: str = "ddp"
+
+    def round(self, lab: Lab) -> None:
+        for _ in range(lab.setting.every):
+            lab.update(self._mean(lab.gradients()).expand_as(lab.x))
+            size = model_bytes(lab) * (0.5 if self.half else 1.0)
+            step, transfer = computing(lab), all_reduce(lab, size)
+            lab.seconds += step + max(0.0, transfer - BACKWARD * step)
+
+    def _mean(self, gradients: Tensor) -> Tensor:
+        if not self.half:
+            return gradients.mean(0, keepdim=True)
+        return gradients.bfloat16().float().mean(0, keepdim=True).bfloat16().float()
+
+
+@dataclass
+class LocalSgd(Averaged):
+    """Local SGD (Stich 2019, arXiv 1805.09767; McMahan et al. 2017): H steps alone, then the mean.
+
+        theta_i <- inner^H(theta_i)        theta_i <- 1/N sum_j theta_j
+
+    Bytes: an all-reduce of the parameters each round, which is waited for. Inner optimizers are not averaged.
+    """
+
+    name: str = "local-sgd"
+
+    def round(self, lab: Lab) -> None:
+        lab.train(lab.setting.every)
+        lab.x.copy_(lab.mean.expand_as(lab.x))
+        lab.seconds += computing(lab, lab.setting.every) + all_reduce(lab, model_bytes(lab))
+
+
+@dataclass
+class DiLoCo(Averaged):
+    """DiLoCo (Douillard et al. 2023, arXiv 2311.08105): Nesterov momentum on the mean of H steps.
+
+        Delta = 1/N sum_i (theta - inner^H(theta))
+        v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)
+
+    (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: an all-reduce of Delta in fp32 each round,
+    which is waited for. With `own_pace` H_i goes with the speed, so that nobody waits for the slowest (dynamic local
+    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier). With `plain_first` the first outer step is
+    theta <- theta - Delta and leaves v at 0, as that of `pairwise` does, whose peers have met nobody yet. Of
+    `warmup_steps` there are rounds before the first, all with such an outer step, of five steps each or as long as
+    their collective: the start that `pairwise` has, by the same rule (algorithms section 6).
+    """
+
+    alpha: float = 0.7
+    mu: float = 0.9
+    own_pace: bool = False
+    plain_first: bool = False
+    warmup_steps: int = 0
+    name: str = "diloco"
+    anchor: Tensor = field(init=False, repr=False)
+    """theta, shape (P,)"""
+    v: Tensor = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        self.anchor = lab.mean
+        self.v = torch.zeros_like(self.anchor)
+        self._lasted = 0.0
+        left = self.warmup_steps
+        while left > 0:
+            every = min(left, max(WARMUP_EVERY, math.ceil(self._lasted / lab.setting.step_seconds)))
+            left -= every
+            self._plain = True
+            self.play(lab, every)
+        self._plain = self.plain_first
+
+    def round(self, lab: Lab) -> None:
+        self.play(lab, lab.setting.every)
+
+    def play(self, lab: Lab, every: int) -> None:
+        """A round of so many steps."""
+        lab.train(self.counts(lab, every))
+        lab.seconds += computing(lab, every)
+        self.outer(lab)
+        lab.x.copy_(self.anchor.expand_as(lab.x))
+
+    def counts(self, lab: Lab, every: int) -> NDArray[np.int64]:
+        """Steps of each peer in a round."""
+        return own_pace(lab, every) if self.own_pace else np.full(lab.peers, every)
+
+    def outer(self, lab: Lab) -> None:
+        began = lab.seconds
+        delta = self.reduce(lab, self.anchor - lab.x)
+        self._lasted = lab.seconds - began
+        if self._plain:
+            self.anchor, self._plain = self.anchor - delta, False
+            return
+        self.v = self.mu * self.v + delta
+        self.anchor = self.anchor - self.alpha * (delta + self.mu * self.v)
+
+    def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
+        """The mean of the rows, as all peers have it after a collective."""
+        lab.seconds += all_reduce(lab, model_bytes(lab))
+        return drifts.mean(0)
+
+    def model(self, lab: Lab) -> Tensor:
+        return self.anchor
+
+
+@dataclass
+class FourBitDiLoCo(DiLoCo):
+    """DiLoCo with an all-reduce of 4 bits, as in Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512).
+
+        Delta = Q(1/N sum_i Q(theta - inner^H(theta)))        Q: E3M0
+
+    The outer gradients travel as E3M0 floats and are summed in fp32: each peer gathers one N-th of every other's,
+    averages it, and sends the mean to all, rounded again: two turns. Bytes: 2 (1 - 1/N) (1/2 + 2/256) a parameter, for
+    each block of 256 has its scale in bf16. Waited for, so that this is DiLoCo with an eighth of its bytes; for that
+    paper's overlap see `baselines_overlap`, its fragments are left out.
+    """
+
+    name: str = "diloco-4bit"
+
+    def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
+        parameters = lab.problem.parameters
+        lab.seconds += all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK), turns=2)
+        return e3m0(e3m0(drifts).mean(0, keepdim=True))[0]
+
+
+_LEVELS = torch.tensor([0.0, *(2.0**-power for power in range(6, -1, -1))])
+_BETWEEN = (_LEVELS[1:] + _LEVELS[:-1]) / 2.0
+
+
+def e3m0(rows: Tensor) -> Tensor:
+    """Each row in 4 bits, blocks of 256: a sign and a power of two, 1 to 1/64 of the block's largest, or zero."""
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK)).view(len(rows), -1, BLOCK)
+    scale = padded.abs().amax(2, keepdim=True).to(torch.bfloat16).to(torch.float32)
+    shares = (padded.abs() / scale.clamp_min(torch.finfo(torch.float32).tiny)).contiguous()
+    rounded: Tensor = _LEVELS[torch.bucketize(shares, _BETWEEN)] * scale * padded.sign()
+    return rounded.flatten(1)[:, : rows.shape[1]]
+
+
+@dataclass
+class SparseLoCo(Averaged):
+    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): the synchronous relative of `epidemic`.
+
+        e_i <- beta e_i + (theta - inner^H(theta))        c_i = Q(TopK(e_i))        e_i <- e_i - c_i
+        theta <- theta - alpha 1/N sum_i c_i
+
+    Error feedback takes the place of outer momentum. Bytes: an all-gather of the payloads each round, all N - 1 of
+    them, which is waited for.
+    """
+
+    compressor: Compressor
+    """Q(TopK())"""
+    alpha: float = 1.0
+    beta: float = 0.95
+    name: str = "sparseloco"
+    anchor: Tensor = field(init=False, repr=False)
+    senders: list[ErrorFeedback] = field(init=False, repr=False)
+    """e_i"""
+
+    def begin(self, lab: Lab) -> None:
+        self.anchor = lab.mean
+        self.senders = [ErrorFeedback(self.compressor, self.beta) for _ in range(lab.peers)]
+
+    def round(self, lab: Lab) -> None:
+        lab.train(lab.setting.every)
+        sent, sizes = fed_back(lab, self.senders, self.anchor - lab.x)
+        self.anchor = self.anchor - self.alpha * sent.mean(0)
+        lab.x.copy_(self.anchor.expand_as(lab.x))
+        lab.seconds += computing(lab, lab.setting.every) + all_gather(lab, sizes)
+
+    def model(self, lab: Lab) -> Tensor:
+        return self.anchor
+
+
+@dataclass
+class Sparta(Averaged):
+    """SPARTA, sparse parameter averaging (Beton et al. 2025, ICLR workshop MCDC): a random few of them, every step.
+
+        theta_i <- inner(theta_i)        theta_i[S] <- 1/N sum_j theta_j[S]        S: each parameter with chance p
+
+    All draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step, which
+    is waited for; hidden behind the step it would land one late.
+    """
+
+    p: float = 0.005
+    name: str = "sparta"
+
+    def round(self, lab: Lab) -> None:
+        for _ in range(lab.setting.every):
+            lab.train(1)
+            chosen = torch.from_numpy(lab.random.random(lab.problem.parameters) < self.p)
+            lab.x[:, chosen] = lab.x[:, chosen].mean(0)
+            lab.seconds += computing(lab) + all_reduce(lab, FLOAT * float(chosen.sum()))

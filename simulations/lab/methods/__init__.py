@@ -1,0 +1,1 @@
+"""The project's own strategies in the laboratory."""

@@ -1,0 +1,222 @@
+"""Bad peers in the laboratory: `pairwise` with liars in its exchanges, and closed epochs under robust rules.
+
+The first `bad` peers lie, knowing all that honest ones hold; ties favour them. What they say is `attacks`', what
+stands against it the product's: clipping in `Pairwise`, the rules of `Epidemic` for epochs. A method's model is that of
+the honest: where each holds its own, their mean, which nobody holds, and which hides that they may have been driven
+apart. So what each of them holds is told beside it. No attack and no rule may stand here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.fixed_point import to_float
+from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
+from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs.base import BLOCK, Buffer
+from gossipdp.protocol import jobs
+from gossipdp.protocol.rounds.rounds import Outer
+from simulations.lab.baselines.costs import computing
+from simulations.lab.core import Lab
+from simulations.lab.methods.epidemic import Spreader
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, Tally, _Meeting
+from simulations.lab.robustness.attacks import ATTACKS, Meeting
+
+__all__ = ["AttackedPairwise", "RobustEpochs"]
+
+Vector = NDArray[np.float32]
+
+
+@dataclass
+class AttackedTally(Tally):
+    honest: float = math.nan
+    """held-out accuracy of the honest peers' own anchors when the model was looked at last, their mean"""
+    worst: float = math.nan
+    """of the one that holds the worst"""
+
+
+class AttackedPairwise(PairwiseGossip):
+    """`pairwise`, in which a liar holds out another anchor than its own whenever it meets an honest peer.
+
+    It follows the protocol in private, as if it had not lied, in anchor, momentum and ranges, so that it always knows
+    what an honest peer would hold; it clips nothing. Exchanges take no time.
+    """
+
+    tally: AttackedTally
+
+    def __init__(self, options: PairwiseOptions, attack: str, bad: int) -> None:
+        super().__init__(options, "pairwise")
+        if options.landing != "at once" or options.warmup_steps:
+            raise ValueError("exchanges take no time here, and there is no warm-up")
+        self._attack, self._bad, self.tally = ATTACKS[attack], bad, AttackedTally()
+        self._starts: list[Vector] = []
+        self._told: dict[tuple[int, int], Vector] = {}
+        """by round and liar; it meets one honest peer at a time"""
+
+    def begin(self, lab: Lab) -> None:
+        super().begin(lab)
+        lab.bad = self._bad
+
+    def _algorithm(self, peer: int) -> Pairwise:
+        return super()._algorithm(peer) if peer >= self._bad else Pairwise(clip=math.inf)
+
+    def round(self, lab: Lab) -> None:
+        super().round(lab)
+        if self._rounds % lab.setting.evaluate_every == 0 or self._rounds == lab.setting.rounds:
+            anchors = (torch.from_numpy(replica.ledger.a.copy()) for replica in self.replicas[self._bad :])
+            found = [lab.problem.evaluate(anchor).accuracy for anchor in anchors]
+            self.tally.honest, self.tally.worst = float(np.mean(found)), min(found)
+
+    def model(self, lab: Lab) -> Tensor:
+        return torch.from_numpy(np.mean([replica.ledger.a for replica in self.replicas[self._bad :]], 0))
+
+    def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
+        self._starts = [replica.ledger.a.copy() for replica in self.replicas]
+        super()._play(lab, every, outer, exchanges, scheduled=scheduled)
+
+    def _meet(self, lab: Lab, first: int, second: int, weight: float) -> None:
+        super()._meet(lab, first, second, weight)
+        liar, honest = sorted((first, second))
+        if not self._bad or liar >= self._bad or honest < self._bad:
+            return
+        anchors = [replica.ledger.a for replica in self.replicas]
+        meeting = Meeting(
+            own=anchors[liar].copy(),
+            start=self._starts[liar],
+            partner=anchors[honest].copy(),
+            honest=np.stack(anchors[self._bad :]),
+            bad=self._bad,
+        )
+        told = self._attack.anchor(meeting, self._rounds - 1, lab.random)
+        self._told[first, second] = np.asarray(told, np.float32)
+
+    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+        told = self._told.get(meeting.pair)
+        liar, honest = (self.replicas[peer] for peer in sorted(meeting.pair))
+        if told is None:
+            super()._exchange(lab, meeting)
+            return
+        chunk, algorithm = meeting.left[-1], liar.algorithm
+        span, pending = liar.ledger.span(chunk), liar.ledger.pending(chunk)
+        own, before, met = liar.ledger.a[span].copy(), pending.copy(), honest.ledger.a[span].copy()
+        v, ranges, distances = liar.ledger.v[span].copy(), algorithm.range.copy(), algorithm._distance.copy()
+        liar.ledger.a[span] = told[span]
+        super()._exchange(lab, meeting)
+        moved = np.float32(meeting.dialogue.weight) * (met - own)
+        liar.ledger.a[span] = own + moved
+        liar.ledger.v[span] = v - np.float32(meeting.dialogue.pull) * moved
+        pending[:] = before + moved
+        blocks = slice(span.start // BLOCK, -(-span.stop // BLOCK))
+        algorithm.range[blocks] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges[blocks])
+        algorithm._distance[:] = distances
+        if not meeting.left:
+            del self._told[meeting.pair]
+
+
+@dataclass
+class RobustEpochs:
+    """`epidemic` where all increments of an epoch have come in before any is applied: a robust rule over all of them.
+
+        a <- a - alpha R(c_1, ..., c_N)
+
+    Vectors, payloads and rules are the product's, by its jobs: Publish, MeasureEpoch, ApplyEpoch. A liar publishes as
+    if it were honest, and what it lets go is a lie instead, through the same compressor; a lie that is no number is a
+    payload that no receiver reads, as the format has it. Nobody waits; bytes are those of N - 1 payloads.
+
+    lag: rounds until an epoch is settled. 0 is the algorithm itself; the daemon's epochs, of a round each, settle five
+    later, and until then each peer is ahead of the others by its own increments.
+    """
+
+    compressor: str = "topk128"
+    alpha: float = 1.0
+    beta: float = 0.95
+    rule: str = "mean"
+    attack: str = "none"
+    bad: int = 0
+    lag: int = 0
+    name: str = "epidemic"
+    spreaders: list[Spreader] = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        lab.bad = self.bad
+        self.spreaders = [Spreader(row) for row in lab.x]
+        self._number = 0
+        self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
+        """epochs that have not settled: what each has published as itself, and what it has sent"""
+
+    def round(self, lab: Lab) -> None:
+        lab.train(lab.setting.every)
+        published = [self._published(lab, spreader) for spreader in self.spreaders]
+        lies = self._lies(lab, published)
+        sent = [*lies, *published[len(lies) :]]
+        self._open.append((published, sent))
+        if len(self._open) > self.lag:
+            published, settled = self._open.popleft()
+            for spreader, own in zip(self.spreaders, published, strict=True):
+                self._apply(spreader, own, settled)
+        for spreader in self.spreaders:
+            spreader.drain()
+        sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
+        lab.receive(sizes.sum() - sizes)
+        lab.seconds += computing(lab, lab.setting.every)
+        self._number += 1
+
+    def model(self, lab: Lab) -> Tensor:
+        """What all honest peers share."""
+        ledger = self.spreaders[-1].ledger
+        for chunk in range(ledger.chunks):
+            ledger.settle(chunk)
+        return torch.from_numpy(to_float(ledger.fixed))
+
+    def _published(self, lab: Lab, spreader: Spreader) -> list[Buffer]:
+        weight, applied = 1.0 / lab.peers, spreader.applied
+        return [
+            spreader.publish(
+                jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), lead=True)
+            ).payload
+            for chunk in range(spreader.ledger.chunks)
+        ]
+
+    def _lies(self, lab: Lab, published: list[list[Buffer]]) -> list[list[Buffer]]:
+        """Payloads of the first `bad`, who know what all others let go."""
+        if not self.bad:
+            return []
+        codec, ledger = COMPRESSORS[self.compressor], self.spreaders[0].ledger
+        spans = [ledger.span(chunk) for chunk in range(ledger.chunks)]
+        rows = np.zeros((lab.peers, lab.problem.parameters), np.float32)
+        for row, payloads in zip(rows, published, strict=True):
+            for span, payload in zip(spans, payloads, strict=True):
+                if payload:  # who has diverged sends nothing
+                    row[span] = codec.decode(payload, span.stop - span.start)
+        told = ATTACKS[self.attack].increments(rows[self.bad :], rows[: self.bad], self._number, lab.random)
+        told = np.asarray(told, np.float32)
+        if not np.isfinite(told).all():
+            return [[b"" for _ in spans] for _ in told]
+        return [[codec.encode(row[span], seed=_seed(lab)) for span in spans] for row in told]
+
+    def _apply(self, spreader: Spreader, own: list[Buffer], settled: list[list[Buffer]]) -> None:
+        weights = (1.0 / len(settled),) * len(settled)
+        terms = [
+            tuple(
+                jobs.Term(row, self.compressor, payload, self.alpha, weights[row])
+                for row, payload in enumerate(payloads)
+            )
+            for payloads in zip(*settled, strict=True)
+        ]
+        for chunk, said in enumerate(terms):
+            spreader.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
+        for chunk, said in enumerate(terms):
+            leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # who has diverged leads by nothing
+            spreader.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
+
+
+def _seed(lab: Lab) -> int:
+    return int(lab.random.integers(1 << 63))

@@ -1,0 +1,210 @@
+"""`epidemic` in the laboratory: the daemon's own vectors and payloads, on replicas in one process.
+
+Every replica has a `gossipdp.algorithms.epidemic.Epidemic` whose training process is its row of `lab.x`. At the end of
+a round each publishes one message, which all others apply on arrival, while they train: nobody waits. No equation of
+`epidemic` may stand here (see there), and no other method.
+
+Simpler than the daemon: rounds of all end at the same moment; a message takes ceil(log2 N) hops and then its turn on
+the receiver's link, in an order drawn for each receiver; one that is lost is asked for again; there are no epochs to
+close, so that robust rules are another method's (`lab_attacked`), no message is ever too late, and none is cut to the
+length that settled epochs allow; weights are the shares of the steps that speeds allow, which closed epochs would tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs.base import BLOCK, Buffer
+from gossipdp.codecs.increments.compressor import Compressor
+from gossipdp.codecs.increments.lowrank import LowRank
+from gossipdp.protocol import jobs
+from gossipdp.protocol.epidemic.applying import Terms
+from gossipdp.protocol.epidemic.epidemic import WHOLE
+from gossipdp.protocol.rounds.phases import WARMUP_EVERY
+from gossipdp.protocol.schema import chunk_parameters
+from simulations.lab.core import Lab
+
+__all__ = ["EpidemicGossip", "Spreader"]
+
+WARM: Final = Terms(WHOLE, 1.0)
+HEADERS: Final = 300
+"""bytes of a message beside its payload: the signed header, the table of its parts, frames, and its share of the lazy
+links' lists"""
+
+
+class Spreader:
+    """The vectors of one peer, bound to its live parameters.
+
+    Args:
+        compressors: those it knows.
+        chunk: parameters of a chunk; the daemon's unless given.
+    """
+
+    def __init__(
+        self, x: Tensor, *, compressors: Mapping[str, Compressor] = COMPRESSORS, chunk: int | None = None
+    ) -> None:
+        self.algorithm = Epidemic(compressors=compressors)
+        size = len(x)
+        self.algorithm.allocate(size, size, chunk or chunk_parameters(size))
+        self.ledger = self.algorithm.ledger
+        self.x: NDArray[np.float32] = x.numpy()
+        self.slots: NDArray[np.float32] = np.zeros((2, size), np.float32)
+        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        for chunk in range(self.ledger.chunks):
+            self.algorithm.run(jobs.Found(chunk))
+        self._applied = 0
+
+    def publish(self, job: jobs.Publish) -> jobs.Published:
+        published = self.algorithm.run(job)
+        assert isinstance(published, jobs.Published)
+        return published
+
+    @property
+    def applied(self) -> int:
+        return self._applied
+
+    def drain(self) -> None:
+        """All corrections so far become part of x."""
+        sealed = self.ledger.seal()
+        if sealed.chunks:
+            for chunk in sealed.chunks:
+                span = self.ledger.span(chunk)
+                self.x[span] += self.slots[sealed.slot % 2][span]
+            self._applied = sealed.slot
+            self.ledger.release(sealed.slot)
+
+
+@dataclass(frozen=True)
+class _Message:
+    payloads: tuple[Buffer, ...]
+    weight: float
+    terms: Terms
+
+    @property
+    def size(self) -> int:
+        return HEADERS + sum(memoryview(payload).nbytes for payload in self.payloads)
+
+
+@dataclass
+class EpidemicGossip:
+    """e <- beta e + D; c = Q2(TopK(e)); e <- e - c; a <- a - alpha p c of every message once (algorithms section 4).
+
+    Low rank is of the model's own matrices, as PowerSGD has it, so that the model is one chunk then; the daemon, whose
+    chunks cut through matrices, folds each into a square instead.
+    """
+
+    compressor: str = "topk128"
+    alpha: float = 1.0
+    """the daemon's defaults are topk256 and 2"""
+    beta: float = 0.95
+    warmup_steps: int = 0
+    """steps before the first round, in short rounds whose increments travel whole, with alpha 1. The daemon's way,
+    beside `Setting.warmup`, which is synchronous"""
+    name: str = "epidemic"
+    spreaders: list[Spreader] = field(init=False, repr=False)
+
+    def begin(self, lab: Lab) -> None:
+        self.spreaders = [self._spreader(lab, row) for row in lab.x]
+        self._coming: list[tuple[float, int, int, _Message]] = []
+        self._busy = np.full(lab.peers, lab.seconds)
+        """until when the link of each receives"""
+        self._sent = 0
+        speeds = lab.setting.all_speeds
+        self._weights = speeds / speeds.sum()
+        left = self.warmup_steps
+        while left > 0:
+            every = min(left, lab.setting.every, WARMUP_EVERY)
+            left -= every
+            self._play(lab, every, WARM)
+
+    def round(self, lab: Lab) -> None:
+        self._play(lab, lab.setting.every, Terms(self.compressor, self.alpha))
+
+    def _play(self, lab: Lab, every: int, terms: Terms) -> None:
+        """A round of so many steps, and what is published at its end."""
+        setting = lab.setting
+        counts = np.maximum(1, np.rint(every * setting.all_speeds)).astype(np.int64)
+        began, duration = lab.seconds, every * setting.step_seconds
+        for share, due in lab.ticks(counts):
+            lab.seconds = began + duration * share
+            self._arrive(lab)
+            lab.update(lab.gradients(due), due)
+        lab.seconds = began + duration
+        self._arrive(lab)
+        messages = [self._published(lab, peer, terms) for peer in range(lab.peers)]
+        for receiver in range(lab.peers):
+            self._send(lab, receiver, messages)
+        self._arrive(lab)
+
+    def model(self, lab: Lab) -> Tensor:
+        """The anchor with all that was published: the mean of the anchors, and for each message the share of those for
+        whom it is still on its way. They may hold it a round later; other methods' models lack no progress either."""
+        total = self._spreader(lab, torch.zeros(lab.problem.parameters))
+        waiting = Counter(id(message) for *_, message in self._coming)
+        for message in {id(message): message for *_, message in self._coming}.values():
+            _apply(total, replace(message, weight=message.weight * waiting[id(message)] / lab.peers))
+        mean = np.mean([spreader.ledger.a for spreader in self.spreaders], 0)
+        return torch.from_numpy(mean + total.ledger.a)
+
+    def _spreader(self, lab: Lab, x: Tensor) -> Spreader:
+        compressor = COMPRESSORS[self.compressor]
+        if not isinstance(compressor, LowRank):
+            return Spreader(x)
+        shaped = {**COMPRESSORS, self.compressor: LowRank(compressor.rank, lab.problem.shapes)}
+        return Spreader(x, compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
+
+    def _published(self, lab: Lab, peer: int, terms: Terms) -> _Message:
+        spreader, weight = self.spreaders[peer], float(self._weights[peer])
+        if lab.peers == 1:
+            for chunk in range(spreader.ledger.chunks):
+                spreader.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, spreader.applied))
+            return _Message((), 1.0, terms)
+        payloads = []
+        for chunk in range(spreader.ledger.chunks):
+            seed = int(lab.random.integers(1 << 63))
+            job = jobs.Publish(chunk, terms.compressor, terms.lr, self.beta, weight, spreader.applied, seed)
+            payloads.append(spreader.publish(job).payload)
+        spreader.drain()
+        return _Message(tuple(payloads), weight, terms)
+
+    def _send(self, lab: Lab, receiver: int, messages: list[_Message]) -> None:
+        link = lab.setting.link
+        hops = (lab.peers - 1).bit_length()
+        for sender in lab.random.permutation(lab.peers):
+            if sender == receiver:
+                continue
+            message = messages[sender]
+            tries = int(lab.random.geometric(1.0 - lab.setting.failing))
+            begins = max(float(self._busy[receiver]), lab.seconds)
+            self._busy[receiver] = begins + link.seconds(message.size, 0)
+            at = float(self._busy[receiver]) + (hops + 2 * (tries - 1)) * link.latency
+            lab.received[receiver] += message.size
+            heappush(self._coming, (at, self._sent, receiver, message))
+            self._sent += 1
+
+    def _arrive(self, lab: Lab) -> None:
+        moved: set[int] = set()
+        while self._coming and self._coming[0][0] <= lab.seconds:
+            _, _, receiver, message = heappop(self._coming)
+            _apply(self.spreaders[receiver], message)
+            moved.add(receiver)
+        for receiver in moved:
+            self.spreaders[receiver].drain()
+
+
+def _apply(spreader: Spreader, message: _Message) -> None:
+    compressor, lr = message.terms
+    for chunk, payload in enumerate(message.payloads):
+        if payload:
+            spreader.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))

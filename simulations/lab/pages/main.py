@@ -1,0 +1,279 @@
+"""`gossipdp simulate lab SUITE`: plays a suite's runs, those not kept from before, and writes its page.
+
+    python -m simulations.lab.pages.main b1 --seeds 3 --jobs 2
+
+Answers are kept in `runs/lab`, whatever ends this, and those that a page was written from beside it; `--pack` puts
+there what there is so far of a suite that is not whole yet. No suite may stand here (`suites`), nor how a run is played
+(`lab_runs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from simulations.lab.pages.pictures import draw
+from simulations.lab.pages.report import OVERVIEW, About, commit, overview, page
+from simulations.lab.runs.answers import SUFFIX, Answer, Answers, pack
+from simulations.lab.runs.fingerprints import ROOT, Reading
+from simulations.lab.runs.runs import AT_START, Task, code_of, name_of, play_all
+from simulations.lab.suites import b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, defaults, outer, scale, trials, warmstart
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, told
+
+__all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "packed", "tasks_of"]
+
+SUITES: dict[str, Suite] = {
+    module.SUITE.name: module.SUITE
+    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, outer, trials)
+}
+
+RESULTS: Final = Path(__file__).resolve().parents[2] / "results"
+ANSWERS: Final = "answers"
+"""folder beside the pages"""
+KEPT: Final = Path("runs/lab")
+EVERYTHING: Final = ("simulations.lab.runs.registry", "simulations.lab.theory.consensus")
+"""modules that import all that can be played"""
+
+
+class SuiteError(ValueError):
+    """There is no such suite, or it is of other code than this process."""
+
+
+def tasks_of(arm: Arm, seeds: int) -> list[Arm]:
+    """One arm for each seed of it."""
+    count = seeds if arm.seeds is None else min(seeds, arm.seeds)
+    return [replace(arm, task=arm.task.seeded(seed)) for seed in range(count)]
+
+
+def lab(
+    name: str,
+    *,
+    seeds: int = 3,
+    jobs: int = 1,
+    size: Scale = "normal",
+    any_code: bool = False,
+    kept: Path = KEPT,
+    out: Path | None = None,
+) -> int:
+    """Play, tell, draw. 0 if there was no run that failed and no mark that was missed, 1 otherwise.
+
+    Args:
+        any_code: take answers of other code than this as well; the page says how many.
+        out: folder of the page; the checkout's results, or beside the answers if this is not a whole suite.
+
+    Raises:
+        SuiteError: no such suite; or the code on disk is no longer what this process imported.
+    """
+    suite = _suite(name)
+    folder = out or (RESULTS if size != "quick" else kept / "quick")
+    # All of it, before anything is played: in hours there may be other code on disk.
+    AT_START.fingerprint(EVERYTHING)
+    head = commit(ROOT)
+    arms = [tasks_of(arm, seeds) for arm in suite.arms(size)]
+    tasks = {name_of(arm.task): arm.task for several in arms for arm in several}
+    codes = {place: code_of(task) for place, task in tasks.items()}
+    # Processes that play import what is on disk now.
+    if changed(tasks, codes):
+        raise SuiteError("the code has changed since this process began; start it anew")
+    there = Answers(kept, folder / ANSWERS)
+    answers = dict(zip(tasks, play_all(list(tasks.values()), there, jobs=jobs, any_code=any_code), strict=True))
+    outcomes = [Outcome(several[0], [answers[name_of(arm.task)] for arm in several]) for several in arms]
+    findings = suite.read(Results(outcomes))
+    pictures = _draw(suite, findings, folder)
+    failed = _failed(arms, answers)
+    about = About(
+        command=command(name, seeds, size),
+        seeds=seeds,
+        scale=size,
+        commit=head,
+        machines=sorted({answer.machine for answer in answers.values()}),
+        on=date.today().isoformat(),
+        runs=len(tasks),
+        hours=sum(answer.cpu for answer in answers.values()) / 3600.0,
+        older=sum(answer.code != codes[place] for place, answer in answers.items()),
+        changed=changed(tasks, codes),
+        failed=failed,
+    )
+    text = page(suite, findings, about, pictures)
+    path = folder / f"{name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if size != "quick":
+        _pack(name, tasks, answers, folder)
+    _overview(folder)
+    for check in findings.checks:
+        print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
+    met = sum(check.passed for check in findings.checks)
+    said = f"{len(findings.checks)} marks, {met} met" if findings.checks else "no marks"
+    print(f"{path}: {said}; {len(tasks)} runs, {len(failed)} failed")
+    return 0 if met == len(findings.checks) and not failed else 1
+
+
+def alone(
+    name: str, labels: Sequence[str], *, seeds: int = 3, jobs: int = 1, size: Scale = "normal", kept: Path = KEPT
+) -> int:
+    """Play these arms of a suite and none else, and tell of them: no page, and no marks. 1 if a run failed.
+
+    Raises:
+        SuiteError: no such suite, or no such arm in it.
+    """
+    arms = [arm for arm in _suite(name).arms(size) if arm.label in labels]
+    if unknown := [label for label in labels if label not in {arm.label for arm in arms}]:
+        raise SuiteError(f"no arm {unknown[0]!r} in {name}")
+    several = [tasks_of(arm, seeds) for arm in arms]
+    tasks = {name_of(arm.task): arm.task for those in several for arm in those}
+    answers = dict(zip(tasks, play_all(list(tasks.values()), Answers(kept, RESULTS / ANSWERS), jobs=jobs), strict=True))
+    for arm, those in zip(arms, several, strict=True):
+        outcome = Outcome(arm, [answers[name_of(each.task)] for each in those])
+        print(f"{arm.group}, {arm.label}:")
+        print(f"    loss {told(outcome.loss)}, of single replicas {told(outcome.replica_loss)}")
+        print(f"    {told(outcome.bytes, 1)} bytes a parameter")
+    failed = _failed(several, answers)
+    print(*failed, sep="\n", end="\n" * bool(failed))
+    return 1 if failed else 0
+
+
+def packed(
+    name: str, *, seeds: int = 3, size: Scale = "normal", kept: Path = KEPT, out: Path | None = None
+) -> tuple[int, int]:
+    """Put what is answered of a suite beside the pages, and play nothing: (runs answered by this code, runs in all).
+
+    What other code has answered stays there where this one has no answer: it may have taken hours.
+
+    Raises:
+        SuiteError: no such suite.
+    """
+    suite, folder = _suite(name), out or RESULTS
+    tasks = {name_of(each.task): each.task for arm in suite.arms(size) for each in tasks_of(arm, seeds)}
+    there, found, ours = Answers(kept, folder / ANSWERS), {}, 0
+    for place, task in tasks.items():
+        code = code_of(task)
+        answer = there.find(task.spec(), code)
+        if answer is not None:
+            found[place] = answer
+            ours += answer.code == code
+    _pack(name, tasks, found, folder)
+    return ours, len(tasks)
+
+
+def _suite(name: str) -> Suite:
+    if name not in SUITES:
+        raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    # Arms that fill a given time are asked for their clocks here: two threads wait for each other more than they do
+    # where other processes play.
+    torch.set_num_threads(1)
+    return SUITES[name]
+
+
+def _pack(name: str, tasks: Mapping[str, Task], answers: Mapping[str, Answer], folder: Path) -> None:
+    pack(folder / ANSWERS / f"{name}{SUFFIX}", {place: task.spec() for place, task in tasks.items()}, answers)
+
+
+def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
+    """Of how many tasks the code on disk is now another than this one."""
+    now = Reading()
+
+    def same(place: str) -> bool:
+        try:
+            return code_of(tasks[place], now) == codes[place]
+        except (OSError, SyntaxError, ModuleNotFoundError):
+            return False
+
+    return sum(not same(place) for place in tasks)
+
+
+def _failed(arms: Sequence[Sequence[Arm]], answers: Mapping[str, Answer]) -> list[str]:
+    """Runs that failed, each once, under the first arm that it is of."""
+    found: dict[str, str] = {}
+    for arm in (arm for several in arms for arm in several):
+        error = answers[name_of(arm.task)].error
+        if error:
+            found.setdefault(name_of(arm.task), f"{arm.label}, {arm.task.name}: {error}")
+    return list(found.values())
+
+
+def command(name: str, seeds: int, size: Scale) -> str:
+    return f"gossipdp simulate lab {name} --seeds {seeds}" + (f" --{size}" if size != "normal" else "")
+
+
+def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:
+    """File names of the pictures by graph; none without matplotlib."""
+    drawn: dict[str, str] = {}
+    try:
+        for graph in findings.graphs:
+            file = f"{suite.name}-{graph.name}.png"
+            draw(graph, folder / file)
+            drawn[graph.name] = file
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        print("no pictures: `pip install 'gossipdp[demo]'` brings matplotlib", file=sys.stderr)
+    return drawn
+
+
+def _overview(folder: Path) -> None:
+    """Of all pages in the folder, as its README: but for one that is somebody else's."""
+    path = folder / "README.md"
+    if path.exists() and not path.read_text().startswith(OVERVIEW):
+        return
+    pages = {name: folder / f"{name}.md" for name in SUITES}
+    text = overview({name: page.read_text() for name, page in pages.items() if page.exists()})
+    # Of two suites that end at once each leaves a whole table.
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulations.lab.pages.main", description=__doc__.splitlines()[0])
+    parser.add_argument("suites", nargs="*", help="none: say which there are; all: every one")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--any-code", action="store_true", help="take answers that earlier code gave")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const="quick", help="does it work? tells nothing")
+    size.add_argument("--full", dest="size", action="store_const", const="full", help="as designed, where dearer")
+    parser.add_argument("--out", type=Path, help="folder of the page")
+    parser.add_argument("--only", nargs="+", metavar="ARM", help="play these arms alone, and write no page")
+    parser.add_argument("--pack", action="store_true", help="play nothing; put what is answered so far by the pages")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.jobs < 1:
+        parser.error("at least one seed, one process")
+    if not options.suites:
+        for name, suite in SUITES.items():
+            print(f"{name:<10} {suite.question}")
+        return 0
+    missed = 0
+    for name in SUITES if options.suites == ["all"] else options.suites:
+        try:
+            if options.pack:
+                there, all_ = packed(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
+                print(f"{name}: {there} of {all_} runs are answered by this code, and packed")
+                continue
+            if options.only:
+                how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}
+                missed += alone(name, options.only, **how)
+                continue
+            missed += lab(
+                name,
+                seeds=options.seeds,
+                jobs=options.jobs,
+                size=options.size or "normal",
+                any_code=options.any_code,
+                out=options.out,
+            )
+        except SuiteError as error:
+            parser.error(str(error))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

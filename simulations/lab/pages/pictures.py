@@ -1,0 +1,114 @@
+"""A suite's graphs as pictures: a line is the mean of the seeds, its band goes from the lowest to the highest.
+
+What was not measured but follows from a formula is dashed. No figure may be computed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simulations.lab.suites.base import FORMULA, Graph, Line
+from simulations.scenarios.picture import COLOURS, FAINT, INK
+
+__all__ = ["draw"]
+
+MORE: Final = (*COLOURS, "#56B4E9", "#000000", "#8a8a8a")
+STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+"""of the first eight lines, the next eight and so on"""
+PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.057
+"""inches"""
+MARGIN: Final = 1 / 24
+"""of the height, below the best"""
+DECADE: Final = 10.0
+"""what spans less has no logarithmic axis"""
+
+
+def draw(graph: Graph, path: Path) -> None:
+    """Raises: ModuleNotFoundError without matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+
+    labels = list(dict.fromkeys(label.removesuffix(FORMULA) for lines in graph.panels.values() for label in lines))
+    width = max(PANEL * len(graph.panels), 8.0)
+    columns = max(1, min(len(labels), int(width / (0.6 + LETTER * max(map(len, labels), default=1)))))
+    foot = 0.6 + 0.2 * math.ceil(len(labels) / columns)
+    height = 0.6 + HEIGHT + foot
+    with pyplot.rc_context({"font.size": 8.5, "text.color": INK, "axes.labelcolor": INK, "font.family": "DejaVu Sans"}):
+        figure, rows = pyplot.subplots(1, len(graph.panels), figsize=(width, height), dpi=120, squeeze=False)
+        figure.subplots_adjust(
+            left=0.7 / width, right=1 - 0.2 / width, top=1 - 0.7 / height, bottom=foot / height, wspace=0.22
+        )
+        figure.text(0.15 / width, 1 - 0.25 / height, graph.title, fontsize=13, fontweight="bold", va="center")
+        for axis, (title, lines) in zip(rows[0], graph.panels.items(), strict=True):
+            _panel(axis, graph, title, lines, labels)
+        handles = [
+            Line2D([], [], color=MORE[place % len(MORE)], linestyle=STYLES[place // len(MORE) % len(STYLES)])
+            for place in range(len(labels))
+        ]
+        figure.legend(handles, labels, loc="lower left", ncols=columns, frameon=False, fontsize=8, handlelength=2.2)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Without the moment and the version in it: the same figures give the same file.
+        figure.savefig(path, metadata={"Software": None})
+        pyplot.close(figure)
+
+
+def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], labels: list[str]) -> None:
+    heights: list[float] = []
+    widths: list[float] = []
+    for label, line in lines.items():
+        place = labels.index(label.removesuffix(FORMULA))
+        colour, style = MORE[place % len(MORE)], STYLES[place // len(MORE) % len(STYLES)]
+        shown = [
+            spot
+            for spot, (x, y) in enumerate(zip(line.x, line.y, strict=True))
+            if math.isfinite(x) and math.isfinite(y) and (x > 0 or not graph.log_x) and (y > 0 or not graph.log_y)
+        ]
+        if not shown:
+            continue
+        x, y = [line.x[spot] for spot in shown], [line.y[spot] for spot in shown]
+        heights.extend(y)
+        widths.extend(x)
+        marker = "o" if len(x) < 12 else ""
+        axis.plot(
+            x, y, color=colour, linestyle=(0, (2, 2)) if line.dashed else style, linewidth=1.5, marker=marker, ms=3
+        )
+        if line.low:
+            low, high = ([side[spot] for spot in shown] for side in (line.low, line.high))
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    if graph.log_x:
+        _logarithmic(axis.set_xscale, axis.xaxis, widths)
+    if graph.log_y:
+        _logarithmic(axis.set_yscale, axis.yaxis, heights)
+    elif heights and graph.up.startswith("held-out loss"):
+        # What all begin with is far above where they differ.
+        best = min(heights)
+        axis.set_ylim(best - MARGIN * graph.tall, min(max(heights), best + graph.tall))
+    axis.set_title(title, loc="left", fontsize=9, color=INK)
+    axis.set_xlabel(graph.across, fontsize=8, color=FAINT)
+    axis.set_ylabel(graph.up, fontsize=8, color=FAINT)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color("#c8c8c8")
+    axis.tick_params(colors=FAINT, labelsize=8, length=2.5)
+    axis.grid(color="#e6e6e6", linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
+def _logarithmic(scale: Callable[[str], None], axis: Any, values: Sequence[float]) -> None:
+    """Labels at powers of ten, or at 1, 2 and 5 of them where these are few: others would lie on one another."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if not values or max(values) < DECADE * min(values):
+        return
+    scale("log")
+    axis.set_minor_formatter(NullFormatter())
+    if max(values) < DECADE**2 * min(values):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")

@@ -1,0 +1,1 @@
+"""Attacks on averaging, and which rule withstands which."""

@@ -1,0 +1,236 @@
+"""What a bad member may send: the attacks of campaign T13, each by its paper's formula, with what it has to know.
+
+An attack has two faces. `increments` is for those that everybody receives (`epidemic`): honest rows in, bad rows out.
+`anchor` is for a meeting of two (`pairwise`): what a bad peer holds out in the place of its own anchor. A third,
+`labels`, is for attacks on data, whose sender then follows the protocol to the letter. What an attack does not override
+is honest. Increments are pseudo-gradients D, so that a model moves by -D; colluders send what one of them would.
+
+Run `python -m simulations.lab.robustness.attacks` for the table of every attack against every rule (see `robustness`).
+Nothing of the defence may stand here, nor of training.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ALIE", "ATTACKS", "IPM", "Attack", "Dissensus", "LabelFlip", "Meeting", "NaN", "Noise", "Scaled", "Sleeper"]
+
+Matrix: TypeAlias = NDArray[np.floating[Any]]
+Vector: TypeAlias = NDArray[np.floating[Any]]
+Labels: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """What a bad peer that sees everything sees before an exchange."""
+
+    own: Vector
+    """its anchor, were it honest, shape (d,)"""
+    start: Vector
+    """what `own` was before its last round of training"""
+    partner: Vector
+    """the anchor of the honest peer that it meets"""
+    honest: Matrix
+    """the anchors of all honest peers, shape (h, d)"""
+    bad: int
+    """how many bad peers there are, itself included"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """Honest in everything."""
+
+    knows: str = field(default="itself", init=False)
+    """what it needs: itself (its own data), honest (what all honest peers send, before it sends: omniscient)"""
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        """What the bad contributors send in a round, counted from 0.
+
+        Args:
+            honest: the increments of the honest, shape (h, d).
+            own: what the bad ones would send if they were honest, shape (b, d).
+
+        Returns:
+            shape (b, d), a new matrix.
+        """
+        return own.copy()
+
+    def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
+        """What one bad peer says its anchor is; a new vector. As a rule, that of a peer whose movement since `start`
+        was the increment it would send."""
+        own = np.tile(meeting.start - meeting.own, (meeting.bad, 1))
+        sent = self.increments(meeting.start - meeting.honest, own, round, random)
+        told: Vector = meeting.start - sent[0]
+        return told
+
+    def labels(self, labels: Labels, classes: int, round: int) -> Labels:
+        """What a bad peer trains on in the place of these."""
+        return labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(Attack):
+    """scale * D: -1 flips the sign, 100 is an honest direction gone wild."""
+
+    scale: float
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        sent: Matrix = own * own.dtype.type(self.scale)
+        return sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaN(Attack):
+    """One value of a thousand is NaN or infinite: enough to poison a sum, few enough to escape who looks at samples."""
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        sent = own.copy()
+        sent[:, ::1000] = np.nan
+        sent[:, 1::2000] = np.inf
+        return sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Attack):
+    """D + scale ||D|| / sqrt(d) N(0, 1), drawn anew by each and in each round."""
+
+    scale: float = 10.0
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        size = np.sqrt(np.mean(own.astype(np.float64) ** 2, axis=1, keepdims=True))
+        sent: Matrix = (own + self.scale * size * random.standard_normal(own.shape)).astype(own.dtype)
+        return sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALIE(Attack):
+    """A Little Is Enough (Baruch, Baruch & Goldberg 2019, arXiv 1902.06156): mean - z std, by coordinate.
+
+    The largest z at which enough honest rows lie further out than the bad ones, so that these look like a majority:
+
+        s = floor(n / 2 + 1) - b supporters,   z_max = the z with Phi(z) = (n - b - s) / (n - b)
+
+    With b of 16 it is 0.10 at b = 3 and 0.52 at 6: few colluders can hide only where they can do little. A `z` of its
+    own (1.5 in the paper's experiments) hides less and pushes harder.
+    """
+
+    knows: str = field(default="honest", init=False)
+    z: float | None = None
+
+    @staticmethod
+    def z_max(n: int, bad: int) -> float:
+        supporters = n // 2 + 1 - bad
+        share = (n - bad - supporters) / (n - bad)
+        if supporters <= 0:
+            raise ValueError(f"{bad} of {n} need no supporters")
+        return max(0.0, NormalDist().inv_cdf(share))
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        z = self.z_max(len(honest) + len(own), len(own)) if self.z is None else self.z
+        pushed = honest.mean(axis=0) - z * honest.std(axis=0, ddof=1)
+        return np.tile(pushed.astype(own.dtype), (len(own), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IPM(Attack):
+    """Inner product manipulation (Xie, Koyejo & Gupta 2019, arXiv 1903.03936): -epsilon mean.
+
+    A small epsilon (0.1) hides near the honest rows and only slows; from h / b on the mean of all rows points uphill,
+    and None stands for twice that, which turns it into the exact opposite.
+    """
+
+    knows: str = field(default="honest", init=False)
+    epsilon: float | None = 0.1
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        epsilon = 2.0 * len(honest) / len(own) if self.epsilon is None else self.epsilon
+        turned = -epsilon * honest.mean(axis=0)
+        return np.tile(turned.astype(own.dtype), (len(own), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFlip(Attack):
+    """Trains on label classes - 1 - y, and is honest about the result (Biggio et al. 2012 for the idea)."""
+
+    def labels(self, labels: Labels, classes: int, round: int) -> Labels:
+        flipped: Labels = classes - 1 - labels
+        return flipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dissensus(Attack):
+    """Pushes whom it meets away from the others (He, Karimireddy & Jaggi 2022, arXiv 2202.01545):
+
+        x_bad = x_i - epsilon sum_{k honest} W_ik (x_k - x_i) / sum_{j bad} W_ij
+
+    with equal W of all of whom i may meet. At epsilon 1 the bad neighbours undo what the honest ones do for i; above, i
+    drifts off. Where all receive the same there is nobody to divide: each bad row then takes an honest row for its i.
+    """
+
+    knows: str = field(default="honest", init=False)
+    epsilon: float = 1.5
+
+    def _parted(self, target: Vector, honest: Matrix, bad: int) -> Vector:
+        towards = (honest - target).sum(axis=0) / bad
+        parted: Vector = (target - self.epsilon * towards).astype(target.dtype)
+        return parted
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        targets = (honest[row % len(honest)] for row in range(len(own)))
+        return np.stack([self._parted(target, honest, len(own)) for target in targets])
+
+    def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
+        return self._parted(meeting.partner, meeting.honest, meeting.bad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleeper(Attack):
+    """Honest for so many rounds, in which it earns whatever trust there is to earn, then `attack`."""
+
+    attack: Attack
+    rounds: int = 10
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knows", self.attack.knows)
+
+    def _now(self, round: int) -> Attack:
+        return Attack() if round < self.rounds else self.attack
+
+    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
+        return self._now(round).increments(honest, own, round, random)
+
+    def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
+        return self._now(round).anchor(meeting, round, random)
+
+    def labels(self, labels: Labels, classes: int, round: int) -> Labels:
+        return self._now(round).labels(labels, classes, round)
+
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "none": Attack(),
+    "sign flip": Scaled(scale=-1.0),
+    "sign flip x10": Scaled(scale=-10.0),
+    "x100": Scaled(scale=100.0),
+    "nan": NaN(),
+    "noise": Noise(),
+    "alie": ALIE(),
+    "alie z=1.5": ALIE(z=1.5),
+    "ipm": IPM(),
+    "ipm reversing": IPM(epsilon=None),
+    "label flip": LabelFlip(),
+    "dissensus": Dissensus(),
+    "sleeper": Sleeper(attack=IPM(epsilon=None)),
+}
+
+
+if __name__ == "__main__":
+    from simulations.lab.robustness.convex import main
+
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""Which rule stands which attack: a convex problem small enough to try every pair, on the library's own code.
+
+Softmax regression on ten Gaussian classes, or on data that the caller has. Two ways to train it together, each with bad
+members among the peers:
+
+    epidemic    all start a round equal; what `robust` makes of all increments moves all of them
+    pairwise    every peer has an anchor of its own and meets others, through the jobs of `Pairwise`, on the product's
+                terms
+
+What is told is the share of held-out examples that honest peers get right. The bad ones have the first rows, so that
+ties favour them. `python -m simulations.lab.robustness.attacks` prints the table. No attack and no rule may stand
+here; the marks of a real model are the laboratory's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
+from gossipdp.algorithms.robust import RULES, SHARE, Rule, aggregate
+from gossipdp.config import EARLY_SHARE, Exchange, Outer
+from gossipdp.protocol import jobs
+from gossipdp.protocol.rounds.phases import exchanges_per_round
+from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
+
+__all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]
+
+Matrix: TypeAlias = NDArray[np.float32]
+Labels: TypeAlias = NDArray[np.int64]
+
+EXCHANGE: Final = Exchange()
+OUTER: Final = Outer()
+WIDTH: Final = 256
+"""parameters a chunk of `pairwise`"""
+DIVERGED: Final = 1e6
+"""of any parameter: there is nothing left to train"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Examples of equally likely classes; features of about unit size, the last of them 1."""
+
+    features: Matrix
+    labels: Labels
+    held_out: Matrix
+    answers: Labels
+    classes: int = 10
+
+    def right(self, model: Matrix) -> float:
+        """Share of the held-out examples, of a model of shape (d * classes,)."""
+        logits = self.held_out @ model.reshape(-1, self.classes)
+        return float(np.mean(logits.argmax(axis=1) == self.answers))
+
+
+def gaussian_classes(seed: int, examples: int = 1800, features: int = 64, apart: float = 0.35) -> Data:
+    """Ten classes around random centres, as many features as the digits of 8 x 8 pixels have."""
+    random = np.random.default_rng((seed, 0x64617461))
+    centres = apart * random.standard_normal((10, features))
+    labels = random.integers(0, 10, examples + 600)
+    points = np.column_stack([centres[labels] + random.standard_normal((len(labels), features)), np.ones(len(labels))])
+    points = points.astype(np.float32)
+    cut = examples
+    return Data(features=points[:cut], labels=labels[:cut], held_out=points[cut:], answers=labels[cut:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Conditions of one run."""
+
+    data: Data
+    peers: int = 16
+    bad: int = 3
+    rounds: int = 30
+    steps: int = 5
+    """H"""
+    batch: int = 16
+    lr: float = 0.1
+    seed: int = 0
+
+    def trained(self, starts: Matrix, attack: Attack, round: int, random: np.random.Generator) -> Matrix:
+        """Every peer's model after H steps of SGD, from its own start, shape (peers, d * classes)."""
+        data = self.data
+        models = starts.reshape(self.peers, -1, data.classes).copy()
+        for _ in range(self.steps):
+            chosen = random.integers(0, len(data.labels), (self.peers, self.batch))
+            features, labels = data.features[chosen], data.labels[chosen]
+            labels[: self.bad] = attack.labels(labels[: self.bad], data.classes, round)
+            logits = features @ models
+            logits -= logits.max(axis=2, keepdims=True)
+            odds = np.exp(logits)
+            odds /= odds.sum(axis=2, keepdims=True)
+            np.put_along_axis(odds, labels[:, :, None], np.take_along_axis(odds, labels[:, :, None], 2) - 1.0, 2)
+            models -= np.float32(self.lr / self.batch) * (features.transpose(0, 2, 1) @ odds)
+        return models.reshape(self.peers, -1)
+
+    @property
+    def size(self) -> int:
+        return int(self.data.features.shape[1] * self.data.classes)
+
+
+def epidemic(trial: Trial, attack: Attack, rule: Rule, share: float = SHARE) -> float:
+    """Accuracy after all rounds, or when the model has left all bounds."""
+    random = np.random.default_rng((trial.seed, 1))
+    # Of its own, so that honest peers see the same data whatever the bad ones draw.
+    chance = np.random.default_rng((trial.seed, 2))
+    model = np.zeros(trial.size, np.float32)
+    for round in range(trial.rounds):
+        rows = model - trial.trained(np.tile(model, (trial.peers, 1)), attack, round, random)
+        honest = rows[trial.bad :]
+        if trial.bad:
+            rows = np.concatenate([attack.increments(honest, rows[: trial.bad], round, chance), honest])
+        model = (model - aggregate(rule, rows, [1.0] * trial.peers, share)).astype(np.float32)
+        if not np.abs(model).max() < DIVERGED:
+            break
+    return trial.data.right(model)
+
+
+class Peer:
+    """Vectors of one peer of `pairwise`, and a training process that takes no time."""
+
+    def __init__(self, number: int, size: int, clip: float) -> None:
+        self.id = number.to_bytes(32, "big")
+        self.algorithm = Pairwise(clip=clip)
+        self.algorithm.allocate(size, size, WIDTH)
+        self.ledger = self.algorithm.ledger
+        self.x = np.zeros(size, np.float32)
+        self.slots = (np.zeros(size, np.float32), np.zeros(size, np.float32))
+        self.ledger.bind(self.x, self.slots)
+        self.applied = 0
+        self.began = self.ledger.a.copy()
+        """the anchor before its last step"""
+
+    def step(self, x: Matrix) -> None:
+        """The product's outer step, as far as training has come to `x`."""
+        self.x[:], self.began[:] = x, self.ledger.a
+        for chunk in range(self.ledger.chunks):
+            self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.applied))
+        self.settle()
+
+    def settle(self) -> None:
+        """x takes in what stepping and mixing have added."""
+        sealed = self.ledger.seal()
+        for chunk in sealed.chunks:
+            span = self.ledger.span(chunk)
+            self.x[span] += self.slots[sealed.slot % 2][span]
+        if sealed.chunks:
+            self.applied = sealed.slot
+            self.ledger.release(sealed.slot)
+
+
+def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:
+    """All chunks; one that either side refuses mixes nothing on either."""
+    terms = EXCHANGE.weight, EXCHANGE.kappa / OUTER.lr
+    for chunk in range(first.ledger.chunks):
+        key = jobs.ChunkKey(first.id, number, chunk)
+        turn = _turn(first, jobs.Begin(key, codec, first.id < second.id))
+        turn = _turn(second, jobs.Answer(key, codec, second.id < first.id, turn.buffers[0]))
+        begins = True
+        while not turn.refused and not turn.mixed:
+            turn = _turn(first, jobs.Decode(key, turn.buffers, begins))
+            if not turn.refused:
+                turn = _turn(second, jobs.DecodeAndMix(key, turn.buffers, turn.bound, *terms))
+            begins = False
+        if not turn.refused:
+            _turn(first, jobs.Mix(key, turn.buffers, turn.share, *terms))
+        for peer in (first, second):
+            peer.algorithm.run(jobs.Drop((key,)))
+
+
+def _turn(peer: Peer, job: jobs.Job) -> jobs.Turn:
+    turn = peer.algorithm.run(job)
+    assert isinstance(turn, jobs.Turn)
+    return turn
+
+
+def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str) -> None:
+    """An exchange in which `liar` says that its anchor is `told`, and goes on as if it had not."""
+    ledger, met = liar.ledger, partner.ledger.a.copy()
+    own, v, ranges = ledger.a.copy(), ledger.v.copy(), liar.algorithm.range.copy()
+    ledger.a[:] = told
+    exchange(liar, partner, number, codec)
+    moved = np.float32(EXCHANGE.weight) * (met - own)
+    ledger.a[:], ledger.v[:] = own + moved, v - np.float32(EXCHANGE.kappa / OUTER.lr) * moved
+    liar.algorithm.range[:] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges)
+    liar.settle()
+    liar.x[:] = ledger.a
+
+
+def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[float]:
+    """Accuracy of each honest peer's anchor after all rounds.
+
+    All is as in the product, at its defaults: outer momentum, and how mixing pulls at it, the codec, several exchanges
+    in early rounds. Partners are met at random. A bad peer follows the protocol in private, so that it always knows
+    what an honest one would hold, clips nothing and asks for the full share.
+    """
+    random = np.random.default_rng((trial.seed, 1))
+    chance = np.random.default_rng((trial.seed, 2))
+    meetings = np.random.default_rng((trial.seed, 3))
+    numbers = itertools.count(1)
+    peers = [Peer(n, trial.size, np.inf if n < trial.bad else clip) for n in range(trial.peers)]
+    honest = peers[trial.bad :]
+    for round in range(trial.rounds):
+        for peer, x in zip(
+            peers, trial.trained(np.stack([peer.x for peer in peers]), attack, round, random), strict=True
+        ):
+            peer.step(x)
+        codec = f"modulo{EXCHANGE.bits}" if round else "modulo8"
+        for _ in range(exchanges_per_round(trial.peers, early=round < EARLY_SHARE * trial.rounds)):
+            order = meetings.permutation(trial.peers).tolist()
+            for one, other in zip(order[::2], order[1::2], strict=False):
+                liar, partner = peers[min(one, other)], peers[max(one, other)]
+                if min(one, other) >= trial.bad:
+                    exchange(peers[one], peers[other], next(numbers), codec)
+                elif max(one, other) >= trial.bad:
+                    meeting = Meeting(
+                        own=liar.ledger.a.copy(),
+                        start=liar.began,
+                        partner=partner.ledger.a.copy(),
+                        honest=np.stack([peer.ledger.a for peer in honest]),
+                        bad=trial.bad,
+                    )
+                    told = attack.anchor(meeting, round, chance).astype(np.float32)
+                    _lie(liar, told, partner, next(numbers), codec)
+        for peer in peers:
+            peer.settle()
+        if not max(np.abs(peer.ledger.a).max() for peer in honest) < DIVERGED:
+            break
+    return [trial.data.right(peer.ledger.a) for peer in honest]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Every attack against every rule, on a convex problem.")
+    parser.add_argument("--peers", type=int, default=16)
+    parser.add_argument("--bad", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=SHARE, help="of bad peers that the rules allow for")
+    options = parser.parse_args(arguments)
+    trials = [
+        Trial(data=gaussian_classes(seed), peers=options.peers, bad=options.bad, rounds=options.rounds, seed=seed)
+        for seed in range(options.seeds)
+    ]
+    print(f"held-out accuracy in %, mean of {options.seeds} seeds, {options.rounds} rounds")
+    print(f"{options.bad} bad of {options.peers} peers; rules allow for {options.share:.0%}\n")
+    print(f"{'':16}{'epidemic':^{13 * len(RULES)}}{'pairwise':^26}")
+    print(f"{'attack':16}" + "".join(f"{name:>13}" for name in (*RULES, "no clipping", "clipping")))
+    for name, attack in ATTACKS.items():
+        shares = [fmean(epidemic(trial, attack, rule, options.share) for trial in trials) for rule in RULES.values()]
+        shares += [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
+        print(f"{name:16}" + "".join(f"{100 * share:13.1f}" for share in shares), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

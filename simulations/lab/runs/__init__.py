@@ -1,0 +1,1 @@
+"""Runs as data: playing them, keeping their answers, and equal-time clocks."""

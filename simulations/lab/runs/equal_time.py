@@ -1,0 +1,97 @@
+"""How long a method's rounds last, by its own clock, and what of them fills a given time: equal time for all.
+
+Rounds are played without training. No run is played to its end here (`lab_runs`), and no suite may stand here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Final
+
+from torch import Tensor
+
+from simulations.lab.core import Counts, Lab, Setting
+from simulations.lab.problems import PROBLEMS
+from simulations.lab.runs.runs import Run
+
+__all__ = ["lasting"]
+
+FULL: Final = 0.98
+"""share of the time that rounds have to fill"""
+STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd", "d-psgd-exponential", "sgp", "choco"}
+"""methods all of whose steps exchange, and last equally long"""
+
+
+def lasting(seconds: float, run: Run, parameters: int) -> Setting:
+    """The run's setting with rounds that take so long: as many as fit, each of H steps as near as can be to its own.
+
+    Whole rounds of the given H may leave much of the time unused, or not fit at all: where they do not fill it to
+    `FULL`, H is another, and where none does, as when a step takes a third of the time, that which fills most of it.
+    One round of the given H, which takes longer, if not even a step and its exchange fit.
+    """
+    setting, limit = run.setting, seconds * (1.0 + 1e-9)
+
+    def total(every: int, rounds: int) -> float:
+        first, others = _lasts(run, every, parameters)
+        return first + (rounds - 1) * others
+
+    def longest(rounds: int) -> int:
+        """H of which so many rounds fit; 0 if none does. Seconds are nearly a line in H, which says where to look."""
+        low, high, most = 1, setting.every, int(limit / (rounds * setting.step_seconds)) + 1
+        if total(low, rounds) > limit:
+            return 0
+        # A round of many steps is dear to play where each of them exchanges.
+        while high < most and total(high, rounds) <= limit:
+            low, high = high, min(2 * high, most)
+        while high - low > 1:
+            share = (limit - total(low, rounds)) / (total(high, rounds) - total(low, rounds))
+            middle = min(max(low + 1, low + int(share * (high - low))), high - 1)
+            low, high = (middle, high) if total(middle, rounds) <= limit else (low, middle)
+        return low
+
+    first, others = _lasts(run, setting.every, parameters)
+    fits = 1 + int((limit - first) / others) if first <= limit else 0
+    if fits and total(setting.every, fits) >= FULL * seconds:
+        return replace(setting, rounds=fits)
+    found = [(longest(rounds), rounds) for rounds in range(max(1, fits - 1), fits + 3)]
+    filled = {(every, rounds): total(every, rounds) for every, rounds in found if every}
+    enough = min(FULL * seconds, max(filled.values(), default=0.0))
+    full = [one for one, time in filled.items() if time >= enough]
+    every, rounds = min(full, key=lambda one: abs(math.log(one[0] / setting.every)), default=(setting.every, 1))
+    return replace(setting, every=every, rounds=rounds)
+
+
+def _lasts(run: Run, every: int, parameters: int) -> tuple[float, float]:
+    """Seconds of the first round, with what was before it, and of each that follows, by the method's own clock: they
+    differ by finer codecs, and by what lands late."""
+    if every > 1 and run.method in STEPWISE:
+        first, others = _lasts(run, 1, parameters)
+        return first + (every - 1) * others, every * others
+    setting = replace(run.setting, every=every, rounds=2, warmup=0, failing=0.0)
+    key = json.dumps([replace(run, setting=setting).spec(), parameters], default=list)
+    if key not in _LASTS:
+        lab, method = _Clock(PROBLEMS["quadratic"](size=parameters), setting), run.made()
+        method.begin(lab)
+        method.round(lab)
+        first = lab.seconds
+        method.round(lab)
+        _LASTS[key] = first, lab.seconds - first
+    return _LASTS[key]
+
+
+_LASTS: Final[dict[str, tuple[float, float]]] = {}
+
+
+class _Clock(Lab):
+    """Replicas that stand still: all that a round tells is how long it lasts."""
+
+    def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
+        return self.x[:1].expand(self.peers if peers is None else len(peers), -1)
+
+    def update(self, gradients: Tensor, peers: Counts | None = None) -> None:
+        self.steps[slice(None) if peers is None else peers] += 1
+
+    def train(self, counts: int | Counts) -> None:
+        self.steps += counts

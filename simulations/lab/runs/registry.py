@@ -1,0 +1,125 @@
+"""Methods and problems by name, made from options as JSON can hold them, and what a run tells when it was played.
+
+Answers that are kept depend on the text of this file (`lab_runs.code_of`), each besides on its own method and problem
+alone: no class of a method or a problem may stand here, nor anything else of suites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from gossipdp.codecs import COMPRESSORS
+from simulations.lab.baselines import BASELINES
+from simulations.lab.core import Method, Problem, Setting, play
+from simulations.lab.methods.attacked import AttackedPairwise, RobustEpochs
+from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
+from simulations.lab.methods.epidemic import EpidemicGossip
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.problems import PROBLEMS
+from simulations.lab.trials.groups import GroupGossip
+from simulations.lab.trials.momentum import MomentumGossip
+from simulations.lab.trials.wrapped import OutlierGossip, RotatedGossip
+
+__all__ = ["METHODS", "TASKS", "answered", "modules"]
+
+
+def _baseline(name: str) -> Callable[..., Method]:
+    def make(**options: Any) -> Method:
+        if "compressor" in options:
+            options["compressor"] = COMPRESSORS[options["compressor"]]
+        method: Any = BASELINES[name]()
+        made: Method = replace(method, **options) if options else method
+        return made
+
+    return make
+
+
+def _pairwise(**options: Any) -> Method:
+    return PairwiseGossip(PairwiseOptions(**options))
+
+
+def _churning(*, every: int = 5, share: float = 0.1, **options: Any) -> Method:
+    return ChurningPairwise(PairwiseOptions(**options), every=every, share=share)
+
+
+def _attacked(*, attack: str, bad: int, **options: Any) -> Method:
+    return AttackedPairwise(PairwiseOptions(landing="at once", **options), attack, bad)
+
+
+def _rotated(**options: Any) -> Method:
+    return RotatedGossip(PairwiseOptions(**options))
+
+
+def _outliers(*, count: int = 2, **options: Any) -> Method:
+    return OutlierGossip(PairwiseOptions(**options), count=count)
+
+
+def _momentum(*, parts: int = 4, **options: Any) -> Method:
+    return MomentumGossip(PairwiseOptions(**options), parts=parts)
+
+
+def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
+    return GroupGossip(PairwiseOptions(**options), size=size, always=always)
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    **{name: _baseline(name) for name in BASELINES},
+    "pairwise": _pairwise,
+    "pairwise-churning": _churning,
+    "pairwise-attacked": _attacked,
+    "pairwise-rotated": _rotated,
+    "pairwise-outliers": _outliers,
+    "pairwise-momentum": _momentum,
+    "pairwise-groups": _groups,
+    "epidemic": EpidemicGossip,
+    "epidemic-churning": ChurningEpidemic,
+    "epidemic-epochs": RobustEpochs,
+}
+"""what makes a method from its options; those of a baseline are the fields of its class"""
+
+TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Started, "flipped": FlippedLabels}
+"""what is trained: problems, and problems under conditions, which name the problem that they are `of`"""
+
+
+def answered(
+    problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any], setting: Setting
+) -> dict[str, Any]:
+    """One run, played here and now, as JSON can hold it."""
+    made = METHODS[method](**options)
+    curve = play(TASKS[problem](**data), made, setting)
+    return {
+        "parameters": curve.parameters,
+        "points": [list(point) for point in curve.points],
+        "facts": _facts(made),
+    }
+
+
+def _facts(method: Method) -> dict[str, float]:
+    """What a method of ours has counted."""
+    match method:
+        case PairwiseGossip():
+            return asdict(method.tally)
+    return {}
+
+
+def modules(
+    problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any]
+) -> tuple[set[str], set[str]]:
+    """What a run's answer depends on: modules with all that they import, and modules whose own text is enough.
+
+    Dictionaries of all methods import them all: of these it is the text, in which parameters are registered, and with
+    it the modules of what was taken from them.
+    """
+    made = METHODS[method](**options)
+    parts: list[object] = [TASKS[problem], made, *vars(made).values()]
+    if "of" in data:
+        parts.append(PROBLEMS[data["of"]])
+    found = {"simulations.lab.core", *(getattr(part, "__module__", "") for part in parts)}
+    texts = {__name__}
+    if method in BASELINES:
+        texts |= {"simulations.lab.baselines"}
+    if any(name.startswith("gossipdp.codecs.") for name in found):
+        texts |= {"gossipdp.codecs"}
+    return {name for name in found if name.startswith(("gossipdp.", "simulations."))}, texts

@@ -1,0 +1,231 @@
+"""Runs of the laboratory as data, and playing them: a suite that was stopped goes on where it was.
+
+A `Task` is what can be asked, an `Answer` what came of it (`lab_answers`). No suite may stand here, nor how anything is
+told.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+
+from simulations.lab.core import Curve, Link, Method, Point, Setting
+from simulations.lab.runs import registry as lab_making
+from simulations.lab.runs.answers import Answer, Answers, key, machine, rounded
+from simulations.lab.runs.fingerprints import ROOT, Reading
+from simulations.lab.runs.registry import METHODS, TASKS
+
+__all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "link", "name_of", "play_all"]
+
+
+class Task(Protocol):
+    """One question to the laboratory, from one seed; a dataclass, so that processes can be handed it."""
+
+    @property
+    def name(self) -> str:
+        """For whoever waits."""
+
+    def seeded(self, seed: int) -> Task: ...
+
+    def spec(self) -> dict[str, Any]:
+        """All that the answer depends on but the code."""
+
+    def modules(self) -> set[str]:
+        """Where the code begins that the answer depends on."""
+
+    def play(self) -> dict[str, Any]:
+        """The answer, as JSON can hold it."""
+
+    def estimate(self) -> float:
+        """Seconds of one core, roughly."""
+
+
+LONGEST: Final = 300
+"""characters of an error's message"""
+CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+OWN_PACE: Final = {
+    "pairwise",
+    "pairwise-churning",
+    "epidemic",
+    "epidemic-churning",
+    "server-async",
+    "swarm",
+    "gasloc",
+    "local-only",
+    "ad-psgd",
+}
+
+SECONDS: Final = {"byte-mlp": 0.8e-3, "byte-transformer": 10e-3, "digits-mlp": 0.2e-3, "digits-cnn": 3e-3}
+"""of one core, one step of one replica and its share of the rest, as measured"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One method on one problem."""
+
+    setting: Setting
+    problem: str = "byte-mlp"
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """options of the problem"""
+    method: str = "pairwise"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        setting = self.setting
+        return f"{self.method} on {self.problem}, {setting.peers} peers, {setting.rounds} rounds, seed {setting.seed}"
+
+    def seeded(self, seed: int) -> Run:
+        return replace(self, setting=replace(self.setting, seed=seed))
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "run", **asdict(self)}
+
+    def modules(self) -> set[str]:
+        return self._code()[0]
+
+    def texts(self) -> set[str]:
+        """Modules that count as well, but not what they import."""
+        return self._code()[1]
+
+    def _code(self) -> tuple[set[str], set[str]]:
+        return lab_making.modules(self.problem, self.data, self.method, self.options)
+
+    def made(self) -> Method:
+        return METHODS[self.method](**self.options)
+
+    def play(self) -> dict[str, Any]:
+        return lab_making.answered(self.problem, self.data, self.method, self.options, self.setting)
+
+    def curve(self, told: Mapping[str, Any], name: str = "") -> Curve:
+        """What `play` answered."""
+        points = tuple(Point(int(first), *rest) for first, *rest in told["points"])
+        return Curve(name or self.method, self.problem, self.setting, told["parameters"], points)
+
+    def estimate(self) -> float:
+        setting = self.setting
+        paced = self.method in OWN_PACE or self.options.get("own_pace", False)
+        own = setting.all_speeds.sum() if paced else float(setting.peers)
+        steps = setting.peers * setting.warmup + own * setting.every * setting.rounds
+        return 1.0 + float(steps) * SECONDS.get(self.data.get("of", self.problem), 1e-4)
+
+
+def link(megabits: float, milliseconds: float, parameters: int, as_parameters: float) -> Link:
+    """A link of so many Mbit/s, as it is to a model of `as_parameters` parameters.
+
+    The laboratory trains a smaller one: its link is narrower by as much, so that a transfer of so many bytes for each
+    parameter lasts as long as it would with the other. Headers are as many for each parameter as here, which is more.
+    """
+    return Link(bandwidth=megabits * 125_000.0 * parameters / as_parameters, latency=milliseconds / 1000.0)
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+AT_START: Final = Reading()
+"""of the code as it was when this process began to ask for it, which is what it imported"""
+
+
+def code_of(task: Task, reading: Reading = AT_START) -> str:
+    """Fingerprint of all but the task that the answer depends on: the project's code, and versions.
+
+    Of `gossipdp.protocol` only what is imported directly: the laboratory uses its constants, schedule and messages,
+    and none of its state machines. The standard library's sources are what language models learn from.
+    """
+    texts = task.texts() if isinstance(task, Run) else set()
+    code = reading.fingerprint(task.modules(), shallow="gossipdp.protocol", texts=texts)
+    return f"{platform.python_version()} {torch.__version__} {np.__version__} {code}"
+
+
+def name_of(task: Task) -> str:
+    """Under which its answer is kept."""
+    return key(task.spec())
+
+
+def answer(task: Task, code: str) -> Answer:
+    """Play it here and now, on one core; `code` is what gives the answer."""
+    torch.set_num_threads(1)
+    began = time.process_time()
+    try:
+        # There and back: what cannot be kept is an error of this run, and no reason to lose the others.
+        told = rounded(json.loads(json.dumps(task.play(), default=list)))
+    except Exception as error:
+        return Answer({}, code, time.process_time() - began, _told(error), machine())
+    return Answer(told, code, time.process_time() - began, machine=machine())
+
+
+def _told(error: Exception) -> str:
+    """Type, message, and the innermost place in this project."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [f"{path.relative_to(ROOT)}:{line}" for path, line in frames if any(map(path.is_relative_to, CODE))]
+    message = " ".join(str(error).split())[:LONGEST]
+    return f"{type(error).__name__}: {message} ({ours[-1]})"
+
+
+def play_all(
+    tasks: Sequence[Task],
+    kept: Answers,
+    *,
+    jobs: int = 1,
+    any_code: bool = False,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> list[Answer]:
+    """Answers to all, in order: kept ones where the code is the same (any, if `any_code`), others by `jobs` processes.
+
+    What is finished is kept at once, so that nothing is played twice whenever this ends.
+    """
+    places = [name_of(task) for task in tasks]
+    answers: dict[str, Answer] = {}
+    left: dict[str, tuple[Task, str]] = {}
+    for place, task in zip(places, tasks, strict=True):
+        # Of all, here, and before anything is played: what is on disk later is not what was imported.
+        code = code_of(task)
+        found = kept.find(task.spec(), code)
+        if found is not None and (any_code or found.code == code):
+            answers[place] = found
+        else:
+            left[place] = task, code
+    expected = sum(task.estimate() for task, _ in left.values())
+    say(f"{len(set(places))} runs, {len(answers)} of them kept; about {expected / 60.0:.0f} minutes of one core to go")
+    began, expected_done = time.monotonic(), 0.0
+    for count, (place, found) in enumerate(_played(left, jobs), 1):
+        answers[place], task = found, left[place][0]
+        if not found.error:
+            kept.keep(task.spec(), found)
+        expected_done += task.estimate()
+        to_go = (time.monotonic() - began) * (expected / expected_done - 1.0)
+        said = found.error or f"{found.cpu:.0f} s"
+        say(f"{count}/{len(left)} {task.name}: {said}; about {to_go / 60.0:.0f} min to go")
+    return [answers[place] for place in places]
+
+
+def _played(left: Mapping[str, tuple[Task, str]], jobs: int) -> Iterator[tuple[str, Answer]]:
+    # The longest first: at the end no process waits long for the last.
+    ordered = sorted(left, key=lambda place: -left[place][0].estimate())
+    if jobs == 1 or len(left) < 2:
+        yield from ((place, answer(*left[place])) for place in ordered)
+        return
+    with ProcessPoolExecutor(min(jobs, len(left)), mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(answer, *left[place]): place for place in ordered}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,117 @@
+"""B7: pure consensus, every line of the table of algorithms section 7."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from simulations.lab.suites.base import Arm, Check, Findings, Outcome, Results, Scale, Suite, Table, told
+from simulations.lab.theory import consensus as lab_consensus
+from simulations.lab.theory.consensus import Row
+
+__all__ = ["SUITE", "Lines"]
+
+TRIALS: Final = 20_000
+PEERS: Final = 16
+"""of `Still`"""
+EXACT: Final = "exact after"
+"""in the names of lines that leave no room"""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """`lab_consensus.measure` as a task."""
+
+    trials: int = TRIALS
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"consensus, {self.trials} trials, seed {self.seed}"
+
+    def seeded(self, seed: int) -> Lines:
+        return replace(self, seed=seed)
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "consensus", "trials": self.trials, "seed": self.seed}
+
+    def modules(self) -> set[str]:
+        return {"simulations.lab.theory.consensus"}
+
+    def play(self) -> dict[str, Any]:
+        return {"rows": [row._asdict() for row in lab_consensus.measure(self.trials, self.seed)]}
+
+    def estimate(self) -> float:
+        return 2.0 + self.trials / 220.0
+
+
+@dataclass(frozen=True)
+class Still(Lines):
+    """`lab_consensus.growth` without outer momentum, whatever kappa: nothing pulls at a momentum of 0."""
+
+    @property
+    def name(self) -> str:
+        return f"consensus, mu 0, {self.trials} trials, seed {self.seed}"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "consensus, mu 0", "trials": self.trials, "seed": self.seed, "peers": PEERS}
+
+    def play(self) -> dict[str, Any]:
+        expected = lab_consensus.momentum(PEERS, 0.0, 0.0)
+        measured = lab_consensus.growth(PEERS, 0.0, 0.0, self.trials, self.seed)
+        deviation = abs(measured / expected - 1.0)
+        formula = f"growth, mu 0, N {PEERS}: sqrt((N-2)/(2(N-1)))"
+        return {"rows": [Row(formula, expected, measured, deviation, deviation <= lab_consensus.WITHIN)._asdict()]}
+
+    def estimate(self) -> float:
+        return 1.0 + self.trials / 10_000.0
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    trials = TRIALS if scale != "quick" else 5_000
+    return [Arm("", "lines", Lines(trials)), Arm("", "mu 0", Still(trials))]
+
+
+def _read(results: Results) -> Findings:
+    checks, rows = [], []
+    for outcome, lines in ((played, lines) for played in results.only.values() for lines in _lines(played)):
+        first = lines[0]
+        within = lab_consensus.WITHIN_NOISE if first["formula"].startswith("CD^2") else lab_consensus.WITHIN
+        worst = max(line["deviation"] for line in lines)
+        values = [line["measured"] for line in lines]
+        rows.append((first["formula"], f"{first['expected']:.4f}", told(values, 4), f"{100 * worst:.2f} %"))
+        exact = EXACT in first["formula"]
+        measured = f"{np.mean(values):.4f}, worst of the seeds {100 * worst:.2f} % off"
+        mark = f"{first['expected']:.0f} exactly" if exact else f"{first['expected']:.4f} to {100 * within:.0f} %"
+        measured += f"; {outcome.failed} seeds failed" if outcome.failed else ""
+        passed = all(line["ok"] for line in lines) and not outcome.failed
+        checks.append(Check(first["formula"], mark, measured, passed))
+    # A task none of whose seeds was played has no lines to miss.
+    checks += [
+        Check(f"all lines of {label}", "1 seed at the least", "failed", False)
+        for label, outcome in results.only.items()
+        if outcome.failed == len(outcome.answers)
+    ]
+    table = Table("All lines", ("formula", "says", "measured", "worst deviation"), rows)
+    return Findings([table], checks)
+
+
+def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:
+    """Each as the seeds have it."""
+    return list(zip(*(answer.told["rows"] for answer in outcome.answers if not answer.error), strict=True))
+
+
+SUITE = Suite(
+    name="b7",
+    question="Do replicas agree as fast as the formulas say?",
+    about="Pure consensus, trials of random matchings and the product's own schedules; growth of disagreement under "
+    "outer momentum, and without it, of a few lines of numpy and of the product's pairwise; how far replicas of a "
+    "quadratic with known noise stay apart, by the product's pairwise. Deviation of a contraction is that of the "
+    "factor or of its logarithm, whichever is larger. The formula of growth under decoupled momentum is "
+    "max(sqrt(rho), mu): above mu 0.7 replicas agree no faster than momentum fades, so that algorithms section 9's "
+    "growth below 0.7 holds up to there, and below 1 for all.",
+    arms=_arms,
+    read=_read,
+)

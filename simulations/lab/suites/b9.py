@@ -1,0 +1,216 @@
+"""B9: the clock of a billion parameters on 100 Mbit/s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from simulations.lab.core import Curve
+from simulations.lab.problems import ByteMlp, ByteTransformer
+from simulations.lab.runs.equal_time import lasting
+from simulations.lab.runs.runs import Run, link
+from simulations.lab.suites.b1 import EPIDEMIC, MLP, WARMUP, diloco
+from simulations.lab.suites.b4 import START
+from simulations.lab.suites.b8 import TRANSFORMER
+from simulations.lab.suites.base import (
+    LOSSES,
+    Arm,
+    Findings,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    arms,
+    best,
+    both,
+    check,
+    curves_table,
+    in_time,
+    mean,
+    reported,
+    seconds_graph,
+    started,
+    told,
+)
+from simulations.lab.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
+from simulations.lab.suites.rates import RATES
+
+__all__ = ["LONG", "SUITE", "TRANSFORMING", "late"]
+
+PARAMETERS: Final = 1e9
+SECONDS: Final = 1200.0
+TRANSFORMING: Final = "transformer"
+LONG: Final = "MLP, five times as long"
+LONGER: Final = 5.0
+ESCALATES: Final = 0.95
+"""share of the time that rounds are to fill of who waits for each exchange: the clock that chooses them knows of no
+escalated block"""
+VARIED: Final = ", by outer momentum"
+OWN: Final = f"pairwise, {START}"
+AT_ONCE: Final = "pairwise, at once (no link is so fast)"
+OTHERS: Final = f"DiLoCo 4-bit, overlapped, H 80, {START}"
+WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
+    "pairwise": ("pairwise", {}, 50),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
+    OWN: ("pairwise", {"warmup_steps": WARMUP}, 50),
+    "pairwise, waiting": ("pairwise", {"early": 0.0, "landing": "waiting"}, 50),
+    AT_ONCE: ("pairwise", {"early": 0.0, "landing": "at once"}, 50),
+    "epidemic k=128": ("epidemic", EPIDEMIC, 50),
+    "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 50),
+    "DiLoCo fp32": ("diloco", {}, 50),
+    "DiLoCo fp32, H 200": ("diloco", {}, 200),
+    "DiLoCo fp32, H 500": ("diloco", {}, 500),
+    "DiLoCo 4-bit": ("diloco-4bit", {}, 50),
+    "DiLoCo 4-bit, H 100": ("diloco-4bit", {}, 100),
+    "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
+    "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
+    OTHERS: ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
+}
+HALVED: Final[Clocked] = {
+    f"{label}, half its rate": WAYS[label] for label in ("epidemic k=128", "epidemic k=128, alpha 1")
+}
+"""of the MLP: B1's rate is of a shorter run"""
+COLD: Final = ("pairwise", "pairwise, one exchange a round")
+SAME: Final = ("DiLoCo fp32, H 500",)
+"""which in the transformer's time is the one round that "DiLoCo fp32, H 200" is, too"""
+MOMENTA: Final = {
+    LONG: (
+        "pairwise",
+        "pairwise, one exchange a round",
+        OWN,
+        "pairwise, waiting",
+        AT_ONCE,
+        "DiLoCo fp32, H 200",
+        "DiLoCo 4-bit",
+        "DiLoCo 4-bit, overlapped, H 80",
+        "DiLoCo fp32, overlapped, H 600",
+        OTHERS,
+    ),
+    TRANSFORMING: (
+        "pairwise",
+        "pairwise, one exchange a round",
+        OWN,
+        "DiLoCo 4-bit",
+        "DiLoCo 4-bit, overlapped, H 80",
+        OTHERS,
+    ),
+}
+"""whose outer momentum is varied"""
+PUBLISHED: Final = (
+    ("Covenant-72B", "94.5 % utilisation, 146x compression", "arXiv 2603.08163"),
+    ("INTELLECT-1", "83 to 96 % utilisation, 400x less traffic", "arXiv 2412.01152"),
+    ("OpenDiLoCo", "90 to 95 % utilisation", "arXiv 2407.07852"),
+    ("NoLoCo", "about 10x faster synchronisation than DiLoCo at some 1,000 replicas", "arXiv 2506.10911"),
+    ("Moshpit SGD", "1.3x over SGP", "arXiv 2103.03239"),
+    ("Decoupled DiLoCo", "88 % goodput against 27 %", "arXiv 2604.21428"),
+)
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    found = []
+    for model, labels in MOMENTA.items():
+        # what landing late costs is cheaper to see on the other
+        but = SAME if model == TRANSFORMING else ()
+        ways = {label: way for label, way in WAYS.items() if label not in but}
+        if model == TRANSFORMING:
+            ways = {label: way for label, way in ways.items() if "landing" not in way[1]}
+        found += late(model, model, ways, scale)
+        if model == LONG:
+            found += late(model, model, HALVED, scale, rates={})
+        found += late(f"{model}{VARIED}", model, at_momenta({label: WAYS[label] for label in labels}), scale)
+    return found
+
+
+def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[str, float] = RATES) -> list[Arm]:
+    """Every way for as many simulated seconds as this model of `MOMENTA` has; `rates` are of the MLP."""
+    transforms = model == TRANSFORMING
+    parameters = ByteTransformer().parameters if transforms else ByteMlp().parameters
+    base = replace(TRANSFORMER, rounds=1) if transforms else replace(MLP, peers=TRANSFORMER.peers)
+    seconds = (SECONDS if scale != "quick" else 200.0) * (1.0 if transforms else LONGER)
+    fewer = 10 if scale == "quick" else 1
+    base = replace(base, step_seconds=float(fewer), link=link(100.0, 40.0, parameters, PARAMETERS), evaluate_every=1)
+    problem = "byte-transformer" if transforms else "byte-mlp"
+    found: list[Arm] = []
+    for label, (method, given, every) in ways.items():
+        options = started(given, scale)
+        run = Run(setting=replace(base, every=every // fewer), problem=problem, method=method, options=options)
+        setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
+        setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
+        more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
+        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else rates)
+    return found
+
+
+def utilisation(curve: Curve) -> float:
+    """Share of its time that a peer computes."""
+    return curve.last.steps * curve.setting.step_seconds / curve.last.seconds
+
+
+def _read(results: Results) -> Findings:
+    checks, figures, tables = [], [], []
+    groups = {group: outcomes for group, outcomes in results.groups.items() if not group.endswith(VARIED)}
+    for group, outcomes in groups.items():
+        ours = mean(outcomes["pairwise"].each(utilisation))
+        checks.append(check(f"{group}: utilisation of pairwise, %", ">= 97", 100 * ours, digits=1))
+        cold = best(outcomes, COLD)
+        for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
+            setting = outcomes[other].setting
+            alike = {"both from their own start": OWN} if START in other else {"both cold": cold}
+            mu, rival = best_momentum(other, outcomes[other], results.groups[f"{group}{VARIED}"])
+            for how, label in (alike | ({} if START in other else {"own start against cold": OWN})).items():
+                ahead = rival.loss - outcomes[label].loss
+                replicas = rival.replica_loss - outcomes[label].replica_loss
+                played = f"{setting.rounds} of {setting.every} steps{mu}"
+                name = f"{group}, {how}: {label} below {other} ({played}) at equal time, nats"
+                figures.append(reported(name, ahead, replicas=replicas))
+        rows = [
+            (
+                label,
+                told([100 * value for value in outcome.each(utilisation)], 1),
+                *both(outcome),
+                f"{told(outcome.last(lambda point: float(point.round)), 0)} of {outcome.setting.every}",
+                told(outcome.last(lambda point: point.seconds), 0),
+                _landing(outcome.fact("landing"), outcome.fact("exchanges")),
+            )
+            for label, outcome in outcomes.items()
+        ]
+        columns = ("method", "utilisation, %", *LOSSES, "rounds of H steps", "simulated s", "lands at, of a round")
+        tables += [Table(group, columns, rows), curves_table(f"{group}: curves", outcomes)]
+        tables.append(momenta_table(f"{group}{VARIED}", results.groups[f"{group}{VARIED}"], MOMENTA[group]))
+    published = Table("Published, for comparison", ("run", "what it reached", "paper"), PUBLISHED)
+    graphs = [seconds_graph(groups, "Loss against simulated wall clock, 1e9 parameters on 100 Mbit/s")]
+    return Findings([*tables, published], checks, graphs, NOTES, figures)
+
+
+NOTES: Final = (
+    "That pairwise computes all the time is true by construction: it waits for nothing, so its clock has no waiting in "
+    "it. What that is worth is in the losses, which know when each exchange landed.",
+    "Whom pairwise has to beat is DiLoCo overlapped, which does not wait either where its all-reduce fits into a round "
+    "(at 4 bits in some 70 s, at fp32 in 560).",
+    "The loss is that of the mean of the replicas, which nobody holds and whose averaging is on no clock; beside it "
+    "stands that of single replicas.",
+)
+
+
+def _landing(total: float, count: float) -> str:
+    return f"{total / count:.2f}" if count > 0.0 else "-"
+
+
+SUITE = Suite(
+    name="b9",
+    question="A billion parameters on 100 Mbit/s: who waits, and what does landing late cost?",
+    about="The transformer of B8 for 1,200 simulated seconds and the MLP of B1 for 6,000, N = 8, from scratch, "
+    "steps of 1 s; links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each"
+    " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
+    "not even that fits (see its seconds). DiLoCo's mu is 0.6; what others give "
+    "stands beside, and what is told of DiLoCo is of the best of them. "
+    f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
+    "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
+    "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "
+    "are each method's own (B1), that of the transformer is one for all (B8). Of epidemic the dissemination is a "
+    "model: everybody gets the N - 1 payloads, each once.",
+    arms=_arms,
+    read=_read,
+    tried=(("utilisation", "waiting for the exchanges of a round, and one exchange a round: here"),),
+)

@@ -1,0 +1,305 @@
+"""At equal time: where each method stands, on three links, with equal and with unequal hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from simulations.lab.problems import ByteMlp
+from simulations.lab.runs.equal_time import lasting
+from simulations.lab.runs.runs import OWN_PACE, Run, link
+from simulations.lab.suites.b1 import EPIDEMIC, MLP, WARMUP, WIDER, diloco
+from simulations.lab.suites.b4 import ALIKE, OURS_ALIKE, START
+from simulations.lab.suites.base import (
+    Arm,
+    Findings,
+    Outcome,
+    Reported,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    arms,
+    best,
+    both,
+    curves_table,
+    in_time,
+    mean,
+    reported,
+    seconds_graph,
+    sized,
+    started,
+)
+from simulations.lab.suites.rates import RATES, UNEQUAL
+
+__all__ = ["SUITE"]
+
+FAST: Final = "10 M parameters, 1 Gbit/s"
+LINKS: Final = {
+    FAST: (1000.0, 1.0, 1e7),
+    "100 M, 1 Gbit/s": (1000.0, 1.0, 1e8),
+    "100 M, 100 Mbit/s": (100.0, 40.0, 1e8),
+    "100 M, 50 Mbit/s": (50.0, 40.0, 1e8),
+}
+"""Mbit/s, milliseconds one way, parameters"""
+GIGABIT: Final = 1000.0
+SPEEDS: Final = {"equal": (1.0,), "1:2:4": (1.0, 2.0, 4.0)}
+PEERS: Final = 8
+SECONDS: Final = 1360.0
+"""as many of which whole steps of DDP fill on each of these links"""
+Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
+OWN: Final = f"pairwise, {START}"
+WAYS: Final[Clocked] = {
+    "pairwise": ("pairwise", {}, 20),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
+    OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
+    "pairwise, H 50": ("pairwise", {}, 50),
+    "epidemic k=128": ("epidemic", EPIDEMIC, 20),
+    "epidemic k=256": ("epidemic", WIDER, 20),
+    "DDP": ("ddp", {}, 20),
+    "DDP, bf16": ("ddp", {"half": True}, 20),
+    **ALIKE,
+    "DiLoCo fp32, overlapped, H 80": ("diloco-overlapped", {}, 80),
+    "DiLoCo 4-bit, overlapped, H 80": ("diloco-4bit-overlapped", {}, 80),
+}
+PACED: Final[Clocked] = {
+    "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
+    "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
+    "DiLoCo 4-bit, own pace, H 20": ("diloco-4bit", {"own_pace": True}, 20),
+    "DiLoCo 4-bit, own pace, H 80": ("diloco-4bit", {"own_pace": True}, 80),
+    "DiLoCo fp32, overlapped, own pace, H 80": ("diloco-overlapped", {"own_pace": True}, 80),
+    "DiLoCo 4-bit, overlapped, own pace, H 20": ("diloco-4bit-overlapped", {"own_pace": True}, 20),
+    "DiLoCo 4-bit, overlapped, own pace, H 80": ("diloco-4bit-overlapped", {"own_pace": True}, 80),
+    **OURS_ALIKE,
+}
+"""where hosts are unequal: nobody idles, as with pairwise; and pairwise where they do"""
+STARTED: Final[Clocked] = {
+    f"DiLoCo fp32, H 20, {START}": ("diloco", {"warmup_steps": WARMUP}, 20),
+    f"DiLoCo 4-bit, H 20, {START}": ("diloco-4bit", {"warmup_steps": WARMUP}, 20),
+    f"DiLoCo 4-bit, overlapped, H 20, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 20),
+}
+"""rivals with the start that pairwise has"""
+STARTED_PACED: Final[Clocked] = {
+    f"DiLoCo 4-bit, own pace, H 20, {START}": ("diloco-4bit", {"own_pace": True, "warmup_steps": WARMUP}, 20),
+    f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}": (
+        "diloco-4bit-overlapped",
+        {"own_pace": True, "warmup_steps": WARMUP},
+        20,
+    ),
+}
+"""the same where hosts are unequal"""
+SHORT: Final[Clocked] = {
+    "DiLoCo fp32, own pace, H 5": ("diloco", {"own_pace": True}, 5),
+    "DiLoCo 4-bit, own pace, H 5": ("diloco-4bit", {"own_pace": True}, 5),
+    "DiLoCo 4-bit, overlapped, own pace, H 5": ("diloco-4bit-overlapped", {"own_pace": True}, 5),
+}
+"""the same, at 1 Gbit/s"""
+QUICK: Final[Clocked] = {
+    "pairwise, H 5": ("pairwise", {}, 5),
+    "DiLoCo fp32, H 5": ("diloco", {}, 5),
+    "DiLoCo fp32, overlapped, H 20": ("diloco-overlapped", {}, 20),
+    "DiLoCo 4-bit, H 5": ("diloco-4bit", {}, 5),
+    "DiLoCo 4-bit, overlapped, H 5": ("diloco-4bit-overlapped", {}, 5),
+}
+"""at 1 Gbit/s"""
+FIELD: Final[Clocked] = {
+    "local SGD, H 80": ("local-sgd", {}, 80),
+    "NoLoCo, H 20": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 20),
+    "SparseLoCo, H 20": ("sparseloco", EPIDEMIC, 20),
+    "DeMo": ("demo", {"lr": 0.016}, 20),
+    "DeMo k=32": ("demo", {"coefficients": 32, "lr": 0.016}, 20),
+    "DeMo k=8": ("demo", {"coefficients": 8, "lr": 0.008}, 20),
+    "SPARTA": ("sparta", {}, 20),
+    "D-PSGD exponential, local, H 20": ("d-psgd-exponential-local", {}, 20),
+    "SGP, local, H 20": ("sgp-local", {}, 20),
+    "CHOCO, local, H 20": ("choco-local", {"gamma": 0.8}, 20),
+    "D-PSGD exponential": ("d-psgd-exponential", {}, 20),
+    "SGP": ("sgp", {}, 20),
+    "CHOCO": ("choco", {"gamma": 0.8}, 20),
+    "AD-PSGD": ("ad-psgd", {}, 20),
+    "SwarmSGD, H 20": ("swarm", {}, 20),
+    "GASLoC, H 20": ("gasloc", {}, 20),
+    "parameter server": ("server", {}, 20),
+    "parameter server, asynchronous": ("server-async", {}, 20),
+    "local only": ("local-only", {}, 20),
+}
+"""the rest; D-PSGD, SGP and CHOCO in every step, and once a round"""
+LONG: Final[Clocked] = {
+    f"{label.removesuffix(', H 20')}, H 80": (method, options, 80)
+    for label, (method, options, _) in FIELD.items()
+    if label.endswith(", H 20")
+}
+"""what of them exchanges once a round, where links are slow"""
+HALVED: Final = {
+    label: f"{label}, half its rate"
+    for label in ("AD-PSGD", "SwarmSGD, H 20", "SwarmSGD, H 80", "parameter server, asynchronous")
+}
+"""who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
+that, too"""
+LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *LONG, *HALVED.values())
+DRAWN: Final = (
+    "pairwise",
+    OWN,
+    "epidemic k=256",
+    "DDP",
+    "DDP, bf16",
+    "DiLoCo fp32, H 80",
+    "DiLoCo 4-bit, H 20",
+    "DiLoCo 4-bit, H 80",
+    "DiLoCo 4-bit, overlapped, H 20",
+    f"DiLoCo 4-bit, overlapped, H 20, {START}",
+    "DiLoCo fp32, own pace, H 80",
+    "DiLoCo 4-bit, own pace, H 20",
+    f"DiLoCo 4-bit, own pace, H 20, {START}",
+    f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}",
+)
+"""not all, or nothing would be seen"""
+OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
+OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
+FREE: Final = {label for label, (method, *_) in {**FIELD, **LONG}.items() if method in OWN_PACE} | {*HALVED.values()}
+"""who waits for nobody"""
+ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
+WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
+RIVALS: Final = {
+    "all-reduce (DDP, DiLoCo in all its forms, local SGD)": ALL_REDUCE,
+    "that waits, for all or for whom it meets": WAITING,
+    "not of this project": OTHERS,
+}
+NEAR: Final = 0.01
+"""nats, within which two are as good as each other"""
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    found: list[Arm] = []
+    parameters = ByteMlp().parameters
+    for told_link, (megabits, milliseconds, as_parameters) in LINKS.items():
+        if scale == "quick" and megabits < GIGABIT:
+            continue
+        for told_speeds, speeds in SPEEDS.items():
+            group = f"{told_link}, {told_speeds}"
+            there = link(megabits, milliseconds, parameters, as_parameters)
+            base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
+            seconds = SECONDS if scale != "quick" else 40.0
+            ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED)
+            if megabits >= GIGABIT:
+                ways = ways | QUICK if len(speeds) == 1 else ways | QUICK | SHORT
+            if scale != "quick":
+                ways |= FIELD if megabits >= GIGABIT else FIELD | LONG
+            for label, (method, options, every) in ways.items():
+                options = started(options, scale)
+                run = Run(setting=replace(base, every=every), method=method, options=options)
+                setting = lasting(seconds, run, parameters)
+                more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
+                rates = RATES if len(speeds) == 1 else UNEQUAL
+                found += arms(group, setting, {label: (method, more)}, rates=rates)
+                if len(speeds) > 1 and label in HALVED:
+                    halved = {method: rates[method] / 2.0}
+                    found += arms(group, setting, {HALVED[label]: (method, more)}, rates=halved)
+    return found
+
+
+def _read(results: Results) -> Findings:
+    bests: dict[str, list[str]] = {}
+    losses, singles, steps, figures = [], [], [], []
+    labels = [label for label in LABELS if any(label in outcomes for outcomes in results.groups.values())]
+    for group, outcomes in results.groups.items():
+        fair = in_time(outcomes, "pairwise")
+        cold = [label for label in fair if START not in label]
+        ours = best(fair, [label for label in OURS if label in cold])
+        for kind, whom in RIVALS.items():
+            figures.append(_ahead(f"{group}, all cold", fair, ours, kind, [label for label in whom if label in cold]))
+            if OWN in fair:
+                some = [label for label in whom if label in fair]
+                figures.append(_ahead(f"{group}, own start against any", fair, OWN, kind, some))
+        bests[group] = _nearest(fair)
+        losses.append([_loss(fair, outcomes, label, replicas=False) for label in labels])
+        singles.append([_loss(fair, outcomes, label, replicas=True) for label in labels])
+        steps.append([_steps(outcomes, label) for label in labels])
+    tables = [
+        Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *told, strict=True)])
+        for title, told in (
+            (f"Held-out loss after {SECONDS:.0f} simulated seconds, of the mean of the replicas", losses),
+            ("The same, of single replicas", singles),
+            ("Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)", steps),
+        )
+    ]
+    wins = [
+        f"{group} ({', '.join(found)})"
+        for group, those in bests.items()
+        if (found := [x for x in those if x in WAITING])
+    ]
+    notes = [
+        f"Best of all, and what is within {NEAR} nats of it: "
+        f"{'; '.join(f'{group}: ' + ', '.join(those) for group, those in bests.items())}.",
+        f"A method that waits for others is among them on: {'; '.join(wins) or 'none of these'}.",
+        "Whom pairwise has to beat is DiLoCo overlapped, at 4 bits, and with unequal hosts at its own pace: it waits "
+        "for as little, as long as all take part in every round.",
+        "The mean of the replicas is what nobody holds, and averaging them is on no clock: who lets replicas be "
+        "further apart gains more by it. Of methods that wait for everybody the two are the same. Local only is told "
+        "by the first peer's model, the slowest's, and among single replicas by the mean of a few.",
+        "Of the methods of the tables the pictures have some.",
+        "NoLoCo waits for both of what it sends; half of it, the anchors, could travel while its peers compute.",
+        "Pairwise's own start waits for nothing. Of the others some of DiLoCo's forms have one like it; all others "
+        "begin cold, and are compared with ours that do so too. Beside that stands pairwise from its own start against "
+        "all.",
+    ]
+    drawn = {
+        group: {label: outcomes[label] for label in DRAWN if label in outcomes}
+        for group, outcomes in results.groups.items()
+    }
+    panels = {group: outcomes for group, outcomes in drawn.items() if group.endswith("equal")}
+    unequal = {group: outcomes for group, outcomes in drawn.items() if group not in panels}
+    graphs = [
+        replace(seconds_graph(panels, "Loss against simulated wall clock, equal hosts"), name="equal"),
+        replace(seconds_graph(unequal, "Loss against simulated wall clock, hosts 1:2:4"), name="unequal"),
+    ]
+    tables += [curves_table(group, outcomes) for group, outcomes in results.groups.items()]
+    return Findings(tables, (), graphs, notes, figures)
+
+
+def _ahead(where: str, fair: Mapping[str, Outcome], ours: str, kind: str, whom: Sequence[str]) -> Reported:
+    other = best(fair, whom)
+    name = f"{where}: {ours} below the best {kind} ({other}), nats"
+    replicas = fair[other].replica_loss - fair[ours].replica_loss
+    return reported(name, fair[other].loss - fair[ours].loss, replicas=replicas)
+
+
+def _nearest(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Whose loss is the least, and all that are within `NEAR` of it, the best first."""
+    least = outcomes[best(outcomes)].loss
+    return sorted(
+        (label for label in outcomes if outcomes[label].loss <= least + NEAR), key=lambda label: outcomes[label].loss
+    )
+
+
+def _loss(fair: Mapping[str, Outcome], outcomes: Mapping[str, Outcome], label: str, *, replicas: bool) -> str:
+    if label in fair:
+        return both(fair[label])[replicas]
+    return "not one round" if label in outcomes else "-"
+
+
+def _steps(outcomes: Mapping[str, Outcome], label: str) -> str:
+    if label not in outcomes:
+        return "-"
+    outcome = outcomes[label]
+    steps = mean(outcome.last(lambda point: point.steps))
+    return f"{steps:.0f}: {outcome.setting.rounds} of {outcome.setting.every}"
+
+
+SUITE = Suite(
+    name="clock",
+    question="At equal time, where does each method stand?",
+    about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds; each "
+    "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), of the H nearest to the one in its "
+    "name, 20 where there is none (fewer of methods a few of whose steps fill it), and its learning rate, which is its "
+    "own (B1; where hosts are unequal half of that for epidemic, as in B4), falls over them, step by step. "
+    "DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for so many peers; pairwise's is what the daemon has. "
+    f"A warm start is a method's own, of {WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and "
+    "mu 0, within its time. Links carry as many bytes as a model of 10 or 100 million "
+    f"parameters would send, with a latency of {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, of 40 ms at 100 and 50 "
+    "Mbit/s. But for it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s is also 10 M on 100 Mbit/s, "
+    "and a billion on 10 Gbit/s.",
+    arms=_arms,
+    read=_read,
+)

@@ -1,0 +1,47 @@
+"""Outer momentum, varied: what is late, or moves far in few rounds, bears less of it than B1's setting, where all wait.
+
+No arm may stand here, and no mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from simulations.lab.suites.base import Outcome, Table, best, told
+
+__all__ = ["MUS", "Clocked", "at_momenta", "best_momentum", "momenta_table"]
+
+Clocked: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any], int]]
+"""methods with their options and the H asked for, by label"""
+
+MUS: Final = (0.0, 0.4, 0.6, 0.8)
+
+
+def at_momenta(ways: Clocked) -> dict[str, tuple[str, dict[str, Any], int]]:
+    """Each way at each momentum."""
+    return {
+        _label(label, mu): (method, {**options, "momentum" if method == "pairwise" else "mu": mu}, every)
+        for label, (method, options, every) in ways.items()
+        for mu in MUS
+    }
+
+
+def _label(label: str, mu: float) -> str:
+    return f"{label}, mu {mu:g}"
+
+
+def best_momentum(label: str, usual: Outcome, varied: Mapping[str, Outcome]) -> tuple[str, Outcome]:
+    """The best of what is as usual and of what of it was varied, with what its name has more."""
+    found = {"": usual} | {f", mu {mu:g}": varied[_label(label, mu)] for mu in MUS if _label(label, mu) in varied}
+    least = best(found)
+    return least, found[least]
+
+
+def momenta_table(title: str, outcomes: Mapping[str, Outcome], labels: Iterable[str]) -> Table:
+    rows = [(label, *(_cell(outcomes[_label(label, mu)]) for mu in MUS)) for label in labels]
+    return Table(title, ("loss (and of single replicas)", *(f"mu {mu:g}" for mu in MUS)), rows)
+
+
+def _cell(outcome: Outcome) -> str:
+    return f"{told(outcome.losses)}; {told(outcome.replica_loss)}"

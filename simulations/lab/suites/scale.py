@@ -1,0 +1,201 @@
+"""From 8 to 256 peers, and by the formulas to 10,000."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Final
+
+from simulations.lab.core import Curve, Setting
+from simulations.lab.runs.runs import Run
+from simulations.lab.suites.b1 import EPIDEMIC, MLP
+from simulations.lab.suites.base import (
+    FORMULA,
+    Arm,
+    Findings,
+    Graph,
+    Line,
+    Outcome,
+    Results,
+    Scale,
+    Suite,
+    Table,
+    Ways,
+    against,
+    arms,
+    check,
+    curves_table,
+    least,
+    mean,
+    most,
+    told,
+)
+from simulations.lab.suites.rates import RATES
+from simulations.lab.theory.consensus import matching
+
+__all__ = ["SUITE"]
+
+SIZES: Final = (8, 16, 32, 64, 128, 256)
+FAR: Final = 10_000
+LEFT: Final = 0.01
+"""share of the distance at which replicas count as agreed"""
+LEARNING: Final[Ways] = {
+    "pairwise": ("pairwise", {}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
+}
+FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
+"""everybody applies what everybody sends: the square of N here, in one process"""
+MEETING: Final[dict[str, dict[str, Any]]] = {
+    "random matching": {"schedule": ""},
+    "hypercube": {"schedule": "hypercube", "early": 1.0, "early_exchanges": 1},
+}
+AGREEING: Final[dict[str, Any]] = {"lr": 1.0, "momentum": 0.0, "codec": "fp32", "clip": math.inf, "early": 0.0}
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    found: list[Arm] = []
+    base = replace(MLP, every=10, rounds=30, evaluate_every=5)
+    if scale == "quick":
+        base = replace(base, every=3, rounds=3)
+    for peers in SIZES if scale != "quick" else (4, 8):
+        ways = LEARNING if peers > 64 else {**LEARNING, **FEW}
+        found += arms(f"N = {peers}", replace(base, peers=peers), ways, rates=RATES)
+        still = Setting(peers=peers, every=1, rounds=24, inner="sgd", lr=0.0)
+        for label, options in MEETING.items():
+            run = Run(setting=still, problem="consensus", data={"peers": peers}, options={**AGREEING, **options})
+            found.append(Arm(f"agreement, N = {peers}", label, run))
+    return found
+
+
+def rounds_of_cycle(curve: Curve) -> float:
+    """The same by a schedule, in whole rounds, counted from the begin of a cycle: it is exact at a cycle's end, and the
+    first round of a run makes the second step of its first cycle."""
+    begin = (curve.setting.peers - 1).bit_length() - 1
+    first, *points = (point for point in curve.points if point.round >= begin)
+    agreed = (point for point in points if point.distance <= LEFT * first.distance)
+    return next((float(point.round - first.round) for point in agreed), math.inf)
+
+
+def rounds_to_agree(curve: Curve) -> float:
+    """Until the distance is `LEFT` of the first; between rounds by a line of its logarithm."""
+    first, before = curve.points[0].distance, curve.points[0]
+    for point in curve.points[1:]:
+        if point.distance <= LEFT * first:
+            fall = math.log(before.distance / max(point.distance, 1e-3 * LEFT * first))
+            return before.round + math.log(before.distance / (LEFT * first)) / fall
+        before = point
+    return math.inf
+
+
+def _sizes(results: Results, prefix: str) -> dict[int, dict[str, Outcome]]:
+    return {
+        int(group.rpartition(" ")[2]): outcomes
+        for group, outcomes in results.groups.items()
+        if group.startswith(prefix)
+    }
+
+
+def _formula(label: str, peers: float, a_message: float, constant: float) -> float:
+    """Bytes a parameter and round."""
+    if label.startswith("epidemic"):
+        return a_message * (peers - 1.0)
+    if label.startswith("DiLoCo"):
+        return 8.0 * (1.0 - 1.0 / peers)
+    return constant
+
+
+def _read(results: Results) -> Findings:
+    learning, agreeing = _sizes(results, "N = "), _sizes(results, "agreement")
+    sizes = sorted(learning)
+    rounds = _rounds(learning[sizes[0]]["pairwise"])
+    rows, cost = [], {}
+    for label in (*LEARNING, *FEW):
+        at = {peers: learning[peers][label] for peers in sizes if label in learning[peers]}
+        a_round = {float(peers): outcome.bytes / rounds for peers, outcome in at.items()}
+        cost[label] = Line(list(a_round), list(a_round.values()))
+        last = max(at)
+        a_message = at[last].bytes / rounds / (last - 1)
+        beyond = [float(last), 1000.0, float(FAR)]
+        constant = at[last].bytes / rounds
+        told_by = [_formula(label, peers, a_message, constant) for peers in beyond]
+        cost[label + FORMULA] = Line(beyond, told_by, dashed=True)
+        others = {peers: _formula(label, peers, a_message, constant) for peers in sizes if peers not in at}
+        cells = (f"*{others[peers]:.2f}*" if peers in others else _told_bytes(at[peers], rounds) for peers in sizes)
+        rows.append((label, *cells, f"*{told_by[-1]:.2f}*"))
+    bytes_table = Table(
+        "Bytes a parameter and round",
+        ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
+        rows,
+        f"*What leans is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
+        "messages, DiLoCo's all-reduce 8 (1 - 1/N).*",
+    )
+    agreement = []
+    for label in MEETING:
+        by_schedule = label != "random matching"
+        of = rounds_of_cycle if by_schedule else rounds_to_agree
+        values = [told(agreeing[peers][label].each(of), 1) for peers in sizes]
+        far = math.ceil(math.log2(FAR)) if by_schedule else math.log(LEFT**2) / math.log(matching(FAR))
+        agreement.append((label, *values, f"*{far:.1f}*"))
+    agree_table = Table(
+        f"Rounds until replicas are at {LEFT:.0%} of their first distance",
+        ("one exchange a round", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
+        agreement,
+        f"*{FAR:,} by the formulas of algorithms section 7; of a hypercube that of the next power of two.* They are of "
+        "the mean square: of few peers most runs are faster, for a few lucky meetings make them all agree. Those "
+        "of the hypercube are whole, from the begin of a cycle; begun anywhere else it takes 2 log2 N - 1 at the most.",
+    )
+    lean = [learning[peers]["pairwise, one exchange a round"].bytes for peers in sizes]
+    flat = most(lean) / least(lean) - 1.0
+    expected = math.log(LEFT**2) / math.log(matching(sizes[-1]))
+    measured = mean(agreeing[sizes[-1]]["random matching"].each(rounds_to_agree))
+    off = abs(measured / expected - 1.0)
+    checks = [
+        check("pairwise's bytes at one exchange a round at any N, the most above the least, share", "<= 0.05", flat),
+        check(f"rounds to agreement at N = {sizes[-1]}, share off the formula's", "<= 0.15", off),
+    ]
+    losses = {
+        label: against(
+            {float(peers): learning[peers][label] for peers in sizes if label in learning[peers]},
+            lambda point: point.loss,
+        )
+        for label in (*LEARNING, *FEW)
+    }
+    graphs = [
+        Graph(
+            "cost",
+            "Cost against the number of peers (dashed: formula)",
+            "peers",
+            "bytes a parameter and round",
+            {"": cost},
+            log_x=True,
+            log_y=True,
+        ),
+        Graph("loss", "Loss against the number of peers", "peers", "held-out loss, nats", {"": losses}, log_x=True),
+    ]
+    tables = [bytes_table, agree_table, *(curves_table(f"N = {peers}", learning[peers]) for peers in sizes)]
+    return Findings(tables, checks, graphs)
+
+
+def _rounds(outcome: Outcome) -> int:
+    task = outcome.arm.task
+    assert isinstance(task, Run)
+    return task.setting.rounds
+
+
+def _told_bytes(outcome: Outcome, rounds: int) -> str:
+    return told([value / rounds for value in outcome.last(lambda point: point.bytes)], 2)
+
+
+SUITE = Suite(
+    name="scale",
+    question="What does it cost to be many?",
+    about="The model of B1, H = 10, 30 rounds, N = 8 to 256; and replicas that learn nothing and only agree. Epidemic"
+    " only to N = 64: in one process everybody's applying of everybody's messages grows with the square of N.",
+    arms=_arms,
+    read=_read,
+    tried=(
+        ("bytes", "three exchanges in each early round: here and in [b2](b2.md)"),
+        ("rounds to agreement", "the hypercube, which is exact after log2 N: here; other N and gamma: [b7](b7.md)"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""How fast pairwise averaging agrees: closed forms and measurements."""

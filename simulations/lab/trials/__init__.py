@@ -1,0 +1,1 @@
+"""Changes to `pairwise` that were tried and not adopted."""

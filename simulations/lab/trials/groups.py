@@ -1,0 +1,157 @@
+"""A trial: `pairwise` in which groups of peers average, each chunk at one of them, in the place of pairs.
+
+Groups of G are those of Moshpit all-reduce (Ryabinin et al. 2021, arXiv 2103.03239), without an all-reduce inside:
+whoever owns a chunk gathers it from the others, averages, and returns it (`lab_trial_circle`). Outer steps, and rounds
+of pairs where there are any, stay `pairwise`'s. It is not in the product. No other trial may stand here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gossipdp.protocol.rounds.phases import ALONE_AFTER
+from gossipdp.protocol.rounds.rounds import Outer
+from simulations.lab.core import Lab
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, _Meeting
+from simulations.lab.methods.replica import greeting_bytes
+from simulations.lab.trials.circle import Circle
+
+__all__ = ["GroupGossip", "groups_of"]
+
+TURNS: Final = 7
+"""messages of a group's exchange that wait for one another: invitation, accept, ranges, the largest of them, codes, the
+average, acknowledgement. Those of several chunks overlap"""
+IDENTITY: Final = 32
+"""bytes of a peer's id, of which an invitation names all but the receiver's"""
+
+
+def groups_of(peers: int, size: int, number: int, random: np.random.Generator | None) -> list[list[int]]:
+    """Who average together in round `number`: all peers, in groups of `size`.
+
+    Without `random`, for powers of two, those whose numbers differ in log2(size) bits alone, the next ones in each
+    round: after ceil(log2 N / log2 size) rounds everybody has everybody's, exactly, as after log2 N of the hypercube.
+    """
+    if random is not None:
+        return [sorted(part.tolist()) for part in np.array_split(random.permutation(peers), max(1, peers // size))]
+    bits, within = peers.bit_length() - 1, size.bit_length() - 1
+    mask = sum({1 << (number * within + place) % bits for place in range(within)})
+    found: dict[int, list[int]] = {}
+    for peer in range(peers):
+        found.setdefault(peer & ~mask, []).append(peer)
+    return list(found.values())
+
+
+class GroupGossip(PairwiseGossip):
+    """`pairwise`, but in groups of `size` once a round, in all rounds or in the early ones.
+
+    A peer receives 2 (1 - 1/G) vectors a round. It owns every G-th chunk, another at each exchange, and G chunks are
+    under way at a time, one of each owner. Groups follow the hypercube by several bits a round where N and G are
+    powers of two and `PairwiseOptions.schedule` says so, in all rounds; else they are drawn anew in each. One that
+    cannot be reached (`Setting.failing`) is left out.
+
+    Args:
+        size: G.
+        always: in all rounds; else in the early ones of `options`, and in others pairs as in `pairwise`.
+    """
+
+    def __init__(self, options: PairwiseOptions | None = None, *, size: int, always: bool = True) -> None:
+        super().__init__(options, f"pairwise, groups of {size}")
+        if size < 2 or self.options.fragments != 1 or self.options.warmup_steps:
+            raise ValueError(f"groups of {size} average whole vectors, and have no warm-up but the laboratory's own")
+        self._size, self._always = size, always
+        self._planned: list[list[int]] = []
+        """groups of the round that have not begun yet"""
+        self._planned_for = 0
+
+    def begin(self, lab: Lab) -> None:
+        if self._size > lab.peers:
+            raise ValueError(f"groups of {self._size} of {lab.peers} peers")
+        super().begin(lab)
+
+    def round(self, lab: Lab) -> None:
+        if self._grouped(lab, self._rounds):
+            options = self.options
+            self._play(lab, lab.setting.every, Outer(options.lr, options.momentum), 1, scheduled=False)
+        else:
+            super().round(lab)
+
+    def _grouped(self, lab: Lab, before: int) -> bool:
+        """Is the round of groups that has so many before it?"""
+        return self._always or before < self.options.early * lab.setting.rounds
+
+    def _anybody(self, lab: Lab) -> list[tuple[int, int, float]]:
+        return [] if self._grouped(lab, self._rounds - 1) else super()._anybody(lab)
+
+    def _advance(self, lab: Lab) -> None:
+        super()._advance(lab)
+        while self._grouped(lab, self._rounds - 1) and self._gather(lab):
+            super()._advance(lab)
+
+    def _gather(self, lab: Lab) -> bool:
+        """Begin the exchanges of groups whose members are all free. Others wait, for a round at the most."""
+        if self._planned_for != self._rounds:
+            even = all(count & (count - 1) == 0 for count in (lab.peers, self._size))
+            random = None if even and self.options.schedule else lab.random
+            self._planned = groups_of(lab.peers, self._size, self._rounds, random)
+            self._planned_for = self._rounds
+        free = set(self._free())
+        ready = [group for group in self._planned if free.issuperset(group)]
+        for group in ready:
+            self._planned.remove(group)
+            self._assemble(lab, group)
+        return bool(ready)
+
+    def _assemble(self, lab: Lab, group: list[int]) -> None:
+        self._steps[group] += 1
+        failing, first = lab.setting.failing, group[0]
+        there = [peer for peer in group if peer == first or lab.random.random() >= failing]
+        self.tally.failed += len(group) - len(there)
+        if len(there) == 1:
+            return
+        members = tuple(self.replicas[peer] for peer in there)
+        self._exchanges += 1
+        pull = self._pull if max(one.alone for one in members) < ALONE_AFTER else 0.0
+        number, weight = (1 << 32) + self._exchanges, self.options.weight
+        circle = Circle(members[0], members[1], number, self._codec, weight, pull, members)
+        chunks = members[0].ledger.chunks
+        left = [(members[0].first + place) % chunks for place in reversed(range(chunks))]
+        for replica in members:
+            replica.busy = True
+        accept, offer = greeting_bytes(self._codec)
+        lab.received[there] += offer + IDENTITY * (len(there) - 2)
+        lab.received[first] += (len(there) - 1) * accept - offer - IDENTITY * (len(there) - 2)
+        delay = 0.0 if self.options.landing == "at once" else lab.setting.link.seconds(0.0, TURNS)
+        self._under_way.append(
+            _Meeting((there[0], there[1]), circle, self._rounds, lab.seconds, lab.seconds + delay, left)
+        )
+
+    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+        circle = meeting.dialogue
+        if not isinstance(circle, Circle):
+            super()._exchange(lab, meeting)
+            return
+        count = len(circle.members)
+        moved = np.zeros((2, count), np.int64)
+        for _ in range(min(count, len(meeting.left))):
+            owner = (circle.exchange + len(meeting.left)) % count
+            chunk = meeting.left.pop()
+            counted = circle.average(chunk, owner)
+            moved += counted.received, counted.sent
+            circle.initiator.first = (chunk + 1) % circle.initiator.ledger.chunks
+            meeting.mixed += 1
+            self.tally.chunks += 1
+            self.tally.blocks += counted.blocks
+            self.tally.escalated += counted.escalated
+        lab.received[[int.from_bytes(one.id, "big") for one in circle.members]] += moved[0]
+        if self.options.landing != "at once":
+            meeting.at += lab.setting.link.seconds(int(moved.max()), 0)
+
+    def _land(self, lab: Lab, meeting: _Meeting) -> None:
+        super()._land(lab, meeting)
+        if isinstance(meeting.dialogue, Circle):
+            for replica in meeting.dialogue.members[2:]:
+                replica.drain()
+                replica.busy = False
+                replica.alone = 0

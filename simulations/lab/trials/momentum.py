@@ -1,0 +1,111 @@
+"""A trial: `pairwise` whose partners average a fragment of their outer momenta as well.
+
+What is averaged is another vector by the same dialogue; who meets whom stays `pairwise`'s. It is not in the product.
+No other trial may stand here.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs.base import ChunkCodec, Vector
+from gossipdp.protocol import jobs
+from gossipdp.protocol.rounds.phases import ALONE_AFTER
+from gossipdp.protocol.rounds.rounds import Outer
+from simulations.lab.core import Lab
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.replica import Dialogue, Replica
+
+__all__ = ["MomentumGossip"]
+
+
+class _Momentum(Pairwise):
+    """A replica's momentum in the place of an anchor: v itself, not a copy. It has ranges of its own, and no clipping.
+
+    moved_b = |v - v at the last exchange of the block|_inf, by outer steps and by kappa
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(clip=math.inf)
+        ledger = replica.ledger
+        self.allocate(ledger.size, ledger.trainable, ledger.chunk_parameters)
+        self.ledger.a = ledger.v
+        self._seen: Vector = ledger.v.copy()
+
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
+        span = self.ledger.span(key.chunk)
+        self.moved[self._blocks(key.chunk)] = block_max(self.ledger.a[span] - self._seen[span])
+        return super()._codec(key, codec, lower)
+
+    def run(self, job: jobs.Job) -> jobs.Result:
+        result = super().run(job)
+        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and result.mixed:
+            span = self.ledger.span(job.key.chunk)
+            self._seen[span] = self.ledger.a[span]
+        return result
+
+
+@dataclass(frozen=True)
+class _Both(Dialogue):
+    """Of two anchors, and of the momenta in some chunks."""
+
+    momenta: Dialogue
+    parts: int
+    turn: int
+
+    def chunk(self, chunk: int) -> tuple[int, int, jobs.Turn]:
+        down, up, turn = super().chunk(chunk)
+        if not turn.mixed or (chunk + self.turn) % self.parts:
+            return down, up, turn
+        more_down, more_up, told = self.momenta.chunk(chunk)
+        counted = replace(turn, blocks=turn.blocks + told.blocks, escalated=turn.escalated + told.escalated)
+        return down + more_down, up + more_up, counted
+
+
+class MomentumGossip(PairwiseGossip):
+    """`pairwise`, and in each M-th chunk, in turn by rounds, the same for the momenta, after the anchors:
+
+        v_i += gamma (v_j - v_i),   v_j -= gamma (v_j - v_i)        by the same codec, kappa's pull as it was
+
+    so sums of a and of v stay exact. 1/M of the bytes of an exchange more. Where either side has stepped as if alone,
+    and where mu is 0, there is no momentum to average. A chunk of a momentum is counted as messages of its own.
+
+    Args:
+        parts: M; 1 is the whole momentum.
+    """
+
+    def __init__(self, options: PairwiseOptions | None = None, *, parts: int = 4) -> None:
+        super().__init__(options, "pairwise, momentum averaged")
+        if parts < 1:
+            raise ValueError(f"{parts} parts")
+        if self.options.warmup_steps:
+            raise ValueError("no warm-up but the laboratory's own")
+        self._parts = parts
+        self._momenta: list[Replica] = []
+        self._outer = Outer(1.0, 0.0)
+
+    def begin(self, lab: Lab) -> None:
+        super().begin(lab)
+        for replica in self.replicas:
+            other = copy(replica)
+            other.algorithm = _Momentum(replica)
+            self._momenta.append(other)
+
+    def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
+        self._outer = outer
+        super()._play(lab, every, outer, exchanges, scheduled=scheduled)
+
+    def _meet(self, lab: Lab, first: int, second: int, weight: float) -> None:
+        before = len(self._under_way)
+        super()._meet(lab, first, second, weight)
+        one, other = self.replicas[first], self.replicas[second]
+        if len(self._under_way) == before or not self._outer.momentum or max(one.alone, other.alone) >= ALONE_AFTER:
+            return
+        meeting = self._under_way[-1]
+        terms = meeting.dialogue
+        momenta = replace(terms, initiator=self._momenta[first], responder=self._momenta[second], pull=0.0)
+        meeting.dialogue = _Both(**vars(terms), momenta=momenta, parts=self._parts, turn=self._rounds)

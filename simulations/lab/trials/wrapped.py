@@ -1,0 +1,136 @@
+"""Trials: `pairwise` with a rotation in front of its codec, and with outliers sent exactly.
+
+What a wrapped codec does stands in `lab_trial_codecs`; here, which ranges it is told, and the methods. Who meets whom
+and what is done with a difference stays `pairwise`'s. No other trial may stand here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
+from gossipdp.codecs import CODECS
+from gossipdp.codecs.base import BLOCK, ChunkCodec, Codec, Vector
+from gossipdp.protocol import jobs
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.trials.codecs import OutlierChunk, RotatedChunk, by_blocks, rotated
+
+__all__ = ["OutlierGossip", "RotatedGossip"]
+
+
+class _Wrapping(Pairwise, ABC):
+    """Puts a wrapper around each chunk's codec."""
+
+    @abstractmethod
+    def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
+        """In front of `codec`; `predicted` are the ranges as `pairwise` has them."""
+
+    @abstractmethod
+    def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
+        """How far each block of the chunk has moved since its last exchange, this outer step included."""
+
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
+        super()._codec(key, codec, lower)
+        opened = self._open[key]
+        name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
+        predicted = self.range[self._blocks(key.chunk)] + opened.moved
+        opened.side = self._wrapped(CODECS[codec], key.chunk, predicted, lower, seed)
+        return opened.side
+
+    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
+        span, blocks = self.ledger.span(chunk), self._blocks(chunk)
+        a, moved = self.ledger.a[span].copy(), self.moved[blocks].copy()
+        stepped = super()._outer_step(chunk, lr, momentum, applied)
+        self.moved[blocks] = self._moved(chunk, self.ledger.a[span] - a, moved)
+        return stepped
+
+
+class _Rotated(_Wrapping):
+    """Ranges are of rotated blocks: `RotatedChunk` tells the largest rotated difference, and steps are rotated here."""
+
+    def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
+        return RotatedChunk(codec, self.ledger.a[self.ledger.span(chunk)], predicted, lower=lower, seed=seed)
+
+    def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
+        return before + block_max(rotated(movement))
+
+
+class _WithOutliers(_Wrapping):
+    """Predicts for every parameter k what `pairwise` predicts for a block, and names the `count` largest of a block:
+
+    r_k <- max(0.6 |delta_k|, 0.8 r_k);   d_k = |own steps on k since|;   named: largest r_k + d_k
+    predicted range of the others = max r_k + max d_k
+    """
+
+    def __init__(self, count: int, *, clip: float) -> None:
+        super().__init__(clip=clip)
+        self._count = count
+
+    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
+        super().allocate(size, trainable, chunk_parameters)
+        self._reach: Vector = np.zeros(self.ledger.size, np.float32)
+        self._drift: Vector = np.zeros(self.ledger.size, np.float32)
+
+    def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
+        span = self.ledger.span(chunk)
+        reach, drift = by_blocks(self._reach[span]), by_blocks(self._drift[span])
+        own = np.argpartition(reach + drift, -self._count, 1)[:, -self._count :].astype(np.uint8)
+        np.put_along_axis(reach, own.astype(np.int64), 0.0, 1)
+        np.put_along_axis(drift, own.astype(np.int64), 0.0, 1)
+        others = reach.max(1) + drift.max(1)
+        return OutlierChunk(codec, self.ledger.a[span], others, own, lower=lower, seed=seed)
+
+    def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._drift[self.ledger.span(chunk)] += np.abs(movement)
+        return before + block_max(movement)
+
+    def run(self, job: jobs.Job) -> jobs.Result:
+        side = self._open[job.key].side if isinstance(job, jobs.DecodeAndMix | jobs.Mix) else None
+        result = super().run(job)
+        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and isinstance(side, OutlierChunk) and result.mixed:
+            span = self.ledger.span(job.key.chunk)
+            delta = np.abs(side.delta()[0])
+            self._reach[span] = np.maximum(RANGE_SHARE * delta, RANGE_DECAY * self._reach[span])
+            # No step is taken in the middle of a chunk here.
+            self._drift[span] = 0.0
+        return result
+
+
+# -- methods -------------------------------------------------------------------------------------------------------
+
+
+class RotatedGossip(PairwiseGossip):
+    """`pairwise`, its chunks as in `RotatedChunk`."""
+
+    def __init__(self, options: PairwiseOptions | None = None) -> None:
+        super().__init__(options, "pairwise, rotated")
+        if self.options.warmup_steps:
+            raise ValueError("no warm-up but the laboratory's own")
+
+    def _algorithm(self, peer: int) -> Pairwise:
+        return _Rotated(clip=self.options.clip)
+
+
+class OutlierGossip(PairwiseGossip):
+    """`pairwise`, its chunks as in `OutlierChunk`.
+
+    Args:
+        count: parameters of a block of 256 that each side names; 2 make some 1 % of all exact, or a little more.
+    """
+
+    def __init__(self, options: PairwiseOptions | None = None, *, count: int = 2) -> None:
+        super().__init__(options, "pairwise, outliers exact")
+        if self.options.codec != "modulo" or not 1 <= count < BLOCK:
+            raise ValueError(f"outliers are of modulo codecs, some of a block; not {count} of {self.options.codec}")
+        if self.options.warmup_steps:
+            raise ValueError("no warm-up but the laboratory's own")
+        self._count = count
+
+    def _algorithm(self, peer: int) -> Pairwise:
+        return _WithOutliers(self._count, clip=self.options.clip)

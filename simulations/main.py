@@ -1,0 +1,229 @@
+"""`gossipdp simulate`: any scenario, any seed, as a table, as JSON, as a picture; and the search for seeds that fail.
+
+A run passes if no invariant was violated and every mark was met. A violated invariant is made small (`shrink`) and
+told. Nothing here may know what a scenario does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gossipdp.errors import HardwareError
+from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, shrink, stragglers
+from simulations.scenarios.base import Report, Scenario, play
+from simulations.scenarios.reports import cold_start_report, data_report, detection_report, scale_report
+
+__all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
+
+
+class UnplayableError(ValueError):
+    """There is no such scenario, or not with these options."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    question: str
+    peers: int
+    """unless told; 0: as the seed says"""
+    run: Callable[[int, int], Report]
+    scenario: Scenario | None = None
+    """of whole peers, whose plans shrink"""
+    least: int = 2
+
+
+def _whole(scenario: Scenario) -> Entry:
+    def run(seed: int, peers: int) -> Report:
+        return play(scenario, seed, peers)
+
+    return Entry(scenario.question, scenario.peers, run, scenario, scenario.least)
+
+
+SCENARIOS = {
+    "chaos": _whole(chaos.SCENARIO),
+    "churn": _whole(churn.SCENARIO),
+    "cold-start": Entry("Does a network go on after a power cut of all its hosts?", 0, cold_start_report),
+    "data": Entry("Is every sample used, and hardly any twice?", 16, data_report, least=4),
+    "detection": Entry("Are the dead found, and only they?", 128, detection_report, least=32),
+    "flash-crowd": _whole(flash_crowd.SCENARIO),
+    "mass-kill": _whole(mass_kill.SCENARIO),
+    "partition": _whole(partition.SCENARIO),
+    "scale": Entry("Does membership carry so many members?", 1000, scale_report, least=8),
+    "stragglers": _whole(stragglers.SCENARIO),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """As typed."""
+
+    seed: int = 0
+    peers: int | None = None
+    out: Path = Path("runs/simulate")
+    as_json: bool = False
+    picture: bool = True
+    until_failure: bool = False
+    seeds: int | None = None
+    """play at most so many with `until_failure`"""
+    shrink: float = 60.0
+    """seconds to spend on making a failing run small; 0: leave it as it is"""
+    replay: Path | None = None
+    """a run that was made small before, instead of a seed"""
+
+
+def simulate(name: str, options: Options) -> int:
+    """Play, show, draw. 0 if all passed, 1 if not.
+
+    Raises:
+        UnplayableError: no such scenario, too few peers, or a file that holds no run.
+    """
+    if name not in SCENARIOS:
+        raise UnplayableError(f"no scenario {name!r}; there are {', '.join(SCENARIOS)}")
+    entry = SCENARIOS[name]
+    if options.peers is not None and options.peers < entry.least:
+        raise UnplayableError(f"{name} takes at least {entry.least} peers")
+    if options.replay is not None:
+        if entry.scenario is None:
+            raise UnplayableError(f"{name} has no plan that could be replayed")
+        try:
+            seed, plan = shrink.plan_from_json(options.replay.read_text())
+        except ValueError as error:
+            raise UnplayableError(f"{options.replay} holds no run: {error}") from None
+        return _show(name, entry, play(entry.scenario, seed, plan=plan), options)
+    if not options.until_failure:
+        return _show(name, entry, entry.run(options.seed, options.peers or entry.peers), options)
+    report = _search(name, entry, options)
+    return 0 if report is None else _show(name, entry, report, options)
+
+
+def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool = False, full: bool = False) -> int:
+    """Play a suite of the laboratory, which is imported only here, for it trains with torch; None: say which there are.
+
+    Raises:
+        UnplayableError: no such suite, or both sizes.
+        HardwareError: GD-504, what it needs is not installed.
+    """
+    if quick and full:
+        raise UnplayableError("a suite is played --quick or --full")
+    try:
+        from simulations.lab.pages.main import SUITES, SuiteError, lab
+    except ModuleNotFoundError as error:
+        raise HardwareError(
+            "GD-504",
+            "the laboratory is not installed",
+            seen=str(error),
+            do="run this command in a checkout of the sources, installed with `pip install -e '.[dev]'`",
+        ) from None
+    if suite is None:
+        for name, entry in SUITES.items():
+            print(f"{name:<12} {entry.question}")
+        return 0
+    try:
+        return lab(suite, seeds=seeds or 3, jobs=jobs, size="quick" if quick else "full" if full else "normal")
+    except SuiteError as error:
+        raise UnplayableError(str(error)) from None
+
+
+def _search(name: str, entry: Entry, options: Options) -> Report | None:
+    """The first report that did not pass."""
+    began, played = time.perf_counter(), 0
+    live = sys.stderr.isatty()
+    while options.seeds is None or played < options.seeds:
+        seed = options.seed + played
+        report = entry.run(seed, options.peers or entry.peers)
+        played += 1
+        spent = time.perf_counter() - began
+        line = f"{name}: {played} seeds, the last {seed}, {spent:.0f} s, {played / spent:.2g} seeds/s"
+        if not report.passed:
+            print(f"{line}; seed {seed} fails", file=sys.stderr)
+            return report
+        if live:
+            print(f"\r{line}; none failed ", end="", file=sys.stderr, flush=True)
+        elif played % 25 == 0:
+            print(f"{line}; none failed", file=sys.stderr, flush=True)
+    print(f"{chr(13) * live}{name}: {played} seeds from {options.seed} on, none failed ", file=sys.stderr)
+    return None
+
+
+def command(name: str, report: Report, options: Options) -> str:
+    """What replays the run."""
+    if options.replay is not None:
+        return f"gossipdp simulate {name} --replay {options.replay}"
+    peers = f" --peers {options.peers}" if options.peers is not None else ""
+    return f"gossipdp simulate {name} --seed {report.seed}{peers}"
+
+
+def _show(name: str, entry: Entry, report: Report, options: Options) -> int:
+    stem = f"{name}-seed{report.seed}" + ("-replayed" if options.replay else "")
+    replay = command(name, report, options)
+    picture = _draw(report, options.out / f"{stem}.png") if options.picture else ""
+    if not options.as_json:
+        from simulations.scenarios.tables import print_report
+
+        print_report(report, picture, replay)
+    told = _smaller(name, entry, report, options, stem) if report.failure is not None else None
+    if options.as_json:
+        print(json.dumps(_json(report, picture, replay) | {"shrunk": told and told[0]}, indent=2))
+    elif told is not None:
+        print(told[1])
+    return 0 if report.passed else 1
+
+
+def _smaller(name: str, entry: Entry, report: Report, options: Options, stem: str) -> tuple[str, str] | None:
+    """Make the failing run small, keep it, and tell it: the command that replays it, and its story."""
+    if options.shrink <= 0 or options.replay is not None or report.plan is None or report.failure is None:
+        return None
+    print("making it small ...", file=sys.stderr, flush=True)
+    small = shrink.shrink(
+        report.seed,
+        report.plan,
+        report.failure,
+        budget=options.shrink,
+        say=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / f"{stem}-small.json"
+    kept.write_text(shrink.plan_to_json(small.seed, small.plan))
+    replay = f"gossipdp simulate {name} --replay {kept}"
+    story = shrink.story(small)
+    kept.with_suffix(".txt").write_text(f"{story}\n")
+    heading = f"\nmade small in {small.runs} runs, {small.seconds:.0f} s; replay: {replay}\n\n"
+    return replay, heading + story
+
+
+def _draw(report: Report, path: Path) -> str:
+    try:
+        from simulations.scenarios.picture import draw
+
+        draw(report, path)
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        print("no picture: `pip install 'gossipdp[demo]'` brings matplotlib", file=sys.stderr)
+        return ""
+    return str(path)
+
+
+def _json(report: Report, picture: str, replay: str) -> dict[str, Any]:
+    found = report.findings
+    return {
+        "scenario": report.scenario,
+        "question": report.question,
+        "seed": report.seed,
+        "peers": report.peers,
+        "passed": report.passed,
+        "violation": report.violation,
+        "checks": [asdict(check) for check in found.checks],
+        "rows": [dict(zip(found.columns, row, strict=True)) for row in found.rows],
+        "events": report.events,
+        "virtual_seconds": report.seconds,
+        "seconds": round(report.wall, 3),
+        "log_hash": report.log_hash,
+        "picture": picture,
+        "replay": replay,
+    }

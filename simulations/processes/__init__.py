@@ -1,0 +1,1 @@
+"""Real processes: daemons on loopback, network namespaces, benchmarks."""

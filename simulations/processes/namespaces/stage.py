@@ -1,0 +1,223 @@
+"""What `chaos` plays on: hosts on an emulated network, each with its peer and its watch, and the doing of every fault.
+
+It decides nothing: which fault comes when is the script's, and what must hold the watch's and the play's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from simulations.processes.namespaces.faults import Fault
+from simulations.processes.namespaces.hosts import Lab, Weather
+from simulations.processes.namespaces.plan import Plan
+from simulations.processes.namespaces.processes import Host, Starvation, end
+from simulations.processes.namespaces.watch import Watch
+
+__all__ = ["Stage"]
+
+PORT = 4710
+METRICS_EVERY = 2.0
+"""seconds"""
+BUSY_WITHIN = 1.0
+"""seconds in which a victim may begin the exchange that it is to die in"""
+# Rounds of early training exchange more often: the beginning could not be compared with the end.
+SETTINGS = """
+[exchange]
+warmup_steps = 1
+early_steps = 1
+every = 30
+[checkpoint]
+every = "2s"
+"""
+
+
+class Stage:
+    """Built by entering it; all of it is gone at the end. `blame` is told what the watches see."""
+
+    def __init__(self, plan: Plan, directory: Path, blame: Callable[[str], None]) -> None:
+        self.lab = Lab(plan.hosts, rate=plan.rate, weather=plan.weather)
+        self.hosts = [
+            Host(
+                directory,
+                f"h{number}",
+                founder=number == 0,
+                address=cable.address,
+                port=PORT,
+                within=cable.command,
+                size=plan.size,
+                pace=plan.pace,
+                preset="wan" if plan.wan else "local",
+                settings=SETTINGS,
+            )
+            for number, cable in enumerate(self.lab.hosts)
+        ]
+        self.watches = [
+            Watch(host, blame, cable.inside) for host, cable in zip(self.hosts, self.lab.hosts, strict=True)
+        ]
+        self.killed = 0
+        """daemons"""
+        self._plan = plan
+        self._stack = contextlib.ExitStack()
+        self._islands: dict[int, tuple[int, ...]] = {}
+        self._stopped: set[int] = set()
+        self._starving: dict[int, tuple[Starvation, float]] = {}
+        """and since when"""
+        self.starved: list[tuple[float, float, int]] = []
+        """from, to, which host"""
+        self._next_metrics = 0.0
+
+    def __enter__(self) -> Stage:
+        self._stack.enter_context(self.lab)
+        self._stack.callback(end, self.hosts)
+        self._stack.callback(self._feed)
+        return self
+
+    def _feed(self) -> None:
+        for starvation, _ in self._starving.values():
+            starvation.end()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def invite(self) -> Path:
+        return self.hosts[0].home / "invite"
+
+    def start(self, number: int) -> None:
+        """The peer of this host: the first founds the network, the others have its invite."""
+        host = self.hosts[number]
+        host.settle_in(None if host.founder else self.invite.read_text())
+        host.start_daemon()
+        host.start_training()
+
+    def together(self) -> bool:
+        """Everybody knows everybody, has the model, trains, and has exchanged."""
+        for host in self.hosts:
+            status = host.status()
+            if not status or (status["state"], status["training"]) != ("ready", "attached"):
+                return False
+            if status["members"]["alive"] != len(self.hosts) or not status["exchanges"].get("done"):
+                return False
+        return True
+
+    def look(self) -> str:
+        """One look of every watch; which process has ended by itself, "" if none has."""
+        metrics = time.monotonic() >= self._next_metrics
+        if metrics:
+            self._next_metrics = time.monotonic() + METRICS_EVERY
+        for number, (host, watch) in enumerate(zip(self.hosts, self.watches, strict=True)):
+            for name, process in (("daemon", host.daemon), ("training process", host.training)):
+                if process is not None and process.code is not None and process.code != -signal.SIGKILL:
+                    return f"{host.name}: the {name} ended with {process.code}"
+            if number not in self._stopped:
+                watch.look(metrics=metrics)
+        return ""
+
+    def set_loss(self, loss: float) -> None:
+        """On all cables; the round trip stays."""
+        for cable in self.lab.hosts:
+            self.lab.set_weather(cable, Weather.of(self._plan.rtt, loss))
+
+    # -- faults -----------------------------------------------------------------------------------------------
+
+    def begin(self, fault: Fault) -> str:
+        """Do it; what was done, in a line."""
+        names = " ".join(self.hosts[n].name for n in fault.hosts)
+        number, lab = fault.hosts[0], self.lab
+        host, cable, note = self.hosts[number], lab.hosts[number], ""
+        match fault.kind.split():
+            case ["kill", who]:
+                note = self._kill(number, who)
+            case ["stop", who]:
+                process = host.daemon if who == "daemon" else host.training
+                assert process is not None
+                process.signal(signal.SIGSTOP)
+                if who == "daemon":
+                    self._stopped.add(number)
+                else:
+                    self.watches[number].asleep.append((process.pid, time.monotonic(), float("inf")))
+            case ["cut"]:
+                self._islands[number] = fault.hosts
+                self._isolate()
+            case ["unplug"]:
+                lab.unplug(cable)
+            case ["slow"]:
+                lab.set_rate(cable, "256kbit")
+            case ["storm"]:
+                lab.set_weather(cable, Weather.of(3 * max(self._plan.rtt, 0.02), 0.3))
+            case ["break"]:
+                lab.break_connections(cable)
+            case ["starve"]:
+                assert host.daemon is not None and host.training is not None
+                self._stopped.add(number)
+                self.watches[number].asleep.append((host.training.pid, time.monotonic(), float("inf")))
+                self._starving[number] = Starvation((host.daemon, host.training)), time.monotonic()
+        return f"{fault.kind:13} {names} {note}"
+
+    def finish(self, fault: Fault) -> str:
+        """Undo it; "" if there is nothing to undo."""
+        number, lab, plan = fault.hosts[0], self.lab, self._plan
+        host, cable = self.hosts[number], lab.hosts[number]
+        match fault.kind.split():
+            case ["kill", who]:
+                if who != "training":
+                    host.start_daemon()
+                if who != "daemon":
+                    host.start_training()
+            case ["stop", who]:
+                process = host.daemon if who == "daemon" else host.training
+                assert process is not None
+                process.signal(signal.SIGCONT)
+                if who == "daemon":
+                    self._stopped.remove(number)
+                else:
+                    self._wake(number)
+            case ["cut"]:
+                del self._islands[number]
+                self._isolate()
+            case ["unplug"]:
+                lab.plug(cable)
+            case ["slow"]:
+                lab.set_rate(cable, plan.rate or "10gbit")
+            case ["storm"]:
+                lab.set_weather(cable, Weather.of(plan.rtt, plan.loss))
+            case ["starve"]:
+                starvation, since = self._starving.pop(number)
+                starvation.end()
+                self._stopped.remove(number)
+                self._wake(number)
+                self.starved.append((since, time.monotonic(), number))
+            case ["break"]:
+                return ""
+        return f"over: {fault.kind} {' '.join(self.hosts[n].name for n in fault.hosts)}"
+
+    def _wake(self, number: int) -> None:
+        """The training process of this host that was stopped last is let go now."""
+        pid, since, _ = self.watches[number].asleep.pop()
+        self.watches[number].asleep.append((pid, since, time.monotonic()))
+
+    def _kill(self, number: int, who: str) -> str:
+        host, watch = self.hosts[number], self.watches[number]
+        watch.look()
+        deadline = time.monotonic() + BUSY_WITHIN
+        while not (busy := bool(host.status().get("partner"))) and time.monotonic() < deadline:
+            select.select([], [], [], 0.01)
+        assert host.daemon is not None and host.training is not None
+        if who != "training":
+            host.daemon.kill()
+            self.killed += 1
+        if who != "daemon":
+            host.training.kill()
+            watch.deaths.append((host.training.pid, time.monotonic()))
+        return "in an exchange" if busy else ""
+
+    def _isolate(self) -> None:
+        self.lab.cut(*([self.lab.hosts[n] for n in island] for island in self._islands.values()))

@@ -1,0 +1,202 @@
+"""Looks at real peers from outside, again and again, and says what must not be: the invariants of `chaos`.
+
+Sources are those that an operator has: the control socket's `status` and `members`, the metrics endpoint, /proc, the
+logs, checkpoints, and the diaries of the training processes. The watch changes nothing. One `Watch` is one host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulations.processes.namespaces.processes import Host, gossipdp
+
+__all__ = ["PAUSE", "Watch"]
+
+PAUSE = 3.0
+"""seconds without a step that a loaded machine may cause; a process that waited for the network would wait longer"""
+MEASURED = 10.0
+"""seconds after its warm-up in which a daemon is looked at often enough to say whether its memory grows"""
+MONOTONE = ("round", "clock", "steps", "samples", "chunks_in_doubt", "exchanged_bytes", "sent_bytes", "received_bytes")
+TOTAL = re.compile(r"^(gossipdp_\w+_total(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
+WRONG = re.compile(r"Traceback \(most recent|this is a bug|\bMemoryError\b|RuntimeWarning")
+"""what no log may hold"""
+
+
+@dataclass
+class Life:
+    """What one daemon process has said."""
+
+    incarnation: int
+    pid: int
+    status: dict[str, Any]
+    began: float
+    totals: dict[str, float] = field(default_factory=dict)
+    members: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """id -> incarnation and steps last told"""
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    """time, resident bytes, descriptors"""
+
+
+class Watch:
+    """Args:
+
+    host: the peer; its daemon and training process are started and ended by others.
+    blame: told of each violation.
+    inside: makes sockets in the host's own network, to reach its metrics.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        blame: Callable[[str], None],
+        inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.host = host
+        self._blame, self._inside = blame, inside
+        self.lives: list[Life] = []
+        self.asleep: list[tuple[int, float, float]] = []
+        """training processes that somebody stopped: process, from, to"""
+        self.deaths: list[tuple[int, float]] = []
+        """training processes that somebody killed, and when"""
+
+    # -- a look -----------------------------------------------------------------------------------------------
+
+    def look(self, *, metrics: bool = False) -> dict[str, Any]:
+        """Ask the daemon, which must be running or dead and not stopped; what `status` said, {} if nothing."""
+        status, daemon = self.host.status(), self.host.daemon
+        if not status or daemon is None:
+            return {}
+        life = self.lives[-1] if self.lives else None
+        if life is None or life.pid != daemon.pid:
+            if life is not None and status["incarnation"] <= life.incarnation:
+                self._wrong(f"incarnation {status['incarnation']} after {life.incarnation}")
+            life = Life(status["incarnation"], daemon.pid, status, time.monotonic())
+            self.lives.append(life)
+        self._compare(life, status)
+        life.status = status
+        life.memory.append((time.monotonic(), daemon.memory, daemon.descriptors))
+        self._members(life)
+        if metrics:
+            self._scrape(life)
+        return status
+
+    def _compare(self, life: Life, status: Mapping[str, Any]) -> None:
+        if status["incarnation"] != life.incarnation:
+            self._wrong(f"incarnation {status['incarnation']} of a process that began with {life.incarnation}")
+        for key in MONOTONE:
+            if status[key] < life.status[key]:
+                self._wrong(f"{key} fell from {life.status[key]} to {status[key]}")
+        for result, count in life.status["exchanges"].items():
+            if status["exchanges"].get(result, 0) < count:
+                self._wrong(f"exchanges {result} fell below {count}")
+
+    def _members(self, life: Life) -> None:
+        for row in self.host.members():
+            known, steps = life.members.get(row["id"], (0, 0))
+            now = row["incarnation"], row["steps"] or 0
+            if now[0] < known or now[1] < steps:
+                self._wrong(f"said of {row['name']}: incarnation, steps {now} after {(known, steps)}")
+            life.members[row["id"]] = now
+
+    def _scrape(self, life: Life) -> None:
+        address = life.status["metrics"]
+        try:
+            with self._inside(), urllib.request.urlopen(address, timeout=5.0) as answer:
+                text = answer.read().decode()
+        except OSError as error:
+            if self.host.daemon is not None and self.host.daemon.code is None:
+                self._wrong(f"{address} does not answer: {error}")
+            return
+        totals = {name: float(value) for name, value in TOTAL.findall(text)}
+        if not totals:
+            self._wrong(f"{address} tells no totals")
+        for name, before in life.totals.items():
+            # Series of a peer that is gone make room for those of a new one.
+            if name in totals and totals[name] < before:
+                self._wrong(f"{name} fell from {before:g} to {totals[name]:g}")
+        life.totals = totals
+
+    # -- what it came to --------------------------------------------------------------------------------------
+
+    def exchanges(self) -> Counter[str]:
+        """Of all lives, by result, as far as they were seen."""
+        return sum((Counter(life.status["exchanges"]) for life in self.lives), Counter())
+
+    def in_doubt(self) -> int:
+        return sum(life.status["chunks_in_doubt"] for life in self.lives)
+
+    def pace(self, since: float, until: float) -> float:
+        """Steps a second of the training process that was there for all of this time; NaN if none was, or noted it."""
+        notes = self.host.notes(since=since, before=until)
+        if len(notes) < 2 or notes[0]["pid"] != notes[-1]["pid"]:
+            return math.nan
+        return float((notes[-1]["steps"] - notes[0]["steps"]) / (notes[-1]["at"] - notes[0]["at"]))
+
+    def grew(self, settled: float, most: float) -> str:
+        """What is wrong with the memory of the present life, which may grow by a factor `most` after `settled` seconds;
+        "" if nothing is, or if the life was too short to say."""
+        growth, _ = self.growth(settled)
+        measured = self.lives[-1].memory[-1][0] - self.lives[-1].began - settled
+        if growth <= most or (math.isnan(growth) and measured < MEASURED):
+            return ""
+        return f"memory grew by a factor {growth:.3f} in {measured:.0f} s"
+
+    def growth(self, settled: float) -> tuple[float, int]:
+        """Of the present life since it was `settled` seconds old: resident bytes at the end as a share of those at
+        the beginning, and descriptors that came to it. The middle of the first and of the last quarter of its looks.
+        """
+        life = self.lives[-1]
+        looks = [look for look in life.memory if look[0] >= life.began + settled]
+        if len(looks) < 8:
+            return math.nan, 0
+        quarter = len(looks) // 4
+        first, last = looks[:quarter], looks[-quarter:]
+        return _middle(last, 1) / _middle(first, 1), int(_middle(last, 2) - _middle(first, 2))
+
+    def longest_pause(self, until: float) -> float:
+        """Seconds in which the training process made no step, of all processes, while it was alive and not stopped."""
+        by_process: dict[int, list[float]] = {}
+        for note in self.host.notes(before=until):
+            by_process.setdefault(note["pid"], []).append(note["at"])
+        ends, alive = dict(self.deaths), self.host.training
+        if alive is not None and alive.code is None:
+            ends[alive.pid] = until
+        pauses = [0.0]
+        for pid, times in by_process.items():
+            end = ends.get(pid, times[-1])
+            for earlier, later in itertools.pairwise([*times, max(end, times[-1])]):
+                slept = sum(max(0.0, min(later, b) - max(earlier, a)) for p, a, b in self.asleep if p == pid)
+                pauses.append(later - earlier - slept)
+        return max(pauses)
+
+    def last_checks(self, until: float) -> None:
+        """With the daemon still running: what the commands say, the diary, the log."""
+        for words in (["status", "--json"], ["checkpoint", "verify"]):
+            said = gossipdp("--home", str(self.host.home), *words)
+            if said.returncode != 0 or not said.stdout.strip():
+                self._wrong(f"`gossipdp {' '.join(words)}` exits with {said.returncode}: {said.stdout}{said.stderr}")
+        if (pause := self.longest_pause(until)) > PAUSE:
+            self._wrong(f"no step for {pause:.1f} s")
+        for found in WRONG.finditer(text := self.host.text()):
+            self._wrong(f"in the log: {text[found.start() : found.start() + 1500]}")
+        for note in self.host.notes():
+            if not math.isfinite(note["mean"]):
+                self._wrong(f"the model is no number at step {note['steps']}")
+                break
+
+    def _wrong(self, what: str) -> None:
+        self._blame(f"{self.host.name}: {what}")
+
+
+def _middle(looks: list[tuple[float, int, int]], column: int) -> float:
+    ordered = sorted(look[column] for look in looks)
+    return float(ordered[len(ordered) // 2])

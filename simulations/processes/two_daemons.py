@@ -1,0 +1,90 @@
+"""Real daemons on loopback, joined by an invite, with a `NumpyTrainer` each: what benchmarks stand on."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.errors import GossipdpError
+from peers.control import ask
+from simulations.processes.numpy_trainer import NumpyTrainer
+
+__all__ = ["Pair", "one_daemon", "two_daemons"]
+
+
+class Pair:
+    """Both ends of every exchange, in this process's hands."""
+
+    def __init__(self, homes: Sequence[Path], trainers: Sequence[NumpyTrainer]) -> None:
+        self.homes, self.trainers = homes, trainers
+
+    def status(self, which: int) -> dict[str, Any]:
+        return ask(self.homes[which], "status")
+
+    def wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for trainer in self.trainers:
+                trainer.wait(0.005)
+
+    def disagreement(self) -> float:
+        """RMS of x_1 - x_2 per parameter."""
+        first, second = (trainer.x for trainer in self.trainers)
+        return float(np.sqrt(np.mean(np.square(first - second, dtype=np.float64))))
+
+
+def _start(home: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "peers.cli", "--home", str(home), *arguments, "--preset", "local"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    with open(home.with_suffix(".log"), "wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGTERM)
+    child.wait(20.0)
+
+
+@contextlib.contextmanager
+def one_daemon(name: str, arguments: Sequence[str], settings: Mapping[str, Any]) -> Iterator[Path]:
+    """A daemon started as a user would, `gossipdp ARGUMENTS`; gives its home once its control socket answers."""
+    with tempfile.TemporaryDirectory(prefix="gossipdp-") as place:
+        home = Path(place) / name
+        child = _start(home, arguments, settings)
+        try:
+            _answering(home, child)
+            yield home
+        finally:
+            _stop(child)
+
+
+def _answering(home: Path, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            ask(home, "status")
+            return
+        except GossipdpError:
+            if time.monotonic() > deadline or child.poll() is not None:
+                raise TimeoutError(home.with_suffix(".log").read_text()) from None
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def two_daemons(x: NDArray[np.float32], settings: Mapping[str, Any]) -> Iterator[Pair]:
+    """Found a network with `x`, and join it; `settings` are configuration keys."""
+    with one_daemon("first", ["up", "--network", "bench"], settings) as first:
+        trainer = NumpyTrainer(first, x)
+        with one_daemon("second", ["join", f"@{first / 'invite'}"], settings) as second:
+            yield Pair([first, second], [trainer, NumpyTrainer(second, np.zeros_like(x))])

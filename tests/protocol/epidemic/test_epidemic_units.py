@@ -1,0 +1,449 @@
+"""The parts of epidemic's protocol, each by itself: turns, shares, parts of a payload, and what a round asks for."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.epidemic import packing as increments
+from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
+from gossipdp.protocol.epidemic.epidemic import Spreading, SpreadingConfig
+from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.shares import Shares
+from gossipdp.protocol.epidemic.signing import make
+from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
+from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.rounds import Outer, Rounds
+from gossipdp.protocol.schema import MOST_EXACT, Schema
+from gossipdp.protocol.transfer.source import Model
+from gossipdp.protocol.wire.epidemic_messages import MAX_PARTS, NO_RUN, Rumour
+from gossipdp.protocol.wire.messages import Member, State
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_has_its_turn_at_a_time_and_what_is_ahead_comes_first():
+    turns, begun = Turns(), []
+
+    def wanting(name, *, works=True):
+        def begin():
+            begun.append(name)
+            return works
+
+        return begin
+
+    turns.ask(wanting("round"))
+    turns.ask(wanting("freeze"))
+    turns.ask(wanting("nothing to do", works=False), ahead=True)
+    turns.ask(wanting("increment"), ahead=True)
+    assert begun == ["round"] and turns.busy and not turns.idle
+    turns.over()
+    assert begun == ["round", "nothing to do", "increment"]
+    turns.over()
+    assert begun[-1] == "freeze"
+    turns.over()
+    assert turns.idle
+
+
+def test_what_asks_while_it_begins_waits():
+    turns, begun = Turns(), []
+
+    def begin():
+        turns.ask(lambda: begun.append("second") or True)
+        begun.append("first")
+        return True
+
+    turns.ask(begin)
+    assert begun == ["first"]
+    turns.over()
+    assert begun == ["first", "second"]
+
+
+# -- parts of a payload -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=9), min_size=1, max_size=200))
+def test_payloads_of_all_chunks_come_back_from_few_parts(payloads):
+    parts = increments.pack(payloads)
+    assert 1 <= len(parts) <= MAX_PARTS and all(parts)
+    assert [bytes(payload) for payload in increments.unpack(parts, len(payloads))] == payloads
+    assert increments.unpack(parts, len(payloads) + MAX_PARTS) is None
+
+
+@given(st.lists(st.binary(max_size=30), max_size=4), st.integers(1, 130))
+def test_parts_of_another_s_making_are_refused_or_hold_a_payload_for_each_chunk(parts, chunks):
+    payloads = increments.unpack(parts, chunks)
+    assert payloads is None or (len(payloads) == chunks and increments.pack(payloads) == parts)
+
+
+def test_how_long_payloads_may_be():
+    assert increments.fit(60, (1 << 20) - 4) and not increments.fit(60, 1 << 20)
+    assert increments.fit(120, (1 << 19) - 4) and not increments.fit(121, (1 << 19) - 4)
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+def closed(shares, first, *epochs):
+    for epoch, (samples, origins) in enumerate(epochs, first):
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
+
+
+def test_until_anything_is_closed_all_are_taken_for_equally_fast():
+    assert Shares(50).of(800, 50, 4) == 0.25
+
+
+def test_shares_follow_samples_a_step_whatever_the_length_of_rounds():
+    shares = Shares(50)
+    closed(shares, 3, (4000, 3), (4000, 3))
+    assert shares.of(1000, 50, 3) == shares.of(2000, 100, 3) == shares.of(500, 25, 3) == 0.25
+
+
+def test_an_epoch_without_a_round_counts_but_not_those_before_anybody_was_there():
+    shares = Shares(50)
+    closed(shares, 3, (0, 0), (0, 0), (4000, 2), (0, 0))
+    assert shares.of(2000, 100, 2) == 0.5
+
+
+def test_who_has_come_since_is_taken_for_as_fast_as_the_others():
+    shares = Shares(50)
+    closed(shares, 3, (1000, 1))
+    assert shares.of(1000, 50, 1) == 1.0
+    assert shares.of(1000, 50, 2) == 0.5
+
+
+def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_share_larger():
+    """As a network of four has formed: one at first, then three more with rounds cut short, then all with whole ones.
+    Shares were 1 for each of the four after the third epoch, a movement four times as long as it should be."""
+    shares, told = Shares(30), []
+    for epoch, (samples, origins) in enumerate([(100, 1), (120, 1), (80, 4), (480, 4), (480, 4), (480, 4)]):
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
+        told.append(shares.of(120, 30, 4))
+    assert all(0.2 <= share <= 0.3 for share in told), told
+
+
+def test_while_one_comes_after_the_other_each_is_taken_for_as_fast_as_who_was_there():
+    shares = Shares(30)
+    for epoch, (samples, origins) in enumerate([(120, 1), (140, 2), (260, 3), (380, 4)]):
+        shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
+        assert shares.of(120, 30, 5) == pytest.approx(0.2)
+    shares.closed(EpochClosed(4, bytes(16), 4, 480, 4, 120))
+    assert shares.of(120, 30, 4) == 0.25
+
+
+@pytest.mark.parametrize("lie", [1000, 1 << 40])
+def test_a_member_alone_in_an_epoch_leaves_the_others_their_shares_whatever_it_claims(lie):
+    shares = Shares(50)
+    closed(shares, 3, (3000, 3), (3000, 3), (lie, 1), (3000, 3))
+    assert shares.of(1000, 50, 3) > 0.08
+
+
+def test_who_has_left_out_an_epoch_is_no_newcomer_in_the_next():
+    shares = Shares(50)
+    closed(shares, 3, (2000, 2), (1000, 1), (2000, 2))
+    assert shares.of(1000, 50, 2) == pytest.approx(0.6)
+
+
+@given(st.integers(0, 10**9), st.integers(-5, 10**6), st.integers(1, 100), st.integers(0, 10**9))
+def test_a_share_is_never_nothing_nor_more_than_all(samples, steps, members, total):
+    shares = Shares(50)
+    closed(shares, 3, (total, min(total, 5)))
+    assert 0.0 < shares.of(samples, steps, members) <= 1.0
+
+
+# -- others' increments ------------------------------------------------------------------------------------------------
+
+
+SCHEMA = Schema.of([("w", (2 * 8192 + 9,), "float32", "parameter")])
+RUMOUR = Rumour(b"o" * 32, 1, 7, 0, 0.25, 700, 10, 1, 1, bytes(32), bytes(64))
+LENGTH = 3.0
+"""of each chunk's movement"""
+
+
+class Applied:
+    """What comes of a rumour with a payload for each of three chunks; `unsound` cannot be read."""
+
+    def __init__(self, payloads, *, unsound=None, back=False, length=None, longest=math.inf, own=False):
+        self.outputs, self.turns, self.moved = Outputs(), Turns(), 0
+        self.jobs, self.ended = [], []
+        self.rumour = replace(RUMOUR, length=length or length_of([LENGTH for payload in payloads if payload]))
+        terms = Terms("of 700", 2.0)
+        applying = Applying(self.turns, self.outputs, {700: terms}.__getitem__, lambda _: longest, self._applied)
+        applying.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+        if own:
+            applying.cut(self.rumour, increments.pack(payloads))
+        else:
+            applying.take(self.rumour, increments.pack(payloads), lambda: self.ended.append(len(self.jobs)), back=back)
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            self.jobs.append(job)
+            applying.job_done(job, jobs.Inspected(job.chunk != unsound, LENGTH, isinstance(job, jobs.Apply)))
+
+    def _applied(self, rumour, fingerprint):
+        assert rumour == self.rumour and fingerprint == sum(isinstance(job, jobs.Apply) for job in self.jobs[-3:])
+        self.moved += 1
+
+    @property
+    def asked(self):
+        return [(type(job).__name__, job.chunk) for job in self.jobs]
+
+
+def test_an_increment_is_looked_at_whole_before_any_of_it_is_applied():
+    made = Applied([b"one", b"two", b"six"])
+    assert made.asked == [(kind, chunk) for kind in ("CheckIncrement", "Apply") for chunk in range(3)]
+    assert {(job.compressor, job.lr, job.weight) for job in made.jobs} == {("of 700", 2.0, 0.25)}
+    assert made.moved == 1 and made.turns.idle
+    [event] = made.outputs.events
+    assert (event.origin, event.weight) == (RUMOUR.origin, 0.25)
+    assert event.movement == pytest.approx((27 / SCHEMA.size) ** 0.5)
+
+
+@pytest.mark.parametrize("unsound", [0, 1, 2])
+def test_of_an_increment_that_cannot_be_read_in_one_place_nothing_is_applied(unsound):
+    made = Applied([b"one", b"two", b"six"], unsound=unsound)
+    assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
+    assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
+
+
+def test_a_length_is_the_same_number_on_every_python():
+    assert length_of([0.1 * number for number in range(1, 22)]).hex() == "0x1.7043a614cd54bp+2"
+
+
+@pytest.mark.parametrize("length", [5.0, 6.0])
+def test_an_increment_of_another_length_than_its_origin_says_is_refused(length):
+    made = Applied([b"one", b"two", b"six"], length=length)
+    assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
+    assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_an_increment_longer_than_is_usual_is_cut_and_taken_back_as_it_was(back):
+    made = Applied([b"one", b"two", b"six"], longest=27**0.5 / 6.0, back=back)
+    assert [job.bound for job in made.jobs[3:]] == pytest.approx([0.5] * 3)
+    [event] = made.outputs.events
+    assert event.scale == pytest.approx(1 / 6) and event.movement == pytest.approx((27 / SCHEMA.size) ** 0.5 / 6.0)
+    assert [job.bound for job in Applied([b"one", b"two", b"six"], longest=6.0).jobs[3:]] == [math.inf] * 3
+
+
+def test_the_own_increment_is_cut_as_others_cut_it():
+    made = Applied([b"one", b"", b"six"], longest=18**0.5 / 3.0, own=True)
+    assert made.asked == [(kind, n) for kind in ("CheckIncrement", "Apply") * 2 for n in (0, 2)]
+    assert [(job.back, job.bound) for job in made.jobs if isinstance(job, jobs.Apply)] == [
+        (True, math.inf), (True, math.inf), (False, pytest.approx(1.0)), (False, pytest.approx(1.0)),
+    ]  # fmt: skip
+    assert not any(job.kept for job in Applied([b"one", b"", b"six"], longest=1.0).jobs[2:]), "that is its origin's"
+    assert made.turns.idle and not made.outputs.events
+    assert Applied([b"one", b"", b"six"], longest=18**0.5, own=True).jobs == [], "it is not too long"
+
+
+@pytest.mark.parametrize(("scale", "kept"), [(0.75, 0.25), (0.5, 0.5), (0.25, 0.25), (1e-3, 1e-3), (0.0, 0.0)])
+def test_what_a_cut_takes_off_the_own_goes_back_to_the_residual_as_much_again_as_has_moved_at_the_most(scale, kept):
+    made = Applied([b"one", b"", b"six"], longest=scale * 18**0.5, own=True)
+    said = [job.kept for job in made.jobs if isinstance(job, jobs.Apply)]
+    assert said == [0.0, 0.0, pytest.approx(kept), pytest.approx(kept)]
+
+
+def test_chunks_that_do_not_move_are_passed_over():
+    assert Applied([b"", b"two", b""]).asked == [("CheckIncrement", 1), ("Apply", 1)]
+    still = Applied([b"", b"", b""])
+    assert not still.jobs and still.turns.idle
+
+
+@pytest.mark.parametrize(
+    ("payloads", "unsound", "after"),
+    [
+        ([b"one", b"two", b"six"], None, 6),
+        ([b"one", b"two", b"six"], 1, 2),
+        ([b"", b"", b""], None, 0),
+        ([b"one"], 0, 0),
+    ],
+)
+def test_whoever_handed_an_increment_over_hears_once_that_it_is_done_with(payloads, unsound, after):
+    assert Applied(payloads, unsound=unsound).ended == [after]
+
+
+def test_what_is_to_be_undone_is_asked_for_so():
+    assert [job.back for job in Applied([b"one", b"", b"six"], back=True).jobs[2:]] == [True, True]
+    assert [job.back for job in Applied([b"one", b"", b"six"]).jobs[2:]] == [False, False]
+
+
+# -- who is there -----------------------------------------------------------------------------------------------------
+
+
+class Members:
+    """What a `Spreading` asks of membership."""
+
+    def __init__(self):
+        self.me, self.members = Member(b"m" * 32, "me", "", 1, 0, State.ALIVE), {}
+
+    def alive(self):
+        return list(self.members.values())
+
+    def reaches(self, peer):
+        return True
+
+
+def test_of_those_who_come_and_go_nothing_is_kept():
+    members, random = Members(), Random(1)
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), random, 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.applied = lambda: None
+    for number in range(10_000):
+        peer = number.to_bytes(32, "big")
+        came = Member(peer, "p", "", 1, 0, State.ALIVE)
+        members.members = {peer: came}
+        spreading.member_changed(came, 0.0)
+        spreading._moved(replace(RUMOUR, origin=peer, clock=number), 0)
+        spreading._outputs.messages.clear()
+    assert len(spreading._newest) == 1
+
+
+@pytest.mark.parametrize(("size", "told"), [(100, []), (100_000, ["size"])])
+def test_an_increment_longer_than_the_model_can_have_is_refused(size, told):
+    members = Members()
+    members.members = {RUMOUR.origin: Member(RUMOUR.origin, "o", "", 1, 0, State.ALIVE)}
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 50)
+    spreading.follow(0.0)
+    header, table = make(replace(RUMOUR, epoch=2, clock=100), [bytes(size)], NO_RUN, lambda data: bytes(64))
+    spreading.receive(header, [table], RUMOUR.origin, len(table), 0.0)
+    refused = [event for event in spreading._outputs.events if isinstance(event, UpdateRefused)]
+    assert [(event.peer, event.reason) for event in refused] == [(RUMOUR.origin, reason) for reason in told]
+
+
+def weights(*rounds):
+    """p of rounds of so many samples, own steps, and steps of the network's clock, at a peer that is not alone."""
+    members, clock, told = Members(), 0, []
+    spreading = Spreading(
+        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
+        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
+    )  # fmt: skip
+    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
+    spreading.freeze(lambda: True)
+    spreading.frozen()
+    closed(spreading._shares, 3, (4000, 4), (4000, 4))
+    for samples, steps, network in rounds:
+        clock += network
+        spreading.submitted(samples, steps, clock)
+        spreading.begin(lambda outer: told.append(spreading._round.weight))
+        spreading._round = None
+        spreading._turns.over()
+    return told
+
+
+@pytest.mark.parametrize("rounds", [[(1000, 50, 50)] * 4, [(1000, 50, 0)] * 4, [(1000, 50, 0), (1000, 50, 50)] * 2])
+def test_a_share_is_no_greater_when_the_network_s_clock_stands_still(rounds):
+    assert weights(*rounds) == [0.25] * 4
+
+
+# -- rounds whose outer step is another -------------------------------------------------------------------------------
+
+
+class Steps:
+    """Publishes as it is told."""
+
+    def __init__(self):
+        self.run = None
+        self.told, self.ended = [], 0
+
+    def begin(self, run):
+        self.run = run
+
+    def job(self, chunk, applied):
+        return jobs.Publish(chunk, "topk64", 1.0, 0.95, 0.5, applied, 7)
+
+    def published(self, chunk, result):
+        self.told.append((chunk, result.payload))
+
+    def end(self):
+        self.ended += 1
+
+
+class Training:
+    def __init__(self):
+        self.outputs, self.steps = Outputs(), Steps()
+        self.rounds = Rounds(self.outputs, self.steps)
+        self.rounds.allocate(2, 100)
+        self.rounds.attach(found=False)
+        self.work()
+
+    def work(self):
+        """Carry out whatever is asked; returns the jobs."""
+        done = []
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            done.append(job)
+            result = None
+            match job:
+                case jobs.Check():
+                    result = jobs.Checked(True)
+                case jobs.Publish(chunk):
+                    result = jobs.Published(b"%d" % chunk, 3.0, 8.0)
+                case jobs.Seal():
+                    result = jobs.Sealed(1, (0,))
+            self.rounds.job_done(job, result)
+        return done
+
+    def events(self, kind):
+        return [event for event in self.outputs.events if isinstance(event, kind)]
+
+
+def test_a_round_waits_for_its_turn_and_takes_published_as_it_takes_stepped():
+    training = Training()
+    assert training.events(SessionOpened)
+    assert training.rounds.submit(1, 1, 0, Outer(0.7, 0.8), 50)
+    training.work()
+    assert not training.events(SnapshotTaken), "others have their turn"
+    training.steps.run(Outer(1.0, 0.0))
+    assert [job.chunk for job in training.work() if isinstance(job, jobs.Publish)] == [0, 1]
+    assert training.steps.told == [(0, b"0"), (1, b"1")] and training.steps.ended == 1
+    [done] = training.events(RoundDone)
+    assert (done.lr, done.momentum) == (1.0, 0.0)
+    assert done.pseudo_gradient == pytest.approx(0.4) and done.movement == pytest.approx((18 / 100) ** 0.5)
+
+
+def test_a_round_that_is_left_out_frees_the_snapshot_and_is_none():
+    training = Training()
+    training.rounds.submit(1, 1, 0, Outer(0.7, 0.8), 50)
+    training.work()
+    training.steps.run(None)
+    assert training.events(SnapshotTaken) == [SnapshotTaken(1)]
+    assert not training.events(RoundDone) and not training.rounds.finished_round
+    assert training.rounds.submit(1, 2, 0, Outer(0.7, 0.8), 100), "the next one is"
+
+
+def test_random_orders_of_asking_never_overlap():
+    random, turns = Random(5), Turns()
+    running, most = [0], [0]
+
+    def begin():
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        return True
+
+    asked = done = 0
+    for _ in range(500):
+        if random.random() < 0.5:
+            asked += 1
+            turns.ask(begin, ahead=random.random() < 0.5)
+        elif turns.busy:
+            running[0] -= 1
+            done += 1
+            turns.over()
+    while turns.busy:
+        running[0] -= 1
+        done += 1
+        turns.over()
+    assert most == [1] and done == asked

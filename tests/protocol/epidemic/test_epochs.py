@@ -1,0 +1,307 @@
+"""Which rumours count in an epoch: the same in any order, closed and settled by one rule, weighed and voted on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.protocol.epidemic import epochs as module
+from gossipdp.protocol.epidemic.epochs import (
+    AHEAD,
+    BEHIND,
+    EMPTY,
+    GRACE,
+    KEPT,
+    LONGER,
+    MAX_HELD,
+    MAX_LIVES,
+    QUORUM,
+    SETTLE,
+    YOUNG,
+    Epochs,
+    EpochSet,
+)
+from gossipdp.protocol.epidemic.shares import Shares
+from gossipdp.protocol.epidemic.signing import make, name_of, void_name
+from gossipdp.protocol.events import EpochClosed
+from gossipdp.protocol.wire.epidemic_messages import LONGEST, Rumour, Stage
+from tests.protocol.epidemic.broadcast_network import peer, signature
+
+RUN = b"run"
+
+
+def rumour(origin=0, incarnation=1, sequence=0, payload=b"x", *, epoch=7, samples=10, weight=0.5, length=0.0):
+    fields = (peer(origin), incarnation, epoch, sequence, weight, 100 * epoch, samples, 1, 1, bytes(32), bytes(64))
+    draft = Rumour(*fields, length=length)
+    return make(draft, [payload], RUN, lambda data: signature(peer(origin), data))[0]
+
+
+def take(kept, said):
+    """A rumour that has come whole; what became of it."""
+    name = name_of(said, RUN)
+    verdict = kept.claim(name, said)
+    if verdict.word == "new":
+        kept.complete(name, said)
+    return verdict
+
+
+def filled(*said):
+    kept = EpochSet(7, RUN)
+    for each in said:
+        take(kept, each)
+    return kept
+
+
+words = st.builds(rumour, st.integers(0, 2), st.integers(1, 6), st.integers(0, 1), st.sampled_from([b"x"] * 5 + [b"y"]))
+
+
+@pytest.mark.parametrize(
+    ("made", "counted"),
+    [([], 0), ([0, 0], 0), ([10], 10), ([10, 320], 330), ([10, 1 << 40], 330), ([10, 10, 0, 1 << 40], 340)],
+)
+def test_samples_that_nobody_could_make_do_not_leave_the_others_without_a_share(made, counted):
+    said = [rumour(origin, samples=samples) for origin, samples in enumerate(made)]
+    assert filled(*said).samples == counted
+
+
+def test_shares_sum_to_one_at_the_most_though_half_are_far_faster_than_the_others():
+    made, shares = [1000, 1000, 1000, 10, 10, 10], Shares(50)
+    kept = filled(*(rumour(origin, samples=samples) for origin, samples in enumerate(made)))
+    shares.closed(EpochClosed(7, kept.digest, 6, kept.samples, 6, kept.middle))
+    assert sum(shares.of(samples, 50, 6) for samples in made) == pytest.approx(1.0)
+
+
+# -- how long an increment may be --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lengths", "middle"),
+    [([], 0.0), ([0.0, 0.0], 0.0), ([3.0], 6.0), ([3.0, 0.0], 6.0), ([1.0, 3.0], 6.0), ([1.0, 2.0, 1e9], 4.0)],
+)
+def test_usual_is_the_length_of_the_middle_origin_for_a_share_of_one(lengths, middle):
+    assert filled(*(rumour(origin, length=length) for origin, length in enumerate(lengths))).length == middle
+
+
+def test_nobody_becomes_the_middle_one_by_many_rumours_lives_or_a_share_of_nothing():
+    many = [rumour(9, life, number, length=1e9) for life in (1, 2, 3) for number in range(4)]
+    none = [rumour(8, length=1e9, weight=0.0), rumour(7, length=LONGEST, weight=5e-324)]
+    assert filled(*(rumour(n, length=1.0) for n in range(4)), *many, *none).length == 2.0
+    assert filled(*none).length == LONGEST
+
+
+def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
+    epochs = Epochs(100, RUN)
+    epochs.held = False
+    longest = {}
+    for epoch in range(30):
+        epochs.advance(100 * epoch)
+        for live in range(epochs.first, epoch + AHEAD + 1):
+            longest.setdefault(live, epochs.longest(live))
+            assert epochs.longest(live) == longest[live], "as long as an epoch lives it is the same"
+        if epoch != 9:
+            take(epochs.of(epoch), rumour(epoch=epoch, length=1.0 + epoch))
+    assert all(longest[epoch] == math.inf for epoch in range(BEHIND + YOUNG)), "training is only beginning"
+    for epoch in range(BEHIND + YOUNG, 29):
+        before = epoch - BEHIND - (epoch - BEHIND == 9)
+        assert longest[epoch] == LONGER * 2.0 * (1.0 + before), "of an epoch without any the one before"
+    held = Epochs(100, RUN)
+    taken = 25
+    past = {epoch: usual for epoch, usual in epochs.usual.items() if epoch < taken - GRACE - SETTLE}
+    held.restart(taken - GRACE - SETTLE, {}, usual=past)
+    held.advance(100 * (taken + MAX_HELD))
+    held.held = False
+    held.advance(100 * (taken + MAX_HELD + 1))
+    for epoch in range(taken - GRACE - SETTLE, taken):
+        assert held.longest(epoch) == longest[epoch], "whose state took long to fetch cuts as all others do"
+
+
+# -- a set ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.lists(words, max_size=14), st.randoms())
+def test_any_order_and_repetition_of_the_same_rumours_gives_the_same_set(said, random):
+    shuffled = said + said[::2]
+    random.shuffle(shuffled)
+    one, two = filled(*said), filled(*shuffled)
+    assert (one.names(), one.digest, one.samples) == (two.names(), two.digest, two.samples)
+
+
+def test_two_of_one_number_are_proof_against_their_origin_whichever_came_first():
+    first, second, other = rumour(), rumour(payload=b"y"), rumour(1)
+    kept = filled(first, rumour(sequence=1), other)
+    verdict = take(kept, second)
+    assert verdict.word == "proof" and verdict.proof == (first, second)
+    assert {name for name, _ in verdict.fallen} == {name_of(first, RUN), name_of(rumour(sequence=1), RUN)}
+    assert kept.inside == {name_of(other, RUN): other} and kept.samples == 10
+    assert kept.proof(void_name(peer(0), 7, RUN)) == (first, second) and kept.holds(void_name(peer(0), 7, RUN))
+    assert take(kept, rumour(sequence=3)).word == "void"
+    assert filled(second, first, other).digest == kept.digest
+
+
+def test_more_lives_than_a_peer_can_have_in_an_epoch_are_proof():
+    lives = [rumour(incarnation=number) for number in range(1, MAX_LIVES + 2)]
+    kept = filled(*lives[:-1])
+    assert len(kept.inside) == MAX_LIVES
+    verdict = take(kept, lives[-1])
+    assert verdict.word == "proof" and set(verdict.proof) == set(lives) and not kept.inside
+    assert filled(*verdict.proof).digest == kept.digest
+
+
+def test_the_same_rumour_again_is_known_and_one_of_another_epoch_has_no_part_in_it():
+    kept = filled(rumour())
+    assert kept.claim(name_of(rumour(), RUN), rumour()).word == "known"
+    assert filled(rumour(epoch=8)).digest != kept.digest
+
+
+def test_a_full_epoch_takes_no_more_but_proofs(monkeypatch):
+    monkeypatch.setattr(module, "MAX_RUMOURS", 3)
+    kept = filled(*(rumour(number) for number in range(3)))
+    assert take(kept, rumour(9)).word == "full" and len(kept.inside) == 3
+    assert take(kept, rumour(0, payload=b"y")).word == "proof"
+
+
+def test_what_is_claimed_counts_only_once_it_is_whole():
+    kept = EpochSet(7, RUN)
+    kept.claim(name_of(rumour(), RUN), rumour())
+    assert kept.digest == EMPTY and kept.samples == 0
+    kept.complete(name_of(rumour(), RUN), rumour())
+    assert kept.digest != EMPTY and kept.samples == 10
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+def running(epoch=7):
+    """Epochs of 100 steps, at the start of one."""
+    made = Epochs(100, RUN)
+    made.restart(max(0, epoch - GRACE - SETTLE), {})
+    made.held = False
+    made.advance(100 * epoch)
+    return made
+
+
+def test_an_epoch_closes_after_the_grace_and_settles_after_the_repair():
+    made = running()
+    take(made.of(7), rumour())
+    closed_at, settled_at = {}, {}
+    for epoch in range(8, 14):
+        closed, settled = made.advance(100 * epoch)
+        closed_at |= {each.epoch: (epoch, len(each.inside)) for each in closed}
+        settled_at |= {each.epoch: (epoch, len(each.inside)) for each in settled}
+    assert closed_at[7] == (7 + GRACE + 1, 1) and settled_at[7] == (7 + GRACE + SETTLE + 1, 1)
+    assert list(closed_at) == [4, 5, 6, 7, 8, 9] and list(settled_at) == [3, 4, 5, 6, 7, 8]
+    assert not made.admits(8) and made.admits(9)
+
+
+def test_the_clock_never_goes_back_and_a_late_epoch_is_not_admitted():
+    made = running(7)
+    assert made.advance(100) == ([], []) and made.current == 7
+    assert [epoch for epoch in range(20) if made.admits(epoch)] == [*range(7 - GRACE - SETTLE, 7 + AHEAD + 1)]
+
+
+def test_a_clock_that_jumps_takes_no_time():
+    made = running(7)
+    take(made.of(7), rumour())
+    closed, settled = made.advance(100 * 4_000_000_000)
+    assert len(closed) <= KEPT + SETTLE + 1 and len(settled) <= KEPT + 1 and 7 in [each.epoch for each in settled]
+    assert len(made.settled()) == KEPT
+
+
+def test_while_held_nothing_settles_but_what_is_older_than_all_bounds():
+    made = running(7)
+    made.held = True
+    made.advance(100 * (7 + MAX_HELD))
+    assert made.first == 7 - GRACE - SETTLE
+    made.advance(100 * (8 + MAX_HELD))
+    assert made.first == 8 - GRACE - SETTLE
+
+
+def test_marks_say_how_far_each_epoch_is():
+    made = running(7)
+    for epoch in (3, 4, 7):
+        take(made.of(epoch), rumour(epoch=epoch))
+    assert [(mark.epoch, mark.stage) for mark in made.marks()] == [
+        (3, Stage.CLOSED),
+        (4, Stage.OPEN),
+        (7, Stage.OPEN),
+    ]
+    made.advance(800)
+    assert (made.marks()[0].epoch, made.marks()[0].stage, made.marks()[0].count) == (3, Stage.SETTLED, 1)
+
+
+# -- statements about settled epochs ----------------------------------------------------------------------------------
+
+
+def settled(others):
+    made = running(7)
+    made.advance(100 * (8 + GRACE + SETTLE))
+    return [made.vote(peer(number), 7, digest, 20, ME) for number, digest in enumerate(others)], made
+
+
+OTHER = bytes([255] * 16)
+ME = peer(99)
+
+
+def test_who_is_outnumbered_knows_it_once_enough_were_heard():
+    verdicts, made = settled([OTHER] * QUORUM)
+    assert verdicts == [None] * (QUORUM - 1) + [(1, tuple(peer(number) for number in range(QUORUM)))]
+    assert made.vote(peer(9), 7, OTHER, 20, ME) is None
+
+
+def test_a_minority_that_says_otherwise_changes_nothing():
+    verdicts, _ = settled([OTHER, OTHER, EMPTY, EMPTY, EMPTY, EMPTY, OTHER])
+    assert verdicts == [None] * 7
+
+
+def test_one_peer_has_one_vote():
+    made = settled([])[1]
+    assert [made.vote(peer(0), 7, OTHER, 20, ME) for _ in range(9)] == [None] * 9
+
+
+@pytest.mark.parametrize("digest", [OTHER, bytes(16)])
+def test_of_two_camps_as_large_that_of_the_lowest_id_is_kept(digest):
+    low, high = sorted((peer(0), peer(1)))
+    assert settled([])[1].vote(low, 7, digest, 1, high) == (1, (low,))
+    assert settled([])[1].vote(high, 7, digest, 1, low) is None
+
+
+def test_a_word_on_an_epoch_that_is_not_settled_here_counts_nothing():
+    made = running(7)
+    assert [made.vote(peer(number), 7, OTHER, 20, ME) for number in range(9)] == [None] * 9
+
+
+def test_a_difference_that_nobody_noticed_in_time_is_never_forgotten():
+    one, other = running(7), running(7)
+    take(one.of(7), rumour())
+    for made in (one, other):
+        take(made.of(8), rumour(epoch=8))
+        made.advance(100 * (30 + GRACE + SETTLE))
+    assert one.settled()[29].digest != other.settled()[29].digest
+    again = running(7)
+    take(again.of(8), rumour(epoch=8))
+    again.advance(100 * (10 + GRACE + SETTLE))
+    again.advance(100 * (30 + GRACE + SETTLE))
+    assert other.settled()[29].digest == again.settled()[29].digest, "whenever the clock was heard of"
+
+
+def test_states_of_two_foundings_differ_for_ever():
+    one, other = Epochs(100, RUN), Epochs(100, RUN)
+    one.restart(0, {}, b"a" * 16)
+    other.restart(0, {}, b"b" * 16)
+    for made in (one, other):
+        made.held = False
+        take(made.of(0), rumour(epoch=0))
+        made.advance(100 * 9)
+    assert one.settled()[0].digest != other.settled()[0].digest
+
+
+def test_more_than_half_of_all_need_not_wait_for_the_rest():
+    made = settled([])[1]
+    assert [made.vote(peer(number), 7, OTHER, 5, ME) for number in range(4)] == [
+        *[None] * 3,
+        (1, tuple(peer(number) for number in range(4))),
+    ]

@@ -1,0 +1,332 @@
+"""What is counted as in doubt when the partner's life is over: that which the survivor cannot know, and nothing else
+(algorithms section 3). Found by the exhaustive campaign (simulations.campaigns.exhaustive), retold here machine by
+machine."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import ChunksInDoubt
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.averaging import Averaging, AveragingConfig
+from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
+from gossipdp.protocol.pairwise.initiator import Initiator
+from gossipdp.protocol.pairwise.responder import Responder
+from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.source import Model
+from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, Void
+
+INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
+EXCHANGE = 1 << 32 | 7
+CHUNKS = 4
+SETTINGS = b"s" * 16
+MORE, MIXED = jobs.Turn((b"codes",)), jobs.Turn(complete=True, mixed=True)
+
+
+def terms(partner, window):
+    return Terms(
+        partner=partner,
+        incarnation=1,
+        exchange=EXCHANGE,
+        codec="modulo4",
+        weight=0.5,
+        pull=0.0,
+        window=window,
+        lower=True,
+    )
+
+
+class Machine:
+    """A side whose jobs are done when the test says so, with the result the test gives."""
+
+    def __init__(self):
+        self.outputs = Outputs()
+
+    def hear(self, *messages, source=None):
+        for message in messages:
+            whose = () if source is None else (source,)
+            self.machine.receive(message, [b"x"], *whose, 50, 0.0)
+
+    def finish(self, kind, chunk, result):
+        [job] = [job for job in self.outputs.jobs if isinstance(job, kind) and job.key.chunk == chunk]
+        self.outputs.jobs.remove(job)
+        self.machine.job_done(job, result, 0.0)
+
+    def said(self):
+        messages = [envelope.message for envelope in self.outputs.messages]
+        self.outputs.messages.clear()
+        return messages
+
+    def counted(self):
+        return sum(event.count for event in self.outputs.events if isinstance(event, ChunksInDoubt))
+
+
+class Answering(Machine):
+    def __init__(self, window, first=0):
+        super().__init__()
+        accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window, 1)
+        self.machine = Responder(
+            terms(INITIATOR, window),
+            accept,
+            self.outputs,
+            Deadlines(),
+            chunks=CHUNKS,
+            size=256,
+            now=0.0,
+            first=first,
+        )
+
+    def open(self, chunk):
+        self.hear(Ranges(EXCHANGE, chunk, 1))
+        self.finish(jobs.Answer, chunk, MORE)
+
+    def mix(self, chunk):
+        self.hear(Data(EXCHANGE, chunk, 2, math.inf))
+        self.finish(jobs.DecodeAndMix, chunk, MIXED)
+
+
+class Asking(Machine):
+    def __init__(self, window):
+        super().__init__()
+        self.machine = Initiator(
+            terms(RESPONDER, window),
+            INITIATOR,
+            self.outputs,
+            Deadlines(),
+            first=0,
+            chunks=CHUNKS,
+            size=256,
+            now=0.0,
+            tempo=Tempo(1.0),
+        )
+
+
+# -- the initiator -----------------------------------------------------------------------------------------------
+
+
+def test_void_that_comes_while_a_turn_is_being_decoded_is_not_forgotten():
+    side = Asking(window=1)
+    side.finish(jobs.Begin, 0, MORE)
+    side.hear(Data(EXCHANGE, 0, 1, math.inf), Void(EXCHANGE, 0))
+    side.said()
+    side.finish(jobs.Decode, 0, MORE)
+    assert Data not in map(type, side.said()), "nothing more is said of a chunk that will never be mixed"
+    side.machine.give_up(1.0)
+    assert side.counted() == 0
+
+
+def test_void_that_comes_while_ranges_are_made_ends_the_chunk_too():
+    side = Asking(window=1)
+    side.hear(Void(EXCHANGE, 0))
+    side.finish(jobs.Begin, 0, MORE)
+    assert [job.key.chunk for job in side.outputs.jobs if isinstance(job, jobs.Begin)] == [1]
+
+
+def test_void_of_a_chunk_whose_acknowledgement_is_being_mixed_changes_nothing():
+    """A partner that says both is at fault; what is mixed here is mixed."""
+    side = Asking(window=1)
+    side.finish(jobs.Begin, 0, MORE)
+    side.hear(Data(EXCHANGE, 0, 1, math.inf))
+    side.finish(jobs.Decode, 0, MORE)
+    side.hear(Ack(EXCHANGE, 0, 3, 1.0), Void(EXCHANGE, 0))
+    side.finish(jobs.Mix, 0, MIXED)
+    assert side.machine.tally.chunks == 1
+
+
+# -- the responder -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("outcome", "counted"), [(MIXED, 1), (MORE, 0), (jobs.Turn(refused="nan"), 0)])
+def test_chunk_being_decoded_as_the_initiators_life_ends_is_counted_once_it_is_mixed_and_only_then(outcome, counted):
+    side = Answering(window=2)
+    side.open(0)
+    side.hear(Data(EXCHANGE, 0, 2, math.inf))
+    side.machine.give_up(1.0)
+    assert side.counted() == 0 and not side.machine.settled
+    side.finish(jobs.DecodeAndMix, 0, outcome)
+    assert side.counted() == counted and side.machine.settled
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_chunk_opened_last_and_not_mixed_takes_up_a_place_of_the_window_itself(window):
+    side = Answering(window)
+    for chunk in range(CHUNKS - 1):
+        side.open(chunk)
+        side.mix(chunk)
+    side.open(CHUNKS - 1)
+    side.machine.give_up(1.0)
+    assert side.counted() == window - 1, "when the last was opened, so many at most were still open before it"
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_everything_that_was_opened_is_mixed_and_a_whole_window_is_in_doubt(window):
+    side = Answering(window)
+    for chunk in range(3):
+        side.open(chunk)
+        side.mix(chunk)
+    side.machine.give_up(1.0)
+    assert side.counted() == window
+
+
+def test_which_chunk_was_opened_last_is_known_by_its_number_not_by_when_its_ranges_came():
+    side = Answering(window=2, first=2)  # opens 2, 3, 0, 1
+    side.open(3)
+    side.mix(3)
+    side.open(0)
+    side.mix(0)
+    side.open(2)  # overtaken by all
+    side.machine.give_up(1.0)
+    assert side.counted() == 2
+
+
+def test_last_chunk_mixed_after_the_initiators_life_ended_is_added_to_what_was_counted():
+    side = Answering(window=2)
+    for chunk in (0, 1):
+        side.open(chunk)
+        side.mix(chunk)
+    side.open(2)
+    side.hear(Data(EXCHANGE, 2, 2, math.inf))
+    side.machine.give_up(1.0)
+    assert side.counted() == 1
+    side.finish(jobs.DecodeAndMix, 2, MIXED)
+    assert side.counted() == 2
+    side.machine.give_up(2.0)
+    assert side.counted() == 2
+
+
+# -- both, as averaging joins them -------------------------------------------------------------------------------
+
+
+class Members:
+    """A membership of two."""
+
+    def __init__(self, me, other):
+        self.me, self.members = me, {me.id: me, other.id: other}
+
+    def alive(self):
+        return [member for member in self.members.values() if member is not self.me]
+
+    def rtt(self, peer):
+        return 0.01
+
+    def address_of(self, peer):
+        return self.members[peer].address
+
+    def linked(self, peer):
+        return True
+
+
+class Rig(Machine):
+    """All of a peer's exchanges, with one partner."""
+
+    def __init__(self, me, partner, incarnation=1):
+        super().__init__()
+        self.partner = partner * 32
+        members = Members(*(Member(letter * 32, "", "x:1", 1, 0, State.ALIVE) for letter in (me, partner)))
+        schema = Schema.of([("w", (300,), "float32", "parameter")])
+        self.machine = Averaging(
+            AveragingConfig(fineness={"modulo4": 4}, settings=SETTINGS),
+            members,
+            incarnation=incarnation,
+            random=Random(0),
+            outputs=self.outputs,
+            ended=lambda *_: None,
+        )
+        self.machine.codec = "modulo4"
+        self.machine.model = Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0)
+
+
+@pytest.mark.parametrize(
+    "word", [Ranges(1 << 32 | 7, 0, 1), Data(1 << 32 | 7, 0, 2, math.inf), Ask(1 << 32 | 7, 0, 2)], ids=repr
+)
+def test_what_was_said_to_an_earlier_life_of_the_responder_is_answered_as_unknown(word):
+    """A stranger repeats all of an exchange: the offer is taken for a new one, for nobody knows here how it ended. Its
+    initiator is not told "void", for the earlier life may have mixed the chunk."""
+    side = Rig(b"r", b"i", incarnation=2)
+    schema = side.machine.model.schema
+    side.hear(Offer(word.exchange, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
+    [accept] = side.said()
+    assert isinstance(accept, Accept) and accept.incarnation == 2
+    side.hear(word, source=side.partner)
+    assert not side.outputs.jobs and side.said() == [End(word.exchange, False, "unknown")]
+    assert side.machine.at_rest
+
+
+def test_what_was_said_to_an_earlier_life_and_comes_late_changes_nothing():
+    side = Rig(b"r", b"i", incarnation=2)
+    schema, number = side.machine.model.schema, 1 << 32 | 7
+    side.hear(Offer(number, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
+    side.said()
+    side.hear(Ranges(number, 0, 2), source=side.partner)
+    assert len(side.outputs.jobs) == 1
+    side.hear(Ranges(number, 1, 1), source=side.partner)
+    assert len(side.outputs.jobs) == 1 and not side.said()
+
+
+@pytest.mark.parametrize(("outcome", "counted"), [(MIXED, 1), (MORE, 0)])
+def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_and_is_told_to_wait(outcome, counted):
+    """Taking the offer would throw the old exchange's log away, and with it whatever the job comes to."""
+    side = Rig(b"r", b"i")
+
+    def offer(exchange):
+        schema = side.machine.model.schema
+        side.hear(Offer(exchange, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
+
+    old, new = 1 << 32 | 7, 2 << 32 | 1
+    offer(old)
+    side.hear(Ranges(old, 0, 1), source=side.partner)
+    side.finish(jobs.Answer, 0, MORE)
+    side.hear(Data(old, 0, 2, math.inf), source=side.partner)
+    side.said()
+    offer(new)
+    assert side.said() == [Refuse(new, "busy")]
+    side.finish(jobs.DecodeAndMix, 0, outcome)
+    assert side.counted() == counted
+    side.said()
+    offer(new)
+    assert [type(message) for message in side.said()] == [Accept]
+    assert side.counted() == counted
+
+
+# -- words of an earlier life ------------------------------------------------------------------------------------
+
+
+def test_accept_that_comes_late_to_a_restarted_initiator_does_not_settle_what_its_old_life_left_in_doubt():
+    """It remembers no offer; what the responder has mixed may be lost all the same."""
+    asking = Rig(b"i", b"r", incarnation=2)
+    asking.hear(Accept(EXCHANGE, "modulo4", 0.5, 0.0, 2), source=asking.partner)
+    [end] = asking.said()
+    answering = Answering(window=2)
+    answering.open(0)
+    answering.mix(0)
+    answering.hear(end)
+    assert answering.machine.ended and not answering.machine.settled
+    answering.machine.give_up(1.0)
+    assert answering.counted() == 1
+
+
+def test_accept_of_an_exchange_that_this_very_life_has_settled_frees_the_responder():
+    asking = Rig(b"i", b"r", incarnation=1)
+    asking.hear(Accept(EXCHANGE, "modulo4", 0.5, 0.0, 2), source=asking.partner)
+    assert asking.said() == [End(EXCHANGE, True, "unwanted")]
+
+
+def test_accept_by_a_later_life_of_the_partner_ends_the_exchange_with_the_earlier_and_counts():
+    """A copy of the offer reached it late; it would answer questions about what its old life mixed, and wrongly."""
+    rig = Rig(b"i", b"r")
+    rig.machine.want(1, 0.0)
+    [offer] = rig.said()
+    rig.hear(Accept(offer.exchange, "modulo4", 0.5, 0.0, 2, 1), source=rig.partner)
+    rig.finish(jobs.Begin, 0, MORE)
+    rig.hear(Data(offer.exchange, 0, 1, math.inf), source=rig.partner)
+    rig.finish(jobs.Decode, 0, MORE)
+    rig.said()
+    rig.hear(Accept(offer.exchange, "modulo4", 0.5, 0.0, 2, 2), source=rig.partner)
+    assert End(offer.exchange, True, "unwanted") in rig.said()
+    rig.hear(Void(offer.exchange, 0), source=rig.partner)
+    assert rig.counted() == 1

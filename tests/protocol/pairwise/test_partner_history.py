@@ -1,0 +1,110 @@
+"""Who has wasted time is left alone for at least as long, and longer at each time in a row, while others are there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gossipdp.protocol.pairwise import partner_history as acquaintances
+from gossipdp.protocol.pairwise.partner_history import LONGEST, SHORTEST, Acquaintances
+
+A, B, C = (bytes([letter]) * 32 for letter in b"abc")
+
+
+def wait(*exchanges, pace=1.0):
+    """Seconds that A is left alone after these (chunks, seconds) in a row."""
+    known = Acquaintances()
+    for chunks, seconds in exchanges:
+        known.parted(A, chunks, seconds, pace * chunks if chunks else 0.0, 100.0)
+    return next(n / 100 for n in range(100 * 700) if not known.left_alone([A, B], 100.0 + n / 100))
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "seconds"),
+    [
+        ([], 0.0),
+        ([(0, 3.0)], 3.0),
+        ([(0, 3.0), (0, 3.0), (0, 3.0)], 12.0),
+        ([(0, 0.0)], SHORTEST),
+        ([(0, 0.001)] * 5, 16 * SHORTEST),
+        ([(0, 15.0)] * 9, LONGEST),
+        ([(0, 3.0), (2, 2.0)], 0.0),  # one that is worth its time
+        ([(2, 8.0)], 0.0),  # four times as long as usual
+        ([(2, 11.0)], 3.0),
+        ([(2, 11.0)] * 4, 3.0),  # it is slow, and gets somewhere
+        ([(0, 3.0), (2, 11.0), (0, 3.0)], 3.0),
+        ([(0, 600.0)], 600.0),  # longer than anybody is left alone for what was before
+        ([(2, 608.0)] * 2, 600.0),
+    ],
+)
+def test_wasted_time_is_left_alone_for(exchanges, seconds):
+    assert wait(*exchanges) == pytest.approx(seconds, abs=0.011)
+
+
+def test_while_nobody_knows_how_long_a_chunk_takes_only_nothing_is_a_waste():
+    assert wait((1, 50.0), pace=math.inf) == 0.0 and wait((0, 2.0), pace=math.inf) == pytest.approx(2.0, abs=0.011)
+
+
+def test_nobody_is_left_alone_if_it_is_everybody():
+    known = Acquaintances()
+    known.parted(A, 0, 5.0, 0.0, 0.0)
+    assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
+    known.parted(B, 0, 5.0, 0.0, 0.0)
+    assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
+
+
+@pytest.mark.parametrize(
+    ("appears", "now", "share"),
+    [
+        (0, 0, 1.0),  # found at the start
+        (9, 9, 1.0),  # all are young
+        (10, 10, 0.1),
+        (30, 30, 0.1),
+        (30, 34, 0.5),
+        (30, 39, 1.0),
+        (30, 90, 1.0),
+    ],
+)
+def test_weight_of_a_newcomer_rises_with_the_rounds_since_it_appeared(appears, now, share):
+    known = Acquaintances()
+    known.appeared(A, appears, {A})
+    known.appeared(A, now, {A})
+    assert known.share(A, now) == pytest.approx(share)
+
+
+def test_whom_membership_has_not_told_of_yet_is_as_new_as_can_be():
+    assert Acquaintances().share(A, 50) == 0.1 and Acquaintances().share(A, 3) == 1.0
+
+
+def test_those_that_membership_has_forgotten_make_room_for_newcomers_and_no_member_does(monkeypatch):
+    monkeypatch.setattr(acquaintances, "MOST_KNOWN", 2)
+    known = Acquaintances()
+    for peer, members in ((A, {A}), (B, {A, B}), (C, {A, C})):
+        known.appeared(peer, 20, members)
+    assert [known.share(peer, 40) for peer in (A, B, C)] == [1.0, 0.1, 1.0]
+
+
+def test_who_was_met_in_a_round():
+    known = Acquaintances()
+    known.met(A, 3)
+    known.met(B, 4)
+    assert known.meets(3) == {A} and known.meets(4) == {B} and not known.meets(5)
+
+
+def test_offers_up_to_the_latest_accepted_are_no_news():
+    known = Acquaintances()
+    known.accepted(A, 7)
+    assert known.dealt_with(A, 6) and known.dealt_with(A, 7)
+    assert not known.dealt_with(A, 8) and not known.dealt_with(B, 7)
+
+
+def test_the_one_heard_of_longest_ago_makes_room(monkeypatch):
+    monkeypatch.setattr(acquaintances, "MOST", 2)
+    known = Acquaintances()
+    for peer in (A, B, A, C):
+        known.met(peer, 1)
+        known.accepted(peer, 9)
+        known.parted(peer, 0, 5.0, 0.0, 0.0)
+    assert known.meets(1) == {A, C} and not known.dealt_with(B, 9)
+    assert set(known.left_alone([A, B, C], 1.0)) == {A, C}

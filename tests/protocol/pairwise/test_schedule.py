@@ -1,0 +1,166 @@
+"""Hypercube and Base-2 schedule (algorithms section 7): exact after a cycle, each step a matching, the same for all."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from gossipdp.errors import LocalProtocolError
+from gossipdp.protocol.pairwise.schedule import Schedule
+
+SEED = b"a run id"
+SIZES = [*range(1, 65), 100, 128, 1000]
+GOLDEN = "1:0.500 9:0.500 1:0.500 8:0.500 9:0.500 8:0.500 10:0.667 8:0.500 4:0.500 5:0.500"
+
+
+def ids(count):
+    return [hashlib.blake2b(number.to_bytes(2, "big"), digest_size=32).digest() for number in range(count)]
+
+
+def meetings(schedule, step):
+    """Of every member that meets somebody: whom, and with which weight."""
+    return {me: met for me in schedule.members if (met := schedule.partner(me, step)) is not None}
+
+
+def mix(schedule, step, values):
+    """One step's mixing matrix applied to the rows of `values`."""
+    place = {peer: number for number, peer in enumerate(schedule.members)}
+    mixed = values.copy()
+    for me, (partner, weight) in meetings(schedule, step).items():
+        mixed[place[me]] += weight * (values[place[partner]] - values[place[me]])
+    return mixed
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_after_a_cycle_all_hold_the_exact_average(count):
+    schedule = Schedule(ids(count), SEED)
+    # The second cycle: any other has another order and the same graph.
+    product = np.eye(count)
+    for step in range(schedule.period, 2 * schedule.period):
+        product = mix(schedule, step, product)
+    assert np.abs(product - 1.0 / count).max() < 1e-12
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_each_step_is_a_matching_with_equal_weights_on_both_sides(count):
+    schedule = Schedule(ids(count), SEED)
+    for step in range(schedule.period):
+        met = meetings(schedule, step)
+        for me, (partner, weight) in met.items():
+            assert partner != me and met[partner] == (me, weight) and 0.5 <= weight < 1.0
+        # Of an even number nobody is idle, of an odd one the one that must be.
+        assert count - len(met) == count % 2
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_steps_of_a_cycle_keep_the_bound_of_the_paper(count):
+    period = Schedule(ids(count), SEED).period
+    assert period <= 2.0 * math.log2(count) + 2.0
+    if count & (count - 1) == 0:
+        assert period == max(1, math.log2(count))
+
+
+@pytest.mark.parametrize(("count", "steps"), [(3, 3), (5, 5), (6, 4), (7, 5), (12, 5), (24, 6), (33, 11), (1000, 16)])
+def test_steps_of_a_cycle_of_the_base_2_graph(count, steps):
+    # 2^s q members: s steps, and 2 floor(log2 q) + 1 for the odd q.
+    assert Schedule(ids(count), SEED).period == steps
+
+
+def test_powers_of_two_meet_along_a_hypercube_by_halves():
+    schedule = Schedule(ids(16), SEED)
+    met = [meetings(schedule, step) for step in range(4)]
+    assert {weight for step in met for _, weight in step.values()} == {0.5}
+    for me in schedule.members:
+        # The dimensions commute: a then b leads where b then a does.
+        for a in range(4):
+            for b in range(a):
+                assert met[b][met[a][me][0]][0] == met[a][met[b][me][0]][0]
+        assert len({step[me][0] for step in met}) == 4
+
+
+def test_three_members_hand_on_two_thirds():
+    schedule = Schedule(ids(3), SEED)
+    weights = [sorted(weight for _, weight in meetings(schedule, step).values()) for step in range(3)]
+    assert weights == [[0.5, 0.5], [2 / 3, 2 / 3], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("count", [2, 8, 12, 33])
+def test_members_in_any_order_and_asked_at_any_time_all_agree(count):
+    members, random = ids(count), Random(count)
+    reference = Schedule(members, SEED)
+    expected = {step: meetings(reference, step) for step in range(4 * reference.period)}
+    for me in members:
+        shuffled = random.sample(members, count)
+        mine = Schedule(shuffled, SEED)
+        for step in random.sample(sorted(expected), len(expected)):
+            assert mine.partner(me, step) == expected[step].get(me)
+
+
+@pytest.mark.parametrize(("seed", "later"), [(SEED, 4), (b"another run", 0)])
+def test_another_cycle_or_seed_gives_another_order(seed, later):
+    members = ids(16)
+    first = meetings(Schedule(members, SEED), 0)
+    second = meetings(Schedule(members, seed), later)
+    # By chance one in fifteen would meet the same.
+    assert sum(first[me] == second[me] for me in members) < 6
+
+
+def test_over_many_cycles_everybody_meets_everybody_equally_often():
+    schedule, cycles = Schedule(ids(8), SEED), 700
+    for me in schedule.members[:2]:
+        met = Counter(schedule.partner(me, step)[0] for step in range(3 * cycles))
+        # 2,100 meetings, 7 others.
+        assert len(met) == 7 and all(abs(count - 300) < 5 * 17 for count in met.values())
+
+
+def test_over_many_cycles_everybody_is_idle_equally_often():
+    schedule, cycles = Schedule(ids(5), SEED), 400
+    for me in schedule.members:
+        idle = sum(schedule.partner(me, step) is None for step in range(5 * cycles))
+        # One of five in each step, two or more steps of a cycle in a row the same one.
+        assert abs(idle - 400) < 5 * 45
+
+
+def test_order_is_the_same_in_another_process_and_for_ever():
+    """Peers of several versions of Python, and of gossipdp, follow one schedule: these figures may not change."""
+    program = (
+        "from gossipdp.protocol.pairwise.schedule import Schedule\n"
+        "members = [bytes([n]) * 32 for n in range(12)]\n"
+        "schedule = Schedule(members, b'a run id')\n"
+        "met = [schedule.partner(members[3], step) for step in range(10)]\n"
+        "print(' '.join(f'{peer[0]}:{weight:.3f}' for peer, weight in met))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == GOLDEN
+
+
+def test_a_lone_member_is_idle():
+    schedule = Schedule(ids(1), SEED)
+    assert [schedule.partner(schedule.members[0], step) for step in range(3)] == [None, None, None]
+
+
+def test_strangers_wrong_steps_and_wrong_members_are_refused():
+    members = ids(4)
+    schedule = Schedule(members[:3], SEED)
+    with pytest.raises(LocalProtocolError, match=f"{members[3][:4].hex()} is none of the schedule's 3 members"):
+        schedule.partner(members[3], 0)
+    with pytest.raises(LocalProtocolError, match="step -1"):
+        schedule.partner(members[0], -1)
+    with pytest.raises(LocalProtocolError, match="3 members, 2 of them distinct"):
+        Schedule([members[0], members[1], members[0]], SEED)
+    with pytest.raises(LocalProtocolError, match="0 members"):
+        Schedule([], SEED)
+
+
+def test_orders_of_past_cycles_are_let_go():
+    schedule = Schedule(ids(12), SEED)
+    for step in range(50 * schedule.period):
+        schedule.partner(schedule.members[0], step)
+    assert len(schedule._orders) <= 2

@@ -1,0 +1,94 @@
+"""What is usual is learnt: how long a chunk takes, and how long an answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
+from gossipdp.protocol.pairwise.initiator import Initiator
+from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.wire.messages import Ask, Data, Ranges
+
+
+def test_pace_is_unknown_at_first_then_that_of_the_last_exchanges():
+    tempo = Tempo(1.0)
+    assert tempo.pace == math.inf
+    tempo.exchanged(10, 5.0)
+    assert tempo.pace == pytest.approx(0.5)
+    tempo.exchanged(1, 16.0)
+    assert tempo.pace == pytest.approx(0.5 * 32**0.2)
+
+
+def test_exchange_that_took_what_its_rate_asks_for_says_nothing_of_others_once_there_are_such():
+    tempo = Tempo(1.0)
+    tempo.exchanged(1, 64.0, owed=63.0)
+    assert tempo.pace == pytest.approx(64.0), "better than no measure"
+    tempo.exchanged(1, 2.0)
+    known = tempo.pace
+    tempo.exchanged(1, 64.0, owed=63.0)
+    assert known < 64.0 and tempo.pace == known
+    tempo.exchanged(1, 200.0, owed=63.0)
+    assert tempo.pace > known, "far slower than it had to be"
+
+
+def test_patience_is_twice_the_last_answers_time_within_bounds():
+    tempo = Tempo(1.0)
+    learnt = []
+    for seconds in (0.2, 1.5, 30.0, 0.1):
+        tempo.answered(seconds, 0)
+        learnt.append(tempo.patience)
+    assert learnt == [1.0, 3.0, 8.0, 1.0]
+
+
+def test_answer_to_what_was_said_twice_is_no_measure_but_patience_that_was_needed_is_kept():
+    tempo = Tempo(1.0)
+    learnt = []
+    for seconds, asked in ((1.7, 1), (0.3, 1), (90.0, 3), (0.3, 0)):
+        tempo.answered(seconds, asked)
+        learnt.append(tempo.patience)
+    assert learnt == [1.7, 1.7, 8.0, 1.0]
+
+
+def test_what_is_under_way_on_a_slow_link_is_asked_for_again_once_and_never_more():
+    outputs, tempo = Outputs(), Tempo(1.0)
+
+    def begun(number, now):
+        """An exchange of one chunk whose answers take 1.6 s; how often was asked again?"""
+        side = Initiator(
+            Terms(
+                partner=b"p" * 32,
+                incarnation=1,
+                exchange=number,
+                codec="modulo4",
+                weight=0.5,
+                pull=0.0,
+                window=1,
+                lower=True,
+            ),
+            b"m" * 32,
+            outputs,
+            Deadlines(ask=1.0),
+            first=0,
+            chunks=1,
+            size=256,
+            now=now,
+            tempo=tempo,
+        )
+        answers = iter([Data(number, 0, 1, math.inf), Data(number, 0, 3, math.inf), Data(number, 0, 5, math.inf)])
+        for answer in answers:
+            side.job_done(outputs.jobs.popleft(), jobs.Turn((b"codes",)), now)
+            while (due := side.timer()) is not None and due < now + 1.6:
+                side.handle_timer(due)
+            now += 1.6
+            side.receive(answer, [b"x"], 50, now)
+        said = [type(envelope.message) for envelope in outputs.messages]
+        outputs.messages.clear()
+        outputs.jobs.clear()
+        assert said.count(Ranges) == 1 and said.count(Data) == 2, said
+        return said.count(Ask)
+
+    assert [begun(n, 100.0 * n) for n in range(3)] == [1, 0, 0]

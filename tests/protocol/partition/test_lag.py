@@ -1,0 +1,162 @@
+"""When a peer has fallen behind the network, as tables (algorithms section 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.partition.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag, Own
+from gossipdp.protocol.wire.messages import Progress
+
+EVERY, PERIOD = 10, 0.5
+A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
+LIMIT = LAG_ROUNDS * EVERY
+
+
+class One:
+    """Peer B, in step with A, C and D at step 100."""
+
+    def __init__(self, side=(A, C, D)):
+        self.board, self.side = ProgressBoard(B), side
+        self.own = Own(100, 10, 0, 0.0)
+        self.tell(**dict.fromkeys("acd", 100))
+        self.lag = Lag(self.board, every=EVERY, period=PERIOD, me=lambda: self.own, side=lambda: self.side)
+        self.mixed(0.0)
+
+    def mixed(self, now):
+        """An exchange has begun and ended."""
+        self.lag.began()
+        self.lag.mixed(now)
+
+    def tell(self, **clocks):
+        self.board.merge(Progress(bytes([ord(name)]) * 32, clock, 1, 1, 1) for name, clock in clocks.items())
+
+
+@pytest.mark.parametrize(
+    ("clocks", "lag"),
+    [
+        ({}, 0),
+        ({"a": 900}, 0),
+        ({"a": 130, "c": 120}, 20),
+        ({"a": 130, "c": 120, "d": 125}, 25),
+        ({"a": 150, "c": 150}, 50),
+    ],
+)
+def test_lag_is_what_two_others_have_come_since_the_last_exchange(clocks, lag):
+    one = One()
+    one.tell(**clocks)
+    assert one.lag.steps() == lag
+    one.mixed(1.0)
+    assert one.lag.steps() == 0
+
+
+def test_lag_counts_those_alone_whom_this_peer_would_exchange_with():
+    one = One(side=(A,))
+    one.tell(a=200, c=200)
+    assert one.lag.steps() == 0
+
+
+@pytest.mark.parametrize(("ahead", "suspected"), [(LIMIT, False), (LIMIT + 1, True)])
+def test_peer_cut_off_suspects_itself_past_three_rounds(ahead, suspected):
+    one = One()
+    one.tell(a=100 + ahead)
+    assert not one.lag.suspected(5.0)
+    one.lag.cut_off()
+    assert one.lag.suspected(5.0) == suspected
+
+
+@pytest.mark.parametrize(("transfer", "suspected"), [(0.0, True), (40.0, True), (41.0, False)])
+def test_limit_is_twice_what_a_transfer_is_expected_to_take_if_that_is_more(transfer, suspected):
+    """Or a peer on a slow link would fetch the model for ever."""
+    one = One()
+    one.own = one.own._replace(transfer=transfer)
+    one.tell(a=181, c=181)
+    one.lag.cut_off()
+    assert one.lag.suspected(5.0) == suspected
+
+
+@pytest.mark.parametrize(
+    ("alone", "after", "suspected"),
+    [
+        (ALONE - 1, ALONE_FOR * PERIOD, False),
+        (ALONE, ALONE_FOR * PERIOD - 1.0, False),
+        (ALONE, ALONE_FOR * PERIOD, True),
+    ],
+)
+def test_peer_never_cut_off_lags_only_after_many_rounds_and_long(alone, after, suspected):
+    one = One()
+    one.own = one.own._replace(alone=alone)
+    one.tell(a=500, c=500)
+    assert one.lag.suspected(after) == suspected
+
+
+def asking():
+    one = One()
+    one.tell(a=200, c=200)
+    one.lag.cut_off()
+    assert one.lag.suspected(5.0)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("answers", "proven"),
+    [
+        ({A: 0, C: LIMIT}, True),
+        ({A: 0}, False),
+        ({A: 0, C: LIMIT + 1}, False),
+        ({A: BEHIND, C: NEW, D: BEHIND}, False),
+    ],
+)
+def test_two_in_step_prove_that_there_is_a_network(answers, proven):
+    one = asking()
+    for peer, steps in answers.items():
+        one.lag.heard(peer, steps)
+    heard = 5.0 + LISTEN * PERIOD
+    assert not one.lag.proven(heard - 0.1) and one.lag.proven(heard) == proven
+    assert not one.lag.disproven(5.0 + ASKING * PERIOD - 0.1) and one.lag.disproven(5.0 + ASKING * PERIOD)
+
+
+def test_voucher_that_begins_to_follow_others_itself_is_none():
+    one = asking()
+    one.lag.heard(A, 0)
+    one.lag.heard(C, 0)
+    one.lag.heard(C, BEHIND)
+    assert not one.lag.proven(5.0 + LISTEN * PERIOD) and one.lag.vouchers == {A}
+
+
+def test_exchange_that_comes_through_ends_the_asking():
+    one = asking()
+    one.mixed(6.0)
+    assert one.lag.asking_until is None and not one.lag.suspected(7.0) and not one.lag.proven(9.0)
+
+
+def test_peer_that_has_just_caught_up_vouches_for_nothing_until_it_has_kept_step():
+    """After a storm the first two that meet are no network yet."""
+    one = asking()
+    one.mixed(6.0)
+    assert one.lag.told() == NEW
+    one.tell(a=200 + LIMIT)
+    assert one.lag.told() < NEW
+    one.mixed(7.0)
+    assert one.lag.told() == 0
+
+
+def test_exchange_that_a_peer_slept_through_leaves_it_as_far_behind_as_it_is():
+    one = One()
+    one.lag.began()
+    one.lag.cut_off()
+    one.tell(a=400, c=400)
+    one.lag.mixed(60.0)
+    assert one.lag.steps() == 300 and one.lag.told() == NEW and one.lag.suspected(61.0)
+    one.lag.mixed(62.0)
+    assert one.lag.asking_until is not None, "it is not over for an exchange that had begun before"
+    one.mixed(63.0)
+    assert one.lag.asking_until is None and not one.lag.suspected(64.0)
+
+
+def test_straggler_that_exchanges_now_and_then_vouches():
+    one = One()
+    for clock in range(130, 300, 30):
+        one.tell(a=clock, c=clock)
+        one.mixed(float(clock))
+        assert one.lag.told() == 0 and not one.lag.suspected(float(clock))

@@ -1,0 +1,177 @@
+"""Terms of exchanges follow what the link has carried, and the limit of lag what a transfer has taken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, Pacing
+
+CHUNKS = 16
+AVERAGING = AveragingConfig(fineness={}, settings=b"the settings....")
+WINDOW, PATIENCE = AVERAGING.window, AVERAGING.deadlines.ask
+
+
+class Paced:
+    """A peer past its warm start that has fetched the model, of which a chunk came every so many `seconds`."""
+
+    def __init__(self, seconds: float = 0.01, **changed: object) -> None:
+        self.looks: list[float] = []
+        self.speed = SimpleNamespace(
+            factor=1.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
+        )
+        model = SimpleNamespace(chunks=CHUNKS)
+        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
+        rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
+        config = PeerConfig(**{"membership": LOCAL, "averaging": AVERAGING, "every": 10, **changed})
+        self.clock = 10_000
+        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), self.speed, clock=lambda: self.clock)
+        for chunk in range(CHUNKS):
+            self.pacing.state_came(5.0 + chunk * seconds)
+        self.pacing.began(fresh=True)
+
+    @property
+    def terms(self) -> tuple[str, int]:
+        return self.averaging.codec, self.averaging.window
+
+
+@pytest.mark.parametrize(
+    ("patiences", "terms"),
+    [(0.01, ("modulo16", WINDOW)), (0.9, ("modulo16", 1)), (1.5, ("modulo8", 1)), (3.0, ("modulo4", 1))],
+)
+def test_terms_follow_how_fast_the_state_came(patiences: float, terms: tuple[str, int]) -> None:
+    assert Paced(patiences * PATIENCE).terms == terms
+
+
+def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_window_back() -> None:
+    paced = Paced()
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo16", WINDOW), "a partner may have died"
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo8", 1)
+    paced.pacing.in_vain()
+    assert paced.terms == ("modulo4", 1)
+    windows = []
+    for _ in range(3):
+        paced.pacing.mixed(CHUNKS, 1.0)
+        windows.append(paced.terms)
+    assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
+
+
+def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_one_took() -> None:
+    paced = Paced()
+    paced.pacing.submitted(10, 100.0)
+    paced.pacing.submitted(10, 105.0)
+    paced.pacing.mixed(CHUNKS, 3.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 3.0 / 0.5)
+    paced.pacing.resynced(40.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
+    paced.pacing.mixed(CHUNKS, 30.0)
+    assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
+
+
+def test_h_is_by_speed_in_the_warm_start_too_and_a_step_at_the_least() -> None:
+    paced = Paced()
+    found = []
+    for factor, clock in [(1.0, 10_000), (2.0, 10_000), (0.2, 10_000), (1 / 16, 10_000), (2.0, 0), (0.2, 0), (1.0, 0)]:
+        paced.speed.factor, paced.clock = factor, clock
+        paced.pacing.set()
+        found.append(paced.pacing.every)
+    assert found == [10, 20, 2, 1, 10, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("factor", "steps", "part"), [(1.0, 10, 1.0), (1.0, 5, 1.0), (2.0, 20, 1.0), (0.2, 2, 0.2), (0.2, 10, 1.0)]
+)
+def test_outer_step_is_the_part_of_a_usual_round_that_its_steps_are(factor: float, steps: int, part: float) -> None:
+    """Also of a training process with an H of its own, and however late a snapshot is."""
+    paced = Paced()
+    paced.speed.factor = factor
+    paced.pacing.set()
+    paced.pacing.submitted(steps, 1.0)
+    assert paced.pacing.outer().part == pytest.approx(part)
+
+
+def test_h_is_as_configured_to_the_step_after_a_fast_spell() -> None:
+    """Whoever is as fast as most follows a schedule, and counts the network's rounds by it."""
+    paced = Paced()
+    found = []
+    for factor in (1.0, 1.24, 1.15, 1.0):
+        paced.speed.factor = factor
+        paced.pacing.set()
+        found.append(paced.pacing.every)
+    assert found == [10, 10, 10, 10]
+    paced.speed.factor = 1.4
+    paced.pacing.set()
+    assert paced.pacing.every == 14
+    paced.speed.factor = 1.2
+    paced.pacing.set()
+    assert paced.pacing.every == 14
+    paced.speed.factor = 1.0
+    paced.pacing.set()
+    assert paced.pacing.every == 10
+
+
+@pytest.mark.parametrize(("every", "factor", "part"), [(5, 1 / 16, 0.2), (1, 1 / 16, 1.0), (100, 1 / 16, 1 / 16)])
+def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: float, part: float) -> None:
+    paced = Paced(every=every)
+    paced.speed.factor = factor
+    paced.pacing.set()
+    paced.pacing.submitted(paced.pacing.every, 1.0)
+    assert paced.pacing.outer().part == pytest.approx(part)
+
+
+def test_round_is_the_part_that_it_was_by_the_speed_that_decided_how_long_it_is() -> None:
+    """A host that turns out to be slow has made a whole round; one that is fast again has made a short one."""
+    paced = Paced()
+    paced.speed.trained = lambda seconds, now: setattr(paced.speed, "factor", 0.1 if seconds > 0.5 else 1.0)
+    found = []
+    for steps, now in ((10, 0.0), (10, 10.0), (1, 10.1)):
+        paced.pacing.submitted(steps, now)
+        found.append(paced.pacing.outer().part)
+        paced.pacing.set()
+    assert found == [1.0, 1.0, pytest.approx(0.1)] and paced.pacing.every == 10
+
+
+def test_peer_without_a_training_process_says_so() -> None:
+    paced = Paced()
+    rested = []
+    paced.speed.rests = lambda: rested.append(True)
+    paced.pacing.detached()
+    assert rested == [True]
+
+
+@pytest.mark.parametrize(("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])])
+def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
+    paced = Paced(**changed)
+    paced.pacing.submitted(7, 1.0)
+    paced.pacing.submitted(2, 2.0)
+    assert paced.looks == looks
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_step_is_not_timed_by_snapshots_that_waited_while_the_daemon_slept(goes_on: bool) -> None:
+    paced = Paced()
+    paced.looks.clear()
+    for steps, now in ((10, 100.0), (10, 105.0)):
+        paced.pacing.submitted(steps, now)
+    paced.pacing.slept(1000.0)
+    late = ((10, 1000.0), (1780, 1000.1), (10, 1005.1)) if goes_on else ((10, 1003.0), (10, 1008.0), (10, 1013.0))
+    for steps, now in late:
+        paced.pacing.submitted(steps, now)
+    assert paced.looks == pytest.approx([0.5, 0.5])
+
+
+def test_training_is_not_said_to_stand_still_for_that_the_daemon_slept() -> None:
+    paced = Paced()
+    for steps, now in ((10, 100.0), (10, 105.0)):
+        paced.pacing.submitted(steps, now)
+    paced.pacing.round_done(105.0)
+    due = paced.pacing.timer() - 105.0
+    paced.pacing.slept(1000.0)
+    assert paced.pacing.timer() == pytest.approx(1000.0 + due)

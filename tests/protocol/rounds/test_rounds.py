@@ -1,0 +1,283 @@
+"""Sessions, snapshots, outer steps and slots (algorithms section 1), job by job; each test plays the compute thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.rounds import Outer, Rounds
+
+CHUNKS = 3
+OUTER = Outer(0.7, 0.8)
+
+
+class Thread:
+    """Runs jobs one at a time when told to, with canned results."""
+
+    def __init__(self):
+        self.outputs, self.ran, self.events = Outputs(), [], []
+        self.rounds = Rounds(self.outputs)
+        self.rounds.allocate(CHUNKS, 300)
+        self.finite, self.slot, self.dirty = True, 0, (0,)
+
+    def run(self, count=1000):
+        """Up to `count` jobs; returns those run."""
+        ran = []
+        while self.outputs.jobs and len(ran) < count:
+            job = self.outputs.jobs.popleft()
+            result = None
+            if isinstance(job, jobs.Found | jobs.Check):
+                result = jobs.Checked(self.finite)
+            elif isinstance(job, jobs.OuterStep):
+                result = jobs.Stepped(3.0, 12.0)
+            elif isinstance(job, jobs.Seal):
+                self.slot += 1
+                result = jobs.Sealed(self.slot, self.dirty) if self.dirty else jobs.Sealed(0, ())
+            ran.append(job)
+            self.rounds.job_done(job, result)
+        self.events += self.outputs.events
+        self.outputs.events.clear()
+        self.ran += ran
+        return [type(job).__name__ for job in ran]
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def training():
+    thread = Thread()
+    thread.rounds.attach(found=False)
+    thread.run()
+    thread.events.clear()
+    return thread
+
+
+def submit(thread, snapshot=1, applied=0, session=None):
+    return thread.rounds.submit(session or thread.rounds.session, snapshot, applied, OUTER, 50)
+
+
+def test_attach_binds_copies_each_chunk_and_opens_a_session():
+    thread = Thread()
+    thread.rounds.attach(found=False)
+    assert thread.run() == ["Bind", "Attach", "Attach", "Attach"]
+    assert [job.chunk for job in thread.ran[1:]] == [0, 1, 2]
+    assert thread.events == [SessionOpened(1)] and thread.rounds.open
+
+
+def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_the_session():
+    thread = Thread()
+    counted = []
+    thread.rounds.attach(found=False, keep=70, kept=lambda: counted.append(1))
+    assert thread.run() == ["Bind"] + ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"] and counted == [1]
+    steps = [job for job in thread.ran if isinstance(job, jobs.OuterStep)]
+    assert {(job.lr, job.momentum, job.applied, job.part) for job in steps} == {(1.0, 0.0, 0, 1.0)}
+    opened, done, sealed = thread.events
+    assert opened == SessionOpened(1, kept=True) and (done.round, done.clock) == (1, 70)
+    assert sealed == SlotSealed(1, (0,)), "what an exchange has mixed meanwhile"
+
+
+def test_attach_of_a_process_that_would_keep_nan_is_given_the_anchor():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(found=False, keep=70)
+    assert thread.run() == ["Bind", "Check"] + ["Attach"] * 3
+    assert thread.events == [SessionOpened(1)] and thread.rounds.rounds == 0
+
+
+def test_process_that_dies_while_its_model_is_checked_is_given_no_anchor():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(found=False, keep=70)
+    thread.run(1)
+    thread.rounds.detach()
+    assert thread.run() == ["Check", "Unbind"] and not thread.events
+
+
+def test_found_takes_each_chunk_and_opens_a_session():
+    thread = Thread()
+    thread.rounds.attach(found=True)
+    assert thread.run() == ["Bind", "Found", "Found", "Found"]
+    assert thread.rounds.founded and thread.events == [SessionOpened(1)]
+
+
+def test_found_with_nan_is_refused_and_may_be_tried_again():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(found=True)
+    assert thread.run() == ["Bind", "Found"]
+    assert [event.code for event in thread.of(SessionRefused)] == ["GD-402"] and not thread.rounds.founded
+    thread.rounds.detach()
+    assert thread.run() == ["Unbind"]
+    thread.finite = True
+    thread.rounds.attach(found=True)
+    thread.run()
+    assert thread.rounds.founded and thread.of(SessionOpened)
+
+
+def test_submit_checks_every_chunk_before_it_steps_any_then_seals():
+    thread = training()
+    assert submit(thread)
+    assert thread.run() == ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"]
+    steps = [job for job in thread.ran if isinstance(job, jobs.OuterStep)]
+    assert {(job.lr, job.momentum, job.applied) for job in steps} == {(0.7, 0.8, 0)}
+    taken, done, sealed = thread.events
+    assert taken == SnapshotTaken(1) and sealed == SlotSealed(1, (0,))
+    assert isinstance(done, RoundDone) and (done.round, done.clock) == (1, 50)
+    assert done.pseudo_gradient == pytest.approx((9.0 / 300) ** 0.5) and done.movement == pytest.approx(0.12**0.5)
+
+
+def test_submit_with_nan_is_refused_and_nothing_is_stepped():
+    thread = training()
+    thread.finite = False
+    counted = []
+    thread.rounds.accepted = lambda: counted.append(1)
+    assert submit(thread)
+    assert thread.run() == ["Check"] and thread.events == [SnapshotTaken(1, "nan")]
+    assert thread.rounds.rounds == 0 and not thread.rounds.finished_round and not counted
+    thread.finite = True
+    assert submit(thread, 2)
+    thread.run()
+    assert counted == [1], "what was done since counts once its snapshot is good"
+
+
+@pytest.mark.parametrize("session", [99, -1])
+def test_submit_of_another_session_is_refused(session):
+    thread = training()
+    assert not submit(thread, session=session)
+    assert thread.run() == []
+
+
+def test_submit_of_an_older_session_is_refused_after_a_new_attach():
+    thread = training()
+    thread.rounds.attach(found=False)
+    assert not submit(thread, session=1)
+    thread.run()
+    assert not submit(thread, session=1) and submit(thread, session=2)
+
+
+def test_submit_during_a_round_is_refused():
+    thread = training()
+    submit(thread)
+    thread.run(2)
+    assert not submit(thread, 2)
+
+
+def test_mixed_corrections_are_sealed_one_slot_at_a_time():
+    thread = training()
+    thread.rounds.mixed()
+    thread.rounds.mixed()
+    assert thread.run() == ["Seal"]
+    thread.rounds.mixed()
+    assert thread.run() == []
+    thread.rounds.slot_applied(1, 1)
+    assert thread.run() == ["Release", "Seal"]
+    assert [event.slot for event in thread.of(SlotSealed)] == [1, 2]
+
+
+def test_nothing_dirty_nothing_sealed_and_the_next_is_sealed_again():
+    thread = training()
+    thread.dirty = ()
+    thread.rounds.mixed()
+    thread.run()
+    assert not thread.of(SlotSealed)
+    thread.dirty = (1,)
+    thread.rounds.mixed()
+    thread.run()
+    assert [event.chunks for event in thread.of(SlotSealed)] == [(1,)]
+
+
+def test_slot_applied_during_a_round_is_released_only_after_it():
+    """The round counts the slots its snapshot has not seen; a zeroed one would be counted as nothing."""
+    thread = training()
+    thread.rounds.mixed()
+    thread.run()
+    submit(thread, applied=0)
+    thread.run(1)
+    thread.rounds.slot_applied(1, 1)
+    assert thread.run() == ["Check"] * 2 + ["OuterStep"] * 3 + ["Release", "Seal"]
+
+
+@pytest.mark.parametrize(("session", "slot"), [(2, 1), (1, 2), (1, 0)])
+def test_slot_applied_that_is_not_out_is_ignored(session, slot):
+    thread = training()
+    thread.rounds.mixed()
+    thread.run()
+    thread.rounds.slot_applied(session, slot)
+    assert thread.run() == []
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_attach_during_a_round_waits_until_it_has_ended(after):
+    thread = training()
+    submit(thread)
+    thread.run(after)
+    thread.rounds.detach()
+    thread.rounds.attach(found=False)
+    names = thread.run()
+    assert names.count("OuterStep") + sum(isinstance(job, jobs.OuterStep) for job in thread.ran[: -len(names)]) == 3
+    assert names[-4:] == ["Bind", "Attach", "Attach", "Attach"] and "Unbind" not in names
+    assert thread.rounds.session == 2 and thread.rounds.rounds == 1
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_detach_during_a_round_finishes_it_and_then_unbinds(after):
+    thread = training()
+    submit(thread)
+    thread.run(after)
+    thread.rounds.detach()
+    names = thread.run()
+    assert names[-1] == "Unbind" and thread.rounds.rounds == 1 and not thread.rounds.open
+    thread.rounds.mixed()
+    assert thread.run() == []
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_attach_during_an_attach_begins_anew_and_opens_one_session(after):
+    thread = Thread()
+    thread.rounds.attach(found=False)
+    thread.run(after)
+    thread.rounds.detach()
+    thread.rounds.attach(found=False)
+    names = thread.run()
+    assert names[-4:] == ["Bind", "Attach", "Attach", "Attach"]
+    assert thread.of(SessionOpened) == [SessionOpened(1)]
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_detach_during_an_attach_opens_no_session(after):
+    thread = Thread()
+    thread.rounds.attach(found=False)
+    thread.run(after)
+    thread.rounds.detach()
+    assert thread.run()[-1] == "Unbind"
+    assert not thread.of(SessionOpened)
+
+
+def test_detach_before_anything_was_bound_asks_for_nothing():
+    """The vectors may not even exist yet: a training process that waits for the model may die."""
+    thread = Thread()
+    thread.rounds.detach()
+    assert thread.run() == []
+
+
+def test_attach_while_a_slot_is_being_sealed_waits_and_hands_out_nothing_of_the_old_session():
+    thread = training()
+    thread.rounds.mixed()
+    thread.rounds.detach()
+    thread.rounds.attach(found=False)
+    assert thread.run()[0] == "Seal"
+    assert thread.of(SessionOpened) == [SessionOpened(2)] and not thread.of(SlotSealed)
+    thread.rounds.mixed()
+    thread.run()
+    assert len(thread.of(SlotSealed)) == 1
+
+
+def test_mixed_while_attaching_is_handed_out_when_the_session_is_open():
+    thread = Thread()
+    thread.rounds.attach(found=False)
+    thread.run(2)
+    thread.rounds.mixed()
+    thread.run()
+    assert [type(event) for event in thread.events] == [SessionOpened, SlotSealed]

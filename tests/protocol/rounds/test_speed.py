@@ -1,0 +1,176 @@
+"""H follows a peer's speed against the median of what others say of theirs (algorithms section 8)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gossipdp.protocol.rounds.speed import CHANGE, FASTEST, LEAST, MOST, ROUNDS, SAME, SLOWEST, WINDOW, Speed, settle
+
+EVERY = 50
+
+
+class Host:
+    """Trains `pace` steps a second, and after each round it and another at random hear of each other."""
+
+    def __init__(self, pace: float) -> None:
+        self.pace = pace
+        self.words: dict[Host, float] = {}
+        """what each other has said last"""
+        self.speed = Speed(lambda lasting, now: [speed for speed in self.words.values() if speed])
+        self.made, self.rounds, self.due, self.began = 0, 0, 0.0, 0.0
+        self.pause, self.pauses_every = 0.0, 0
+
+    @property
+    def every(self) -> int:
+        return max(1, round(self.speed.factor * EVERY))
+
+    def begin(self, now: float, random: Random, jitter: float) -> None:
+        self.began, self.made = now, self.every
+        self.due = now + self.made / self.pace * random.uniform(1.0 - jitter, 1.0 + jitter)
+        self.rounds += 1
+        if self.pauses_every and self.rounds % self.pauses_every == 0:
+            self.due += self.pause
+
+
+def play(hosts: list[Host], seconds: float, *, since: float = 0.0, jitter: float = 0.0) -> set[float]:
+    """Every factor that there was."""
+    random, factors = Random(1), set()
+    if not since:
+        for host in hosts:
+            host.begin(random.uniform(0.0, 1.0), random, jitter)
+    while True:
+        host = min(hosts, key=lambda host: host.due)
+        now = host.due
+        if now >= since + seconds:
+            return factors
+        host.speed.trained((now - host.began) / host.made, now)
+        factors.add(host.speed.factor)
+        host.begin(now, random, jitter)
+        if others := [other for other in hosts if other is not host]:
+            other = random.choice(others)
+            host.words[other], other.words[host] = other.speed.own, host.speed.own
+
+
+def network(*speeds: float) -> list[Host]:
+    return [Host(speed) for speed in speeds]
+
+
+def hearing(*speeds: float) -> Speed:
+    """Of one that hears of these."""
+    return Speed(lambda lasting, now: speeds)
+
+
+@pytest.mark.parametrize("peers", [2, 3, 5, 16, 40])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_peers_of_one_speed_all_keep_h_as_configured(peers: int, jitter: float) -> None:
+    assert play(network(*[10.0] * peers), 600.0, jitter=jitter) == {1.0}
+
+
+@pytest.mark.parametrize("peers", [2, 4, 8])
+@pytest.mark.parametrize(("pause", "every"), [(6.0, 5), (10.0, 4), (60.0, 20)])
+def test_so_do_peers_that_all_stop_now_and_then(peers: int, pause: float, every: int) -> None:
+    """To evaluate, or to write a checkpoint."""
+    hosts = network(*[10.0] * peers)
+    for host in hosts:
+        host.pause, host.pauses_every = pause, every
+    assert play(hosts, 3000.0) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "factors"),
+    [
+        ((1, 2, 4), (0.5, 1.0, 2.0)),
+        ((1, 10), (2 / 11, 20 / 11)),
+        ((1, 30), (2 / 31, 60 / 31)),
+        ((1, 10, 10, 10), (0.1, 1.0, 1.0, 1.0)),
+        ((1, 1, 1, 10), (1.0, 1.0, 1.0, FASTEST)),
+        ((1, 100, 100), (SLOWEST, 1.0, 1.0)),
+    ],
+)
+def test_h_is_proportional_to_speed_within_limits(speeds, factors) -> None:
+    hosts = network(*speeds)
+    play(hosts, 10_000.0)
+    assert [host.speed.factor for host in hosts] == [pytest.approx(factor, rel=CHANGE) for factor in factors]
+
+
+def test_ten_times_slower_peer_shortens_its_rounds_after_three_of_them() -> None:
+    hosts = network(1.0, 10.0)
+    play(hosts, 4.5 * EVERY)
+    assert hosts[0].every < 15
+
+
+def test_peer_that_is_alone_or_knows_no_speed_keeps_h_as_configured() -> None:
+    assert play(network(3.0), 1000.0) == {1.0}
+    speed = hearing(1.0)
+    speed.trained(0.1, 1.0)
+    assert (speed.own, speed.factor) == (0.0, 1.0), "one round is not enough: in the first much is compiled"
+    speed.trained(0.1, 2.0)
+    assert speed.own == 10.0 and speed.factor == pytest.approx(20 / 11)
+
+
+def test_who_pauses_is_asked_for_as_long_as_the_last_rounds_took() -> None:
+    asked = []
+    speed = Speed(lambda lasting, now: asked.append((lasting, now)) or [1.0])
+    for number in range(1, ROUNDS + 3):
+        speed.trained(0.1, 30.0 * number)
+    assert asked == [(30.0 * min(ROUNDS - 1, number - 1), 30.0 * number) for number in range(1, ROUNDS + 3)]
+
+
+def test_short_rounds_count_for_a_minute_and_64_at_the_most() -> None:
+    """On a machine whose cores others take now and then, for seconds."""
+    asked = []
+    speed = Speed(lambda lasting, now: asked.append(lasting) or [10.0])
+    for number in range(200):
+        busy = number % 40 >= 25
+        speed.trained(0.5 if busy else 0.1, 2.0 * number)
+        assert number < LEAST or (speed.own, speed.factor) == (10.0, 1.0)
+    assert max(asked) == WINDOW
+    for number in range(MOST):
+        speed.trained(0.2, 1000.0 + 0.01 * number)
+    assert speed.own == 5.0 and asked[-1] == pytest.approx(0.01 * (MOST - 1))
+
+
+def test_who_rests_tells_no_speed_until_it_has_made_a_round_again() -> None:
+    speed = hearing()
+    speed.trained(0.1, 1.0)
+    speed.trained(0.1, 2.0)
+    speed.rests()
+    assert speed.own == 0.0
+    speed.trained(0.1, 3.0)
+    assert speed.own == 10.0
+
+
+def test_peer_that_becomes_slower_for_good_is_measured_anew() -> None:
+    hosts = network(10.0, 10.0, 10.0)
+    play(hosts, 200.0)
+    hosts[2].pace = 1.0
+    play(hosts, 2000.0, since=200.0)
+    assert [host.speed.factor for host in hosts] == [1.0, 1.0, pytest.approx(0.1, rel=CHANGE)]
+    hosts[2].pace = 10.0
+    play(hosts, 1000.0, since=2200.0)
+    assert [host.speed.factor for host in hosts] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("fast", [10, 20, 32, 77])
+def test_in_a_network_of_two_speeds_no_factor_goes_to_and_fro(fast: int) -> None:
+    """Of a sample of the members the median would be now of the fast ones, now of the slow ones."""
+    hosts = network(*[10.0] * fast, *[1.0] * 20)
+    play(hosts, 6000.0)
+    before = {host.speed.factor for host in hosts}
+    assert play(hosts, 500.0, since=6000.0) == before and len(before) > 1
+
+
+@pytest.mark.parametrize("lie", [1e-300, 1e-3, 1e3, 1e300])
+def test_one_liar_among_five_shortens_nobodys_rounds(lie: float) -> None:
+    speed = hearing(10.0, 10.0, 10.0, lie)
+    for number in range(ROUNDS):
+        speed.trained(0.1, float(number))
+        assert speed.factor == 1.0
+
+
+def test_what_is_noise_changes_nothing() -> None:
+    assert settle(1.0, 10.0, [10.0, 10.0 * (1 - SAME / 2)]) == 1.0
+    assert settle(0.5, 5.0 * (1 + CHANGE / 2), [10.0, 10.0]) == 0.5
+    assert settle(0.5, 5.0 * (1 + 2 * CHANGE), [10.0, 10.0]) == pytest.approx(0.7)

@@ -1,0 +1,298 @@
+"""Where a peer's model comes from when a whole network comes back: the latest checkpoint that anybody alive holds."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gossipdp.codecs import CODECS
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import CheckpointAhead, StateReady
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.protocol.transfer.bootstrap import LISTEN, PATIENCE, Held
+from gossipdp.protocol.transfer.source import TransferConfig
+from gossipdp.protocol.transfer.source import signed_part as signed
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import (
+    Has,
+    Member,
+    PushPull,
+    Standing,
+    State,
+    StateChunk,
+    StateManifest,
+    StateRequest,
+)
+
+SCHEMA = Schema.of([("w", (300,), "float32", "parameter")])
+SETTINGS = b"the settings...."
+HELD = Held(100, 10)
+RESUME = 20.0
+HEARD = LISTEN * LOCAL.join_interval
+A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
+
+
+def record(peer, *, incarnation=1, state=State.ALIVE):
+    return Member(peer, chr(peer[0]), f"10.0.0.{peer[0]}:1", incarnation, 0, state)
+
+
+class Returning:
+    """Peer B comes back; the test speaks for all others."""
+
+    def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
+        averaging = AveragingConfig(
+            fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
+        )
+        config = PeerConfig(
+            membership=LOCAL,
+            averaging=averaging,
+            transfer=TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
+            every=every,
+            resume_after=RESUME,
+        )
+        self.now, self.sent, self.asked, self.events = 0.0, [], [], []
+        self.speaking = {}
+        self.peer = Peer(config, record(B), random=Random(5), sign=bytes, verify=lambda peer, data, sign: True, now=0.0)
+        self.peer.join(addresses, 0.0, remembered=[record(peer) for peer in remembered], resume=held)
+        self.collect()
+
+    def collect(self):
+        self.sent += [(said.to, said.message) for said in self.peer.messages_to_send()]
+        while (job := self.peer.next_job()) is not None:
+            self.asked.append(job)
+        while (event := self.peer.next_event()) is not None:
+            self.events.append(event)
+
+    def tell(self, source, message, buffers=()):
+        self.peer.receive(wire.encode(message, buffers), source, self.now)
+        self.collect()
+
+    def meet(self, *peers, incarnation=1):
+        for peer in peers:
+            self.speaking[peer] = incarnation
+            self.tell(peer, PushPull(False, (record(peer, incarnation=incarnation),)))
+
+    def says(self, source, has, clock=0, rounds=0, *, incarnation=1, reply=False):
+        self.tell(source, Standing(incarnation, has, clock, rounds, reply))
+
+    def run(self, until):
+        """Everybody met stays alive: it says so ten times a second."""
+        while self.now < until - 1e-9:
+            self.now = round(self.now + 0.1, 6)
+            for peer, incarnation in self.speaking.items():
+                self.tell(peer, PushPull(False, (record(peer, incarnation=incarnation),)))
+            timer = self.peer.timer()
+            if timer is not None and timer <= self.now:
+                self.peer.handle_timer(self.now)
+                self.collect()
+
+    def of(self, kind, to=None):
+        return [message for peer, message in self.sent if isinstance(message, kind) and to in (None, peer)]
+
+    @property
+    def restores(self):
+        return self.asked.count(jobs.Restore())
+
+
+def test_latest_of_all_restores_as_soon_as_everybody_it_remembers_has_spoken():
+    b = Returning()
+    b.meet(A, C)
+    b.says(A, Has.CHECKPOINT, 90, 9)
+    b.says(C, Has.CHECKPOINT, 100, 9)
+    b.run(HEARD - 0.2)
+    assert b.restores == 0
+    b.run(HEARD + 0.4)
+    assert b.restores == 1 and HEARD < RESUME / 2
+
+
+def test_one_it_remembers_that_is_not_there_is_waited_for_until_the_deadline():
+    b = Returning(remembered=(A, C, D))
+    b.meet(A, C)
+    b.says(A, Has.CHECKPOINT, 90, 9)
+    b.says(C, Has.NOTHING)
+    b.run(RESUME - 0.2)
+    assert b.restores == 0
+    b.run(RESUME + 0.4)
+    assert b.restores == 1
+
+
+def test_those_it_remembers_are_all_dialled_though_somebody_has_answered():
+    """Else two pairs that meet first would be two networks."""
+    b = Returning(remembered=(A, C, D))
+    b.meet(A)
+    b.sent.clear()
+    b.run(2.0)
+    assert b.of(PushPull, to=C) and b.of(PushPull, to=D)
+
+
+@pytest.mark.parametrize(
+    ("other", "held", "restores"),
+    [
+        (A, (100, 10), 0),  # alike: the lower id
+        (C, (100, 10), 1),
+        (C, (100, 11), 0),  # as late, but more rounds
+        (C, (101, 3), 0),
+        (A, (99, 99), 1),
+    ],
+)
+def test_of_two_the_later_restores_and_of_equals_the_lower_id(other, held, restores):
+    b = Returning(remembered=(other,))
+    b.meet(other)
+    b.says(other, Has.CHECKPOINT, *held)
+    b.run(RESUME + 1.0)
+    assert b.restores == restores
+
+
+def test_later_one_is_fetched_from_once_it_is_ready_and_nothing_is_restored():
+    b = Returning()
+    b.meet(A, C)
+    b.says(A, Has.CHECKPOINT, 90, 9)
+    b.says(C, Has.CHECKPOINT, 120, 9)
+    b.run(RESUME + 5.0)
+    assert b.restores == 0 and not b.of(StateRequest)
+    b.says(C, Has.MODEL, 121, 9)
+    b.run(RESUME + 6.0)
+    assert b.of(StateRequest, to=C) and not b.of(StateRequest, to=A)
+    b.run(RESUME * (PATIENCE + 4))
+    assert b.restores == 0
+
+
+def test_later_one_that_never_becomes_ready_is_not_waited_for_for_ever():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.CHECKPOINT, 120, 9)
+    b.run(RESUME * PATIENCE - 0.5)
+    assert b.restores == 0
+    b.run(RESUME * PATIENCE + 1.0)
+    assert b.restores == 1
+
+
+def test_later_one_that_dies_is_not_waited_for():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.CHECKPOINT, 120, 9)
+    b.run(RESUME + 1.0)
+    assert b.restores == 0
+    del b.speaking[C]
+    b.run(RESUME + 8.0)
+    assert b.peer.membership.members[C].state == State.FAILED and b.restores == 1
+
+
+def test_later_one_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.CHECKPOINT, 120, 9)
+    b.says(C, Has.NOTHING)
+    b.says(C, Has.CHECKPOINT, 120, 9)  # comes late
+    b.run(HEARD + 1.0)
+    assert b.restores == 1
+
+
+def test_words_of_an_earlier_life_or_from_before_it_was_ready_count_for_nothing():
+    b = Returning(remembered=(C,))
+    b.meet(C, incarnation=7)
+    b.says(C, Has.MODEL, 500, 50, incarnation=6)
+    assert not b.of(StateRequest)
+    b.says(C, Has.MODEL, 90, 9, incarnation=7)
+    b.says(C, Has.CHECKPOINT, 80, 8, incarnation=7)
+    b.run(RESUME + 2.0)
+    assert b.of(StateRequest, to=C) and b.restores == 0
+
+
+def test_one_that_is_ready_and_dies_before_it_has_served_is_not_waited_for():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.MODEL, 90, 9)
+    b.run(RESUME * PATIENCE)
+    assert b.of(StateRequest, to=C) and b.restores == 0, "alive and ready: no old state is restored beside it"
+    del b.speaking[C]
+    b.run(b.now + 8.0)
+    assert b.restores == 1
+
+
+def test_one_that_is_ready_and_starts_again_is_ready_no_more():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.MODEL, 90, 9)
+    b.meet(C, incarnation=2)
+    b.says(C, Has.CHECKPOINT, 90, 9, incarnation=2)
+    b.run(RESUME + 1.0)
+    assert b.restores == 1
+
+
+def test_whoever_has_just_been_met_is_given_the_time_to_speak():
+    b = Returning(remembered=())
+    b.run(RESUME - 0.2)
+    b.meet(C)
+    b.run(RESUME + HEARD - 0.4)
+    assert b.restores == 0
+    b.run(RESUME + HEARD + 0.4)
+    assert b.restores == 1
+
+
+def test_newest_damaged_and_the_one_before_not_the_latest_any_more_waits_again():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.CHECKPOINT, 95, 9)
+    b.run(HEARD + 1.0)
+    assert b.restores == 1
+    b.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), 90, 9), b.now)
+    b.collect()
+    assert not b.peer.ready
+    b.sent.clear()
+    b.run(b.now + 1.0)
+    said = b.of(Standing, to=C)[-1]
+    assert (said.has, said.clock, said.rounds) == (Has.CHECKPOINT, 90, 9)
+    b.says(C, Has.MODEL, 95, 9)
+    b.run(b.now + 1.0)
+    assert b.of(StateRequest, to=C) and b.restores == 1
+
+
+def test_question_is_answered_by_whoever_comes_back_and_by_whoever_is_ready():
+    b = Returning(remembered=())
+    b.meet(C)
+    b.sent.clear()
+    b.says(C, Has.NOTHING, reply=True)
+    assert b.of(Standing, to=C) == [Standing(1, Has.CHECKPOINT, 100, 10, False)]
+    b.run(RESUME + HEARD + 1.0)
+    b.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), 100, 10), b.now)
+    b.collect()
+    assert [event.origin for event in b.events if isinstance(event, StateReady)] == ["restored"]
+    b.sent.clear()
+    b.says(C, Has.NOTHING, reply=True)
+    assert b.of(Standing, to=C) == [Standing(1, Has.SPARE, 100, 10, False)]
+    b.says(C, Has.NOTHING)
+    assert len(b.of(Standing)) == 1
+
+
+@pytest.mark.parametrize(("held", "network", "ahead"), [(100, 80, True), (100, 89, True), (100, 90, False)])
+def test_fetching_what_is_earlier_than_the_own_checkpoint_is_said_before_the_model_is_used(held, network, ahead):
+    """Two rounds of five steps, which nobody may have heard of, are no loss worth a word."""
+    b = Returning(held=Held(held, 10))
+    b.meet(C)
+    b.says(C, Has.MODEL, network, 8)
+    transfer = b.of(StateRequest, to=C)[-1].transfer
+    hashes = b"h" * 16
+    manifest = StateManifest(
+        transfer, 1, SCHEMA.size, chunk_parameters(SCHEMA.size), network, 8, SCHEMA.digest, SETTINGS
+    )
+    b.tell(C, manifest, [SCHEMA.to_bytes(), hashes, signed(manifest, SCHEMA.to_bytes(), hashes)])
+    b.tell(C, StateChunk(transfer, 1, 0), [b"x" * 600])
+    [adopt] = [job for job in b.asked if isinstance(job, jobs.Adopt)]
+    b.peer.job_done(adopt, jobs.Checked(True), b.now)
+    b.collect()
+    told = [event for event in b.events if isinstance(event, CheckpointAhead | StateReady)]
+    assert told == [CheckpointAhead(held, 10, network)] * ahead + [StateReady("received", network)]
+
+
+@pytest.mark.parametrize(("clock", "restores"), [(90, 0), (89, 1)])
+def test_spare__gives_its_model_to_a_peer_with_an_earlier_checkpoint_and_not_with_a_later_one(clock, restores):
+    b = Returning(remembered=(A,))
+    b.meet(A)
+    b.says(A, Has.SPARE, clock, 9)
+    b.run(RESUME + HEARD + 1.0)
+    assert b.restores == restores and bool(b.of(StateRequest, to=A)) == (not restores)

@@ -1,0 +1,181 @@
+"""A daemon comes back to a training process that has lived on: its model stands for election as checkpoints do."""
+
+from __future__ import annotations
+
+import pytest
+from test_bootstrap import HEARD, HELD, RESUME, SCHEMA, A, C, Returning
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import SessionOpened, SessionRefused, StateReady, TookOver
+from gossipdp.protocol.transfer.bootstrap import Live
+from gossipdp.protocol.wire.messages import Has, Standing, StateRequest
+
+LIVE = Live(clock=150, steps=40, samples=320)
+NEAR = 10
+"""steps, two rounds of five: another's model that is no further goes before no live process's"""
+
+
+class Surviving(Returning):
+    """Peer B, whose training process attaches at once."""
+
+    def __init__(self, live=LIVE, **options):
+        super().__init__(**options)
+        if live is not None:
+            self.attach(live)
+
+    def attach(self, live):
+        self.peer.attach(SCHEMA.to_bytes(), self.now, live=live)
+        self.collect()
+
+    def detach(self):
+        self.peer.detach(self.now)
+        self.collect()
+
+    def work(self, *, finite=True):
+        """Carry out all jobs but Restore."""
+        while pending := [job for job in self.asked if not isinstance(job, jobs.Restore)]:
+            self.asked.remove(pending[0])
+            result = jobs.Checked(finite) if isinstance(pending[0], jobs.Found | jobs.Check) else None
+            if isinstance(pending[0], jobs.OuterStep):
+                result = jobs.Stepped(1.0, 1.0)
+            self.peer.job_done(
+                pending[0], jobs.Sealed(0, ()) if isinstance(pending[0], jobs.Seal) else result, self.now
+            )
+            self.collect()
+
+    def restore(self, clock=HELD.clock):
+        self.asked.remove(jobs.Restore())
+        self.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), clock, 10), self.now)
+        self.collect()
+
+    @property
+    def takes_over(self):
+        return jobs.Allocate(SCHEMA.size, SCHEMA.trainable, 8192) in self.asked
+
+    def came(self):
+        """Origin and clock of the model, and whether the process keeps its parameters."""
+        ready = [(event.origin, event.clock) for event in self.events if isinstance(event, StateReady)]
+        return ready, [event.kept for event in self.events if isinstance(event, SessionOpened)]
+
+
+def test_alone__the_live_process_goes_before_the_checkpoint_and_nothing_is_lost():
+    b = Surviving(remembered=())
+    b.run(RESUME - 0.2)
+    assert not b.takes_over
+    b.run(RESUME + 0.4)
+    assert b.takes_over and b.restores == 0
+    b.work()
+    assert b.came() == ([("taken over", 150)], [True])
+    assert [event for event in b.events if isinstance(event, TookOver)] == [TookOver(150, 40, 100)]
+    mine = b.peer.progress.mine
+    assert (b.peer.clock, mine.clock, mine.steps, mine.samples, b.peer.rounds.rounds) == (150, 150, 40, 320, 10)
+
+
+@pytest.mark.parametrize(("behind", "kept"), [(0, True), (NEAR, True), (NEAR + 1, False)])
+def test_checkpoint_later_than_the_live_process_by_more_than_two_rounds_is_restored(behind, kept):
+    b = Surviving(Live(HELD.clock - behind, 5, 5), remembered=())
+    b.run(RESUME + 0.4)
+    assert b.takes_over == kept and b.restores == (not kept)
+
+
+@pytest.mark.parametrize(("has", "rounds"), [(Has.MODEL, 3), (Has.CHECKPOINT, 3)])
+@pytest.mark.parametrize(("ahead", "kept"), [(-50, True), (NEAR, True), (NEAR + 1, False)])
+def test_member_with_a_model_or_checkpoint_goes_before_the_live_process_only_where_it_is_further(
+    has, rounds, ahead, kept
+):
+    b = Surviving(remembered=(C,))
+    b.meet(C)
+    b.says(C, has, LIVE.clock + ahead, rounds)
+    b.run(HEARD + 1.0)
+    assert b.takes_over == kept and b.restores == 0
+    assert bool(b.of(StateRequest, to=C)) == (not kept and has is Has.MODEL)
+
+
+def test_claim_rises_with_the_live_process_and_falls_when_it_dies():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.says(C, Has.NOTHING, reply=True)
+    b.peer.attach(SCHEMA.to_bytes(), b.now, live=LIVE)
+    b.says(C, Has.NOTHING, reply=True)
+    b.peer.detach(b.now)
+    b.says(C, Has.NOTHING, reply=True)
+    assert [(said.clock, said.number) for said in b.of(Standing, to=C) if not said.reply] == [
+        (100, 0),
+        (150, 1),
+        (100, 2),
+    ]
+
+
+def test_claim_of_another_that_rose_and_fell_is_believed_in_its_order_and_not_as_it_comes():
+    b = Returning(remembered=(C,))
+    b.meet(C)
+    b.tell(C, Standing(1, Has.CHECKPOINT, 90, 9, False, 0))
+    b.tell(C, Standing(1, Has.CHECKPOINT, 150, 9, False, 1))
+    b.run(HEARD + 1.0)
+    assert b.restores == 0, "it is waited for"
+    b.tell(C, Standing(1, Has.CHECKPOINT, 90, 9, False, 2))
+    b.tell(C, Standing(1, Has.CHECKPOINT, 150, 9, False, 1))  # comes late
+    b.run(b.now + 0.5)
+    assert b.restores == 1
+
+
+def test_live_process_that_dies_while_others_are_heard__the_checkpoint_is_restored():
+    b = Surviving(remembered=())
+    b.run(RESUME / 2)
+    b.detach()
+    b.run(RESUME + 0.4)
+    assert b.restores == 1 and not b.takes_over
+
+
+def test_live_process_that_dies_while_its_model_is_taken__the_model_is_here():
+    b = Surviving(remembered=())
+    b.run(RESUME + 0.4)
+    b.detach()
+    b.work()
+    assert b.came() == ([("taken over", 150)], [])
+
+
+def test_live_process_with_nan__the_checkpoint_is_restored_and_the_process_loads_it():
+    b = Surviving(remembered=())
+    b.run(RESUME + 0.4)
+    b.work(finite=False)
+    b.run(b.now + 0.5)
+    assert b.restores == 1 and not [event for event in b.events if isinstance(event, SessionRefused)]
+    b.restore()
+    b.work()
+    assert b.came() == ([("restored", 100)], [False])
+
+
+@pytest.mark.parametrize(("clock", "kept"), [(150, True), (95, True), (89, False)])
+def test_live_process_that_comes_after_the_checkpoint_was_restored_keeps_its_parameters_if_it_is_near(clock, kept):
+    """Its steps are long, or it was stopped."""
+    b = Surviving(None, remembered=())
+    b.run(RESUME + 0.4)
+    b.restore()
+    b.work()
+    b.detach()
+    b.attach(Live(clock, 40, 320))
+    b.work()
+    assert b.came() == ([("restored", 100)], [kept])
+    mine = b.peer.progress.mine
+    assert (mine.clock, mine.steps) == ((max(clock, 100), 40) if kept else (100, 0))
+    assert b.peer.state_clock == b.peer.clock, "what joiners are given is as new as the process's parameters"
+
+
+def test_live_process_of_a_peer_without_a_checkpoint_is_taken_over_once_others_were_heard():
+    b = Surviving(held=None, remembered=(A, C))
+    b.meet(A, C)
+    b.says(A, Has.NOTHING)
+    b.says(C, Has.NOTHING)
+    b.run(HEARD + 1.0)
+    assert b.takes_over
+    b.work()
+    assert b.came() == ([("taken over", 150)], [True])
+
+
+def test_live_process_of_a_peer_that_knows_no_other_is_taken_over_at_once():
+    b = Surviving(None, remembered=(), addresses=())
+    b.run(1.0)
+    assert b.restores == 0
+    b.attach(LIVE)
+    assert b.takes_over

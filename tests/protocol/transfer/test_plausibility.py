@@ -1,0 +1,362 @@
+"""Plausibility of a fetched state (algorithms section 8): other members than its source say how far theirs is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import StateJudged, UpdateRefused
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.joiner import Joiner
+from gossipdp.protocol.transfer.plausibility import APART, FORMER, QUEUE, Judge, Witness
+from gossipdp.protocol.transfer.source import Model, Source, TransferConfig
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
+
+SIZE = 4 * 8192 + 300
+SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
+CONFIG = TransferConfig(window=2, witness=10.0, silence=20.0, manifest=20.0, chunk=5.0)
+SETTINGS = b"the settings...."
+NEAR, STEP = 1e-2, 5e-3
+"""RMS distance of two honest anchors, and RMS of what one moves by in a round"""
+A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
+
+
+class Member:
+    """A peer that has the model, with its vectors. `known`: it has exchanged and stepped before."""
+
+    def __init__(self, peer, *, scale=1.0, clock=100, known=True, off=NEAR):
+        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
+        self.algorithm.allocate(SIZE, SIZE, 8192)
+        truth = np.random.default_rng(7).standard_normal(SIZE)
+        noise = np.random.default_rng(peer[0]).standard_normal(SIZE)
+        self.algorithm.ledger.a[:] = scale * truth + off / math.sqrt(2) * noise
+        if known:
+            for chunk in range(self.algorithm.ledger.chunks):
+                span = self.algorithm.ledger.span(chunk)
+                self.algorithm._distance[chunk] = NEAR * math.sqrt(span.stop - span.start)
+                self.algorithm._step[chunk] = STEP * math.sqrt(span.stop - span.start)
+                self.algorithm._longest[chunk] = self.algorithm._step[chunk]
+        self.source = Source(CONFIG, self.outputs, lambda data: b"s" * 64, incarnation=1)
+        self.model = Model(
+            schema=SCHEMA, schema_bytes=SCHEMA.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
+        )
+
+    def step(self, length):
+        """A round's outer step of every chunk, `length` long (RMS)."""
+        ledger = self.algorithm.ledger
+        ledger.bind(ledger.a + np.float32(length), (np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)))
+        for chunk in range(ledger.chunks):
+            self.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, 0))
+        self.model = replace(self.model, clock=self.model.clock + 10, rounds=self.model.rounds + 1)
+
+    def receive(self, message, now):
+        self.source.receive(message, b"j" * 32, self.model, now)
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            result = self.algorithm.run(job)
+            if isinstance(job, jobs.Sample):
+                self.source.sampled(result, self.model)
+            else:
+                self.source.frozen(job, result, self.model)
+
+
+class Network:
+    """A joiner and members; `lost(peer, message)` says which of a member's messages never come."""
+
+    def __init__(self, *members, lost=lambda peer, message: False, seed=3):
+        self.members = {member.id: member for member in members}
+        self.outputs, self.algorithm, self.lost = Outputs(), Pairwise(), lost
+        self.joiner = Joiner(CONFIG, self.outputs, lambda *_: True, Random(seed), settings=SETTINGS)
+        self.probed, self.now = [], 0.0
+
+    def run(self, first, until=60.0):
+        """The joiner asks `first`, then whom it likes, until it is done or the time is over."""
+        self.joiner.seek([first], 0.0)
+        while not self.joiner.done and self.now < until:
+            self.joiner.seek(sorted(self.members), self.now)
+            if not self._carry():
+                timer = self.joiner.timer()
+                self.now = until if timer is None else timer
+                self.joiner.handle_timer(self.now)
+        return self
+
+    def _carry(self):
+        moved = bool(self.outputs.messages or self.outputs.jobs)
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            result = self.algorithm.run(job)
+            if isinstance(job, jobs.Adopt):
+                self.joiner.adopted(job, result, self.now)
+            elif isinstance(job, jobs.Compare):
+                self.joiner.compared(result, self.now)
+        while self.outputs.messages:
+            envelope = self.outputs.messages.popleft()
+            member = self.members[envelope.to]
+            if isinstance(envelope.message, StateProbe):
+                self.probed.append(member.id)
+            member.receive(envelope.message, self.now)
+            while member.outputs.messages:
+                reply = member.outputs.messages.popleft()
+                if not self.lost(member.id, reply.message):
+                    message, buffers = wire.decode(reply.frames)
+                    self.joiner.receive(message, list(buffers), member.id, self.now)
+        return moved
+
+    @property
+    def verdicts(self):
+        return [(e.source, e.witness, e.plausible) for e in self.outputs.events if isinstance(e, StateJudged)]
+
+    @property
+    def refused(self):
+        return [(event.peer, event.reason) for event in self.outputs.events if isinstance(event, UpdateRefused)]
+
+
+def test_honest_state_is_vouched_for_by_one_other_peer_and_no_more_are_compared():
+    network = Network(Member(A), Member(B), Member(C)).run(A)
+    [(source, witness, plausible)] = network.verdicts
+    assert (source, plausible) == (A, True) and witness in (B, C)
+    assert network.joiner.done and sorted(network.probed) == [B, C] and not network.refused
+
+
+def test_state_whose_own_transfer_took_long_says_how_old_it_is_until_exchanges_bring_it_up():
+    """Seed 650: a joiner took six rounds to fetch its model, gave it on at once as of now, and was refused."""
+    late = Member(A, off=0.11)
+    late.source.took(60)
+    network = Network(late, Member(B), Member(C)).run(A)
+    assert [plausible for _, _, plausible in network.verdicts] == [True] and not network.refused
+    assert network.joiner.manifest.clock == 40
+    assert Network(Member(A, off=0.11), Member(B), Member(C)).run(A).refused == [(A, "implausible")]
+    mixed = Member(A)
+    mixed.source.took(60)
+    mixed.source.mixed()
+    mixed.source.mixed()
+    assert Network(mixed, Member(B), Member(C)).run(A).joiner.manifest.clock == 85
+
+
+@pytest.mark.parametrize("scale", [-1.0, 100.0, 0.0], ids=["flipped", "hundredfold", "zero"])
+def test_poisoned_state_is_refused_and_fetched_from_another(scale):
+    good = Member(B)
+    network = Network(Member(A, scale=scale), good, Member(C), Member(D)).run(A)
+    assert network.joiner.done and network.refused == [(A, "implausible")]
+    assert network.verdicts[-1][0] != A and network.verdicts[-1][2]
+    assert np.abs(network.algorithm.ledger.a - good.algorithm.ledger.a).max() < 0.1
+    assert network.joiner.refusals[A] == "implausible"
+
+
+def test_while_a_sample_is_compared_nothing_is_waited_for():
+    """Or, once the deadline for witnesses has passed meanwhile, its time would have come again and again."""
+    held = []
+    lost = lambda peer, message: isinstance(message, StateSample) and not held.append((peer, message))  # noqa: E731
+    network = Network(Member(A), Member(B), Member(C), lost=lost)
+    network.joiner.seek([A, B, C], 0.0)
+    network.joiner.seek([A, B, C], 0.0)
+    while network._carry():
+        network.joiner.seek([A, B, C], 0.0)
+    assert network.joiner.timer() == CONFIG.witness
+    witness, message = held[0]
+    runs = tuple(network.joiner._judge._parts[message.transfer].runs.values())
+    sample = network.members[witness].algorithm.run(jobs.Sample(runs))
+    network.joiner.receive(message, [sample.payload], witness, CONFIG.witness - 0.001)
+    assert [type(job) for job in network.outputs.jobs] == [jobs.Compare]
+    network.joiner.handle_timer(CONFIG.witness)
+    assert network.joiner.timer() is None
+
+
+def test_refusals_of_other_transfers_excuse_no_witness():
+    network = Network(Member(A, scale=-1.0), Member(B), Member(C), Member(D))
+    receive = network.joiner.receive
+
+    def repeated(*word):
+        for witness in (B, C, D):
+            receive(StateRefuse(12345, "joining"), [], witness, network.now)
+        receive(*word)
+
+    network.joiner.receive = repeated
+    network.run(A)
+    assert network.refused == [(A, "implausible")] and network.verdicts[-1][0] != A
+
+
+def test_one_lying_witness_does_not_keep_a_joiner_out():
+    network = Network(Member(A), Member(B, scale=-1.0), Member(C)).run(A)
+    assert network.joiner.done and not network.refused and network.verdicts[-1] == (A, C, True)
+
+
+def test_two_peers_that_differ_leave_a_joiner_waiting_and_it_tries_more_and_more_rarely():
+    """Nobody can say which of them is right; once they have exchanged, they agree."""
+    a, b = Member(A), Member(B, scale=-1.0)
+    network = Network(a, b).run(A, until=300.0)
+    assert not network.joiner.done and 4 <= len(network.refused) <= 10
+    a.algorithm.ledger.a[:] = b.algorithm.ledger.a
+    assert network.run(A, until=600.0).joiner.done
+
+
+def test_state_of_the_only_member_is_taken_unvouched():
+    network = Network(Member(A)).run(A)
+    assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == 0.0
+
+
+def test_silent_witnesses_are_waited_for_a_while_only():
+    network = Network(Member(A), Member(B), Member(C), lost=lambda _, message: isinstance(message, StateSample)).run(A)
+    assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == CONFIG.witness
+
+
+def test_witness_that_is_gone_is_not_waited_for():
+    network = Network(Member(A), Member(B), lost=lambda _, message: isinstance(message, StateSample))
+    network.joiner.seek([A], 0.0)
+    network.joiner.seek([A, B], 0.0)
+    while network._carry():
+        pass
+    assert not network.joiner.done
+    network.joiner.gone(B, 1.0)
+    assert network.joiner.done and network.joiner.timer() is None
+
+
+def test_witness_that_has_neither_exchanged_nor_stepped_excuses_itself():
+    network = Network(Member(A), Member(B, scale=-1.0, known=False)).run(A)
+    assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == 0.0
+
+
+def test_witness_that_has_exchanged_but_never_stepped_excuses_itself():
+    outputs = Outputs()
+    witness = Witness(outputs)
+    witness.receive(StateProbe(5, (0,)), C, SIZE)
+    witness.sampled(jobs.Sampled(b"....", 1e-4, math.nan), 70, 1)
+    assert [said.message for said in outputs.messages] == [StateRefuse(5, "new")]
+
+
+@pytest.mark.parametrize(("steps", "plausible"), [(16.0, True), (80.0, False)])
+def test_witness_that_has_stepped_but_never_exchanged_knows_how_far_steps_go_no_more(steps, plausible):
+    """Seed 4414: two of 64 that had just joined, and had exchanged with nobody, were sixteen steps apart."""
+    witness = Member(B, off=0.0)
+    witness.algorithm._distance[:] = math.nan
+    network = Network(Member(A, off=math.sqrt(2) * steps * STEP), witness).run(A, until=1.0)
+    assert network.verdicts[0] == (A, B, plausible)
+
+
+@pytest.mark.parametrize(("rounds", "plausible"), [(0, False), (4, False), (20, True)])
+def test_witness_may_have_moved_on_since_the_state_was_frozen(rounds, plausible):
+    """Twenty times the usual distance is too far, unless the witness has gone on for rounds since."""
+    moved = Member(B, clock=100 + 10 * rounds, off=math.sqrt(2) * 12 * NEAR)
+    network = Network(Member(A, off=0.0), moved).run(A, until=1.0)
+    assert network.verdicts[0] == (A, B, plausible)
+
+
+def test_witness_whose_steps_were_longer_when_the_state_was_frozen_does_not_deny_it():
+    """Seed 1313: a transfer took fourteen seconds, and its witness moved a quarter as far a round as at its start."""
+    witness = Member(B, off=0.0)
+    for number in range(20):
+        witness.step(0.2 * 0.86**number)
+    network = Network(Member(A, off=0.0), witness).run(A, until=1.0)
+    assert network.verdicts == [(A, B, True)] and not network.refused
+    stranger = Network(Member(A, scale=-10.0), witness).run(A, until=1.0)
+    assert stranger.verdicts == [(A, B, False)]
+
+
+def test_one_step_that_was_far_too_long_does_not_make_anything_plausible():
+    witness = Member(B, off=0.0)
+    witness.step(100.0)
+    for _ in range(3):
+        witness.step(0.01)
+    network = Network(Member(A, scale=-3.0), witness).run(A, until=1.0)
+    assert network.verdicts == [(A, B, False)]
+
+
+def test_source_that_claims_to_be_old_is_allowed_only_so_much():
+    network = Network(Member(A, scale=-1.0, clock=0), Member(B, clock=10**9), Member(C, clock=10**9)).run(A, until=1.0)
+    assert network.refused == [(A, "implausible")]
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-4], lambda data: data[:-4] + b"\x00\x00\xc0\x7f"])
+def test_malformed_sample_is_refused_and_another_witness_heard(change):
+    network = Network(Member(A), Member(B), Member(C))
+    honest = network.members[B].algorithm.run
+
+    def run(job):
+        result = honest(job)
+        if isinstance(result, jobs.Sampled):
+            return jobs.Sampled(change(bytes(result.payload)), result.distance, result.step)
+        return result
+
+    network.members[B].algorithm.run = run
+    network.run(A)
+    assert network.joiner.done and network.verdicts[-1] == (A, C, True)
+    assert network.refused in ([(B, "payload")], []), "refused, unless the other was compared first"
+
+
+def test_boundless_distance_vouches_for_nothing():
+    liar = Member(B, scale=-1.0)
+    liar.algorithm._distance[:] = math.inf
+    assert Network(Member(A), liar).run(A).verdicts == [(A, b"", True)]
+
+
+def test_only_the_part_of_a_bad_source_is_fetched_again():
+    """A dies after two chunks; what comes from B instead is poisoned, and C's takes its place."""
+    a, bad = Member(A), Member(B, scale=-1.0)
+    network = Network(a, bad, Member(C), Member(D))
+    network.joiner.seek([A], 0.0)
+    network.joiner.seek([A, B, C, D], 0.0)
+    taken = []
+
+    def adopted(job, result, now, inner=network.joiner.adopted):
+        inner(job, result, now)
+        taken.append(job.chunk)
+        if len(taken) == 2:
+            network.joiner.gone(A, now)
+            network.joiner._retry_at = None
+            network.joiner.refusals.update({C: "busy", D: "busy"})
+
+    network.joiner.adopted = adopted
+    network.run(A)
+    assert network.joiner.done and network.refused == [(B, "implausible")]
+    times = Counter(taken)
+    assert all(times[chunk] == 1 for chunk in taken[:2]), "what A gave before it died is kept"
+    assert sorted(times.values()) == [1, 1, 1, 2, 2], "two of the five came from B, one was under way from A"
+
+
+def test_sources_that_gave_nothing_are_forgotten_with_what_witnesses_said_of_them():
+    outputs = Outputs()
+    judge = Judge(outputs, Random(1), 10.0)
+    manifest = StateManifest(0, 1, SIZE, 8192, 70, 7, SCHEMA.digest, SETTINGS)
+    for transfer in range(1000):
+        judge.summon(transfer, A, manifest, SCHEMA.spans(), range(5), [B, C])
+        judge.heard(StateSample(transfer, 70, 7, 1.0, 1.0), [b"...."], B)
+        if transfer in (3, 500):
+            judge.came(transfer % 5, transfer)
+        assert len(judge._parts) <= FORMER + 3
+    assert judge._parts[3].chunks == {3} and judge._parts[500].samples
+
+
+def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
+    outputs = Outputs()
+    witness = Witness(outputs)
+    for transfer in range(QUEUE + 1):
+        witness.receive(StateProbe(transfer, (0,)), C, SIZE)
+    assert len(outputs.jobs) == QUEUE
+    assert [said.message for said in outputs.messages] == [StateRefuse(QUEUE, "busy")]
+    outputs.messages.clear()
+    witness.sampled(jobs.Sampled(b"....", math.nan, 1.0), 70, 7)
+    witness.receive(StateProbe(99, (0, SIZE)), C, SIZE)
+    assert [said.message for said in outputs.messages] == [
+        StateSample(0, 70, 7, APART, 1.0),
+        StateRefuse(99, "busy"),
+    ]
+    assert len(outputs.jobs) == QUEUE
+
+
+def test_witness_whose_own_state_was_long_on_its_way_says_how_old_it_is():
+    """Or it would take an honest source, which has gone on, for one that is far off by now."""
+    late = Member(B)
+    late.source.took(60)
+    late.receive(StateProbe(5, (0,)), 0.0)
+    late.source.mixed()
+    late.receive(StateProbe(6, (0,)), 0.0)
+    assert [said.message.clock for said in late.outputs.messages] == [40, 70]

@@ -1,0 +1,512 @@
+"""State for joiners (algorithms section 8): frozen, hashed, signed, fetched from whoever has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from random import Random
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import TransferProgress, UpdateRefused
+from gossipdp.protocol.membership.progress import LARGEST
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.joiner import MOST_PATIENCE, MOST_ROUNDS, Joiner
+from gossipdp.protocol.transfer.source import Model, Source, TransferConfig
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest, StateWait
+
+SIZE = 4 * 8192 + 300
+CHUNKS = 5
+SCHEMA = Schema.of([("w", (SIZE - 300,), "float32", "parameter"), ("m", (300,), "float32", "buffer")])
+LARGER = Schema.of([("w", (100 * 8192,), "float32", "parameter")])
+OTHER = Schema.of([("w", (SIZE - 1,), "float32", "parameter")])
+SETTINGS = b"the settings...."
+CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
+A, B = b"a" * 32, b"b" * 32
+
+
+def signature(peer, data):
+    return hashlib.blake2b(data, key=peer).digest()
+
+
+class Giver:
+    def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1):
+        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
+        self.algorithm.allocate(schema.size, schema.trainable, 8192)
+        self.a = self.algorithm.ledger.a
+        self.a[:] = np.random.default_rng(7).standard_normal(schema.size) + peer[0] * 1e-3
+        self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=incarnation)
+        self.model = Model(
+            schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
+        )
+
+    def work(self):
+        count = 0
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            self.source.frozen(job, self.algorithm.run(job), self.model)
+            count += 1
+        return count
+
+
+class Taker:
+    def __init__(self):
+        self.outputs, self.algorithm = Outputs(), Pairwise()
+        self.events, self.allocated, self.came = [], 0, []
+        check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
+        self.joiner = Joiner(CONFIG, self.outputs, check, Random(3), settings=SETTINGS, came=self.came.append)
+
+    def work(self, now=0.0):
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            result = self.algorithm.run(job)
+            if isinstance(job, jobs.Adopt):
+                self.joiner.adopted(job, result, now)
+            elif isinstance(job, jobs.Compare):
+                self.joiner.compared(result, now)
+            self.allocated += isinstance(job, jobs.Allocate)
+        self.events += self.outputs.events
+        self.outputs.events.clear()
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def refused(self):
+        return [(event.peer, event.reason) for event in self.of(UpdateRefused)]
+
+
+def carry(taker, givers, now=0.0, mangle=lambda envelope: envelope, limit=1000):
+    """Carry messages until nobody has any; `mangle` changes or (None) loses what the givers say."""
+    for _ in range(limit):
+        taker.work(now)
+        moved = False
+        for envelope in list(taker.outputs.messages):
+            taker.outputs.messages.popleft()
+            moved = True
+            if envelope.to in givers:
+                giver = givers[envelope.to]
+                message, _ = wire.decode(envelope.frames)
+                giver.source.receive(message, b"j" * 32, giver.model, now)
+        for giver in givers.values():
+            giver.work()
+            while giver.outputs.messages:
+                envelope = mangle(giver.outputs.messages.popleft())
+                moved = True
+                if envelope is not None:
+                    message, buffers = wire.decode(envelope.frames)
+                    taker.joiner.receive(message, list(buffers), giver.id, now)
+                    taker.work(now)
+        if not moved:
+            return
+
+
+def givers(*peers, **options):
+    return {peer: Giver(peer, **options) for peer in peers}
+
+
+def close_to(a, b):
+    """Equal but for bfloat16."""
+    return np.abs(a - b) <= 2.0**-8 * np.abs(b) + 1e-30
+
+
+def test_joiner_fetches_every_chunk_from_one_source():
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources)
+    assert taker.joiner.done and taker.joiner.manifest.clock == 100 and taker.joiner.schema == SCHEMA
+    assert close_to(taker.algorithm.ledger.a, sources[A].a).all()
+    assert [event.chunks for event in taker.of(TransferProgress)] == list(range(1, CHUNKS + 1))
+    assert taker.allocated == 1 and taker.joiner.timer() is None
+
+
+def test_source_that_is_set_aside_is_not_asked_until_it_is_back():
+    taker = Taker()
+    taker.joiner._shuns = lambda peer, now: peer == A and now < 60.0
+    taker.joiner.seek([A], 0.0)
+    assert not taker.outputs.messages and taker.joiner.source is None
+    taker.joiner.beckoned(A, 1.0)
+    assert taker.joiner.source is None
+    taker.joiner.seek([A, B], 2.0)
+    assert [envelope.to for envelope in taker.outputs.messages] == [B]
+    late = Taker()
+    late.joiner._shuns = taker.joiner._shuns
+    late.joiner.seek([A], 60.0)
+    assert late.joiner.source == A
+
+
+def test_seek_asks_one_source_and_not_again_while_it_works():
+    taker = Taker()
+    for _ in range(3):
+        taker.joiner.seek([A, B], 0.0)
+    assert [type(envelope.message) for envelope in taker.outputs.messages] == [StateRequest]
+
+
+@pytest.mark.parametrize("given", range(CHUNKS))
+def test_source_dies_half_way_and_the_rest_comes_from_another(given):
+    taker, sources = Taker(), givers(A, B)
+    sources[B].model = dataclasses.replace(sources[B].model, clock=160)
+    taker.joiner.seek([A], 0.0)
+    passed = []
+
+    def mangle(envelope):
+        if isinstance(envelope.message, StateChunk):
+            passed.append(envelope.message.chunk)
+            return envelope if len(passed) <= given else None
+        return envelope
+
+    carry(taker, sources, mangle=mangle)
+    kept = set(range(CHUNKS)) - taker.joiner._missing
+    assert len(kept) == given
+    first = sources.pop(A)
+    taker.joiner.gone(A, 1.0)
+    taker.joiner.handle_timer(taker.joiner.timer())
+    taker.joiner.seek([B], 2.0)
+    carry(taker, sources, 2.0)
+    assert taker.joiner.done and taker.allocated == 1
+    assert taker.joiner.manifest.clock == 100, "a patchwork is as old as its oldest part"
+    assert taker.joiner.begun == 160, "the network is as far as its last source"
+    for chunk in range(CHUNKS):
+        span = taker.algorithm.ledger.span(chunk)
+        source = first if chunk in kept else sources[B]
+        assert close_to(taker.algorithm.ledger.a[span], source.a[span]).all()
+
+
+def test_silent_source_is_left_for_another():
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=lambda envelope: None)
+    asked = [taker.joiner.timer()]
+    while asked[-1] < 10.0:
+        taker.joiner.handle_timer(asked[-1])
+        assert [envelope.message for envelope in taker.outputs.messages] == [StateRequest(taker.joiner._transfer)]
+        taker.outputs.messages.clear()
+        asked.append(taker.joiner.timer())
+    assert asked == [2.0, 4.0, 6.0, 8.0, 10.0]
+    taker.joiner.handle_timer(10.0)
+    assert taker.joiner.source is None and taker.joiner.refusals == {A: "silent"}
+    taker.joiner.handle_timer(taker.joiner.timer())
+    taker.joiner.seek([A, B], 11.0)
+    assert taker.joiner.source == B
+
+
+def test_source_that_goes_on_freezing_is_waited_for_and_one_that_does_not_is_left():
+    taker, giver = Taker(), Giver(A, schema=LARGER)
+    taker.joiner.seek([A], 0.0)
+    told, now = [], 0.0
+    while taker.joiner.source is not None:
+        taker.outputs.messages.clear()
+        giver.source.receive(StateRequest(taker.joiner._transfer), b"j" * 32, giver.model, now)
+        if now < 20.0:  # a chunk every two seconds, and then no more
+            job = giver.outputs.jobs.popleft()
+            giver.source.frozen(job, giver.algorithm.run(job), giver.model)
+        for envelope in giver.outputs.messages:
+            told.append(envelope.message)
+            taker.joiner.receive(envelope.message, [], A, now)
+        giver.outputs.messages.clear()
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+    assert [message.chunks for message in told] == [*range(1, 10), *[10] * 5] and now == 30.0
+
+
+def test_nobody_is_waited_for_for_ever():
+    taker = Taker()
+    taker.joiner.seek([A], 0.0)
+    now, chunks = 0.0, 0
+    while taker.joiner.source is not None and now < 1000.0:
+        chunks += 1
+        taker.joiner.receive(StateWait(taker.joiner._transfer, chunks), [], A, now)
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+    assert now == pytest.approx((MOST_PATIENCE + 1) * CONFIG.manifest, rel=0.05)
+
+
+def test_source_that_falls_silent_between_chunks_is_left_for_another():
+    taker, sources, given = Taker(), givers(A, B), []
+
+    def mangle(envelope):
+        if isinstance(envelope.message, StateChunk):
+            given.append(envelope)
+            return envelope if len(given) == 1 else None
+        return envelope
+
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=mangle)
+    times = []
+    while taker.joiner.source == A and len(times) < 20:
+        times.append(taker.joiner.timer())
+        taker.joiner.handle_timer(times[-1])
+        carry(taker, sources, times[-1], mangle=mangle)
+    assert times == sorted(set(times)) and times[-1] == CONFIG.silence
+    assert taker.joiner.source is None and taker.joiner.refusals == {A: "silent"}
+
+
+def test_lost_chunks_are_asked_for_again():
+    taker, sources, lost = Taker(), givers(A), []
+
+    def mangle(envelope):
+        if isinstance(envelope.message, StateChunk) and len(lost) < 2:
+            lost.append(envelope)
+            return None
+        return envelope
+
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=mangle)
+    while not taker.joiner.done:
+        now = taker.joiner.timer()
+        assert now < 8.0
+        taker.joiner.handle_timer(now)
+        carry(taker, sources, now, mangle=mangle)
+    assert len(lost) == 2
+
+
+def test_doubled_chunks_are_taken_and_counted_once_and_later_ones_not_at_all():
+    taker, sources, said = Taker(), givers(A), []
+    taker.joiner.seek([A], 0.0)
+
+    def mangle(envelope):
+        message, buffers = wire.decode(envelope.frames)
+        said.append((message, list(buffers)))
+        taker.joiner.receive(message, list(buffers), A, 0.0)
+        return envelope
+
+    carry(taker, sources, mangle=mangle)
+    assert taker.joiner.done and len(taker.of(TransferProgress)) == CHUNKS
+    for message, buffers in said:
+        taker.joiner.receive(message, buffers, A, 1.0)
+    assert taker.came == [0.0] * CHUNKS
+
+
+@pytest.mark.parametrize("damage", ["flip", "short", "long", "nan"])
+def test_damaged_chunk_is_refused_and_the_source_left(damage):
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+
+    def mangle(envelope):
+        if not isinstance(envelope.message, StateChunk) or envelope.message.chunk != 1:
+            return envelope
+        payload = bytearray(envelope.frames[1])
+        if damage == "flip":
+            payload[5] ^= 1
+        elif damage == "short":
+            del payload[-2:]
+        elif damage == "long":
+            payload += b"\0\0"
+        else:
+            payload[:2] = b"\xff\x7f"
+        return envelope._replace(frames=[envelope.frames[0], payload])
+
+    carry(taker, sources, mangle=mangle)
+    assert taker.refused == [(A, "hash")] and taker.joiner.source is None and not taker.joiner.done
+    assert (taker.algorithm.ledger.a[taker.algorithm.ledger.span(1)] == 0.0).all()
+
+
+def test_damaged_chunk_of_a_source_already_left_does_not_blame_the_next():
+    taker, sources = Taker(), givers(A, B)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    wrong = StateChunk(taker.joiner._transfer, taker.joiner._snapshot, 0)
+    taker.joiner.receive(wrong, [b"xx"], A, 0.0)
+    late = list(taker.outputs.jobs)
+    taker.outputs.jobs.clear()
+    taker.joiner.gone(A, 0.5)
+    taker.joiner.handle_timer(1.0)
+    taker.joiner.seek([B], 1.0)
+    carry(taker, sources, 1.0, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    taker.outputs.jobs.extend(late)
+    taker.work(1.0)
+    assert taker.refused == [(A, "hash")] and taker.joiner.source == B
+    taker.joiner.handle_timer(3.0)
+    carry(taker, sources, 3.0)
+    assert taker.joiner.done
+
+
+def forged(field, value):
+    def mangle(envelope):
+        if not isinstance(envelope.message, StateManifest):
+            return envelope
+        message = replace(envelope.message, **{field: value})
+        return envelope._replace(frames=wire.encode(message, envelope.frames[1:]))
+
+    return mangle
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("clock", 10**9),
+        ("rounds", 7),
+        ("parameters", SIZE + 1),
+        ("chunk_parameters", 4096),
+        ("schema", b"x" * 16),
+        ("snapshot", 77),
+    ],
+)
+def test_forged_manifest_is_refused(field, value):
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=forged(field, value))
+    assert taker.refused == [(A, "manifest")] and taker.allocated == 0 and taker.joiner.source is None
+
+
+@pytest.mark.parametrize("frame", [1, 2, 3])
+def test_manifest_with_a_forged_buffer_is_refused(frame):
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+
+    def mangle(envelope):
+        if isinstance(envelope.message, StateManifest):
+            frames = [bytearray(part) for part in envelope.frames]
+            frames[frame][-1] ^= 1
+            return envelope._replace(frames=frames)
+        return envelope
+
+    carry(taker, sources, mangle=mangle)
+    assert [peer for peer, _ in taker.refused] == [A] and taker.allocated == 0
+
+
+def test_manifest_signed_by_another_is_refused():
+    taker, sources = Taker(), givers(A)
+    sources[A].source = Source(CONFIG, sources[A].outputs, lambda data: signature(B, data), incarnation=1)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources)
+    assert taker.refused == [(A, "manifest")]
+
+
+def test_second_source_with_another_schema_is_refused():
+    taker, sources = Taker(), {A: Giver(A), B: Giver(B, schema=OTHER)}
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    taker.joiner.gone(A, 1.0)
+    taker.joiner.handle_timer(2.0)
+    taker.joiner.seek([B], 2.0)
+    carry(taker, sources, 2.0)
+    assert taker.refused == [(B, "schema")] and taker.joiner.schema == SCHEMA
+
+
+def test_other_settings_are_noticed_and_the_source_left():
+    taker, sources = Taker(), givers(A)
+    sources[A].model = Model(
+        schema=SCHEMA, schema_bytes=SCHEMA.to_bytes(), settings=b"other settings..", clock=1, rounds=1
+    )
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources)
+    assert "other settings" in taker.joiner.mismatch and taker.joiner.source is None and not taker.refused
+
+
+@pytest.mark.parametrize(("clock", "rounds"), [(LARGEST + 1, 7), ((1 << 63) - 1, 7), (70, MOST_ROUNDS + 1)])
+def test_state_so_old_that_nobody_could_read_what_is_said_after_it_is_not_taken(clock, rounds):
+    taker, sources = Taker(), givers(A)
+    sources[A].model = dataclasses.replace(sources[A].model, clock=clock, rounds=rounds)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources)
+    assert taker.joiner.refusals == {A: "clock"} and taker.allocated == 0
+    assert not taker.refused, "it may have it from another"
+
+
+def test_source_that_was_started_again_is_no_liar():
+    """The manifest is of one life, and the chunks are asked of the next, which has another state."""
+    taker, sources = Taker(), givers(A)
+    taker.joiner.seek([A], 0.0)
+    carry(taker, sources, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    again = Giver(A, incarnation=2)
+    again.a += 1.0
+    again.source.receive(StateRequest(1), B, again.model, 1.0)
+    again.work()
+    again.outputs.messages.clear()
+    taker.joiner.handle_timer(2.0)
+    carry(taker, {A: again}, 2.0)
+    assert not taker.refused and taker.joiner.refusals == {A: "gone"}
+
+
+def test_refused_by_all_asks_all_again_later():
+    taker = Taker()
+    now = 0.0
+    for _ in range(4):
+        taker.joiner.seek([A, B], now)
+        source = taker.joiner.source
+        taker.joiner.receive(StateRefuse(taker.joiner._transfer, "joining"), [], source, now)
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+    requests = [envelope.to for envelope in taker.outputs.messages]
+    assert len(requests) == 4 and set(requests[:2]) == set(requests[2:]) == {A, B} and now >= 0.8
+
+
+def test_member_that_offers_an_exchange_is_asked_at_once_unless_it_was_found_out():
+    """Seed 412: two that had nothing asked each other, at pauses of 6 s, while a third had restored the model."""
+    taker = Taker()
+    for attempt in range(4):
+        taker.joiner.handle_timer(60.0 * attempt)
+        taker.joiner.seek([A], 60.0 * attempt)
+        refusal = StateRefuse(taker.joiner._transfer, "joining")
+        taker.joiner.receive(refusal, [], A, 60.0 * attempt)
+    taker.outputs.messages.clear()
+    assert taker.joiner.source is None and taker.joiner.timer() > 181.0
+    taker.joiner.refusals[B] = "implausible"
+    taker.joiner.beckoned(B, 181.0)
+    assert taker.joiner.source is None and not taker.outputs.messages
+    taker.joiner.beckoned(A, 181.0)
+    assert taker.joiner.source == A
+    assert [type(envelope.message) for envelope in taker.outputs.messages] == [StateRequest]
+
+
+def test_words_of_others_and_of_earlier_transfers_change_nothing():
+    taker = Taker()
+    taker.joiner.seek([A], 0.0)
+    taker.joiner.receive(StateRefuse(taker.joiner._transfer, "joining"), [], B, 0.0)
+    taker.joiner.receive(StateRefuse(taker.joiner._transfer - 1, "joining"), [], A, 0.0)
+    assert taker.joiner.source == A
+
+
+# -- the source ----------------------------------------------------------------------------------------------------
+
+
+def test_source_without_a_model_refuses():
+    giver = Giver(A)
+    giver.source.receive(StateRequest(5), B, None, 0.0)
+    assert giver.outputs.messages[0].message == StateRefuse(5, "joining")
+
+
+def test_source_freezes_once_for_two_and_anew_when_stale():
+    giver = Giver(A)
+    giver.source.receive(StateRequest(1), B, giver.model, 0.0)
+    giver.source.receive(StateRequest(2), b"c" * 32, giver.model, 0.0)
+    assert giver.work() == CHUNKS
+    assert [envelope.message.transfer for envelope in giver.outputs.messages] == [1, 2]
+    giver.source.receive(StateRequest(3), B, giver.model, 31.0)
+    assert giver.work() == 0, "the model has not moved"
+    giver.model = dataclasses.replace(giver.model, rounds=giver.model.rounds + 3)
+    giver.source.receive(StateRequest(4), B, giver.model, 31.0)
+    assert giver.work() == CHUNKS
+    assert len({envelope.message.snapshot for envelope in giver.outputs.messages}) == 2
+
+
+def test_source_drops_a_snapshot_nobody_asks_of_and_says_gone():
+    giver = Giver(A)
+    giver.source.receive(StateRequest(1), B, giver.model, 0.0)
+    giver.work()
+    snapshot = giver.outputs.messages.pop().message.snapshot
+    giver.source.receive(StateAsk(1, snapshot, (0, 99)), B, giver.model, 50.0)
+    assert [envelope.message.chunk for envelope in giver.outputs.messages] == [0]
+    giver.outputs.messages.clear()
+    assert giver.source.timer() == 110.0
+    giver.source.handle_timer(110.0)
+    giver.source.receive(StateAsk(1, snapshot, (0,)), B, giver.model, 111.0)
+    assert giver.outputs.messages[0].message == StateRefuse(1, "gone")
+
+
+def test_frozen_state_does_not_follow_the_anchor():
+    giver, taker = Giver(A), Taker()
+    before = giver.a.copy()
+    taker.joiner.seek([A], 0.0)
+    carry(taker, {A: giver}, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
+    giver.a += 1.0
+    taker.joiner.handle_timer(2.0)
+    carry(taker, {A: giver}, 2.0)
+    assert taker.joiner.done and close_to(taker.algorithm.ledger.a, before).all()

@@ -1,0 +1,30 @@
+"""What the daemon tells of its own memory."""
+
+from __future__ import annotations
+
+import mmap
+
+import psutil
+
+from gossipdp.runtime.observability.memory_watch import FIXED, PER_PARAMETER, MemoryWatch, own
+
+
+def test_more_than_the_bounds_is_told_once__again_at_twice_as_much__and_not_for_swinging_about_them() -> None:
+    held = [0]
+    watch = MemoryWatch(1 << 30, lambda: held[0])
+    bound = FIXED + PER_PARAMETER * 10**6 + (1 << 30)
+    told = []
+    for times in (0.5, 1.0, 1.1, 1.1, 1.9, 2.1, 2.2, 9.0, 9.1, 0.9, 1.1, 0.7, 1.1):
+        held[0] = int(times * bound)
+        told.append(bool(watch.look(10**6)))
+    assert told == [False, False, True, False, False, True, False, True, False, False, False, False, True]
+    held[0] = 8 * bound
+    assert watch.look(10**6).startswith(f"this daemon holds {8 * bound / 1e9:.1f} GB of memory, and its bounds add")
+
+
+def test_own_memory_is_without_what_is_shared() -> None:
+    before = own()
+    with mmap.mmap(-1, 64 << 20) as shared:  # as the link's region: in memory, and not this process's alone
+        shared.write(bytes(64 << 20))
+        assert psutil.Process().memory_info().rss > 64 << 20
+        assert own() - before < 32 << 20

@@ -1,0 +1,73 @@
+"""What a peer says of itself, from the events it was fed."""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import Any
+
+import pytest
+
+from gossipdp.codecs import CODECS, COMPRESSORS
+from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied
+from gossipdp.protocol.schema import MOST_EXACT
+from gossipdp.runtime.observability.status import Status
+
+PARTNER = bytes([2]) * 32
+SIZE, TRAINABLE = 16_000, 15_000
+
+
+@pytest.fixture
+def status() -> Status:
+    peer: Any = types.SimpleNamespace(
+        model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE), most=MOST_EXACT)
+    )
+    transport: Any = types.SimpleNamespace()
+    return Status(peer, transport, "network")
+
+
+def ended(result: str, chunks: int, received: int, escalation_bytes: int = 0) -> ExchangeEnded:
+    return ExchangeEnded(
+        PARTNER, 7, True, result, "modulo4", chunks=chunks, of=16, distance=0.02 if chunks else math.nan, clipped=0,
+        blocks=10 * chunks, escalated=chunks, escalation_bytes=escalation_bytes, sent=500, received=received,
+        duration=0.7,
+    )  # fmt: skip
+
+
+def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_are_not(status: Status) -> None:
+    status.observe(ended("done", 16, 9000, escalation_bytes=90))
+    formula = CODECS["modulo4"].bytes_per_parameter * SIZE + 90
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (9000, SIZE)
+    assert status.formula_bytes == pytest.approx(formula)
+    before = dict(status.last_exchange)
+    status.observe(ended("lost", 0, 700))
+    assert status.exchanged_bytes == 9700 and status.exchanges == {"done": 1, "lost": 1}
+    assert (status.exchanged_parameters, status.formula_bytes) == (SIZE, pytest.approx(formula))
+    assert status.last_exchange == before and status.distance == 0.02 and status.blocks == 160
+
+
+def test_exchange_cut_short_counts_the_share_of_the_parameters_that_it_mixed(status: Status) -> None:
+    status.observe(ended("cut", 4, 2500))
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
+
+
+def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(status: Status) -> None:
+    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "topk128"))
+    status.observe(IncrementApplied(PARTNER, 32_100, 0.25, 1, 1e-3, "whole"))
+    sparse = COMPRESSORS["topk128"].most_bytes(TRAINABLE) + 2 * (SIZE - TRAINABLE)
+    assert sparse == pytest.approx(14 / 8 * 128 / 4096 * TRAINABLE + 2 * (SIZE - TRAINABLE), rel=0.01)
+    assert status.formula_bytes == sparse + 2 * SIZE
+    assert (status.exchanged_bytes, status.exchanged_parameters) == (35_100, 2 * SIZE)
+    assert status.exchanges == {"increment": 2}
+
+
+def test_increments_of_low_rank_cost_the_sum_over_chunks(status: Status) -> None:
+    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "lowrank4"))
+    chunks = [COMPRESSORS["lowrank4"].most_bytes(size) for size in (8192, TRAINABLE - 8192)]
+    assert status.formula_bytes == sum(chunks) + 2 * (SIZE - TRAINABLE)
+
+
+def test_fingerprints_of_the_newest_epochs_are_kept(status: Status) -> None:
+    for epoch in range(20):
+        status.observe(EpochFingerprinted(epoch, epoch << 40))
+    assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}

@@ -1,0 +1,496 @@
+"""Checkpoints come back bit for bit, a damaged one is never used, a disk that fails costs one save. Crashes at every
+point are `test_store_torn`'s."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gossipdp.errors import DataError
+from gossipdp.runtime.files import Files
+from gossipdp.runtime.storage import checkpoint as runtime_checkpoint
+from gossipdp.runtime.storage import store as runtime_store
+from gossipdp.runtime.storage.store import PINS, CheckpointMeta, Store
+
+
+def meta(round: int = 1) -> CheckpointMeta:
+    return CheckpointMeta(
+        network="tiny", run="ab" * 16, peer="cd" * 32, incarnation=3, round=round, clock=50 * round, steps=50 * round,
+        samples=400 * round, schema="ef" * 16,
+    )  # fmt: skip
+
+
+def vectors(round: int, size: int = 1000) -> dict[str, np.ndarray]:
+    return {"a": np.full(size, round, np.float32), "v": np.arange(size, dtype=np.float32) * round}
+
+
+def test_a_saved_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    store = Store(tmp_path / "checkpoints")
+    arrays = {
+        "a": np.random.default_rng(0).standard_normal(70_001).astype(np.float32),
+        "v": np.zeros(70_001, np.float32),
+        "range": np.ones(274, np.float32),
+        "counts": np.arange(5, dtype=np.int64),
+    }
+    path = store.save(arrays, meta(), b"the schema")
+    checkpoint, notices = store.latest()
+    assert checkpoint is not None and not notices
+    assert checkpoint.path == path and checkpoint.schema == b"the schema" and checkpoint.meta == meta()
+    for name, array in arrays.items():
+        assert checkpoint.read(name).tobytes() == array.tobytes()
+    out = np.empty(70_001, np.float32)
+    checkpoint.read_into("a", out)
+    assert np.array_equal(out, arrays["a"])
+
+
+def test_a_checkpoint_is_plain_safetensors_and_json(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(2), meta(2), b"s")
+    assert np.array_equal(load_file(path / "state.safetensors")["v"], vectors(2)["v"])
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["meta"]["round"] == 2 and manifest["meta"]["peer"] == "cd" * 32
+    assert manifest["files"]["schema.bin"]["bytes"] == 1
+
+
+def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    path = Store(tmp_path / "c").save(vectors(1), meta(), b"s")
+    assert [oct(file.stat().st_mode & 0o777) for file in sorted(path.iterdir())] == ["0o600"] * 3
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_no_checkpoint_yet_gives_none(tmp_path: Path) -> None:
+    assert Store(tmp_path / "never").latest() == (None, [])
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    for round in range(1, 6):
+        store.save(vectors(round), meta(round), b"s")
+    assert [store.verify(path).meta.round for path in store.list()] == [4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-00000004", "checkpoint-00000005"]
+
+
+def test_vectors_larger_than_a_piece_are_written_and_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    monkeypatch.setattr(runtime_checkpoint, "PIECE", 4096)
+    largest = 0
+
+    class Watched(Files):
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            nonlocal largest
+            largest = max(largest, piece.nbytes)
+            super().write(file, piece)
+
+    store = Store(tmp_path, files=Watched())
+    array = np.arange(50_000, dtype=np.float32)
+    store.save({"a": array}, meta(), b"s")
+    assert largest == 4096
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None
+    pieces = list(checkpoint.pieces("a", 100, 5000))
+    assert max(len(piece) for piece in pieces) == 1024
+    assert np.array_equal(np.concatenate(pieces), array[100:5000])
+
+
+def test_a_checkpoint_may_be_written_chunk_by_chunk(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    layout = {"a": ("float32", (1000,)), "v": ("float32", (1000,))}
+    writer = store.begin(meta(), b"s", layout)
+    for name in layout:
+        for start in range(0, 1000, 256):
+            writer.write(vectors(1)[name][start : start + 256])
+            assert store.list() == []
+    writer.commit()
+    checkpoint, _ = store.latest()
+    assert checkpoint is not None and np.array_equal(checkpoint.read("v"), vectors(1)["v"])
+
+
+def test_bytes_that_were_not_announced_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = store.begin(meta(), b"s", {"a": ("float32", (10,))})
+    with pytest.raises(ValueError, match="more bytes"):
+        writer.write(np.zeros(11, np.float32))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="missing"):
+        store.begin(meta(), b"s", {"a": ("float32", (10,))}).commit()
+
+
+# -- damage ------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: int) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[at] ^= 1
+    path.write_bytes(contents)
+
+
+DAMAGE = {
+    "one bit of a vector": lambda path: flip(path / "state.safetensors", -5),
+    "one bit of the header": lambda path: flip(path / "state.safetensors", 12),
+    "one bit of the schema": lambda path: flip(path / "schema.bin", 0),
+    "one bit of the manifest's hash": lambda path: flip(path / "manifest.json", -20),
+    "cut short": lambda path: os.truncate(path / "state.safetensors", 2000),
+    "empty": lambda path: os.truncate(path / "state.safetensors", 0),
+    "longer": lambda path: os.truncate(path / "state.safetensors", 20_000),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "no vectors": lambda path: (path / "state.safetensors").unlink(),
+    "manifest of zeros": lambda path: (path / "manifest.json").write_bytes(bytes(500)),
+    "manifest without end": lambda path: (path / "manifest.json").write_bytes(b"[" * (1 << 20)),
+    "manifest without bottom": lambda path: (path / "manifest.json").write_bytes(b'{"x":' + b"[" * 60_000),
+    "manifest of no version": lambda path: (path / "manifest.json").write_text(
+        (path / "manifest.json").read_text().replace('"format": 2', '"format": 0')
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, damage: Any) -> None:
+    store = Store(tmp_path)
+    older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
+    damage(newer)
+    checkpoint, notices = store.latest()
+    assert checkpoint is not None and checkpoint.path == older and checkpoint.read("a")[0] == 1
+    assert len(notices) == 1
+    assert notices[0].startswith(f"GD-601 checkpoint {newer} is damaged\n  seen: ")
+    assert notices[0].endswith(f"\n  used: {older}")
+
+
+@pytest.mark.parametrize("added", [{}, {"parts": 16}], ids=["as now", "with more in it"])
+def test_checkpoint_of_a_later_version_is_passed_over_and_nobody_is_told_to_delete_it(
+    tmp_path: Path, added: dict[str, int]
+) -> None:
+    store = Store(tmp_path)
+    older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
+    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 3} | added
+    (newer / "manifest.json").write_text(json.dumps(manifest))
+    checkpoint, [notice] = store.latest()
+    assert checkpoint is not None and checkpoint.path == older and store.newest() == (older, meta(1))
+    assert notice == (
+        f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
+        "  seen: format 3, this version reads 2\n"
+        "  do:   upgrade gossipdp on this host\n"
+        f"  used: {older}"
+    )
+
+
+def test_every_checkpoint_damaged_gives_none_and_a_notice_each(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for round in (1, 2):
+        flip(store.save(vectors(round), meta(round), b"schema") / "state.safetensors", -1)
+    checkpoint, notices = store.latest()
+    assert checkpoint is None and len(notices) == 2
+    assert all(notice.endswith("used: none, no older one is left") for notice in notices)
+
+
+def test_a_hash_that_fits_a_hostile_header_is_still_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(vectors(1), meta(), b"s")
+    state = path / "state.safetensors"
+    for hostile in ((1 << 40).to_bytes(8, "little") + b"{}", (5).to_bytes(8, "little") + b"{{{{{", b""):
+        state.write_bytes(hostile)
+        manifest = json.loads((path / "manifest.json").read_text())
+        digest = hashlib.blake2b(hostile, digest_size=32).hexdigest()
+        manifest["files"]["state.safetensors"] = {"bytes": len(hostile), "blake2b": digest}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(DataError, match="GD-601"):
+            store.verify(path)
+
+
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(), b"s")
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["../../etc/passwd"] = manifest["files"].pop("schema.bin")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="the manifest names"):
+        Store.verify(path)
+
+
+# -- disks that fail, and crashes ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
+    class Full(Files):
+        room = 3000
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            self.room -= len(piece)
+            if self.room < 0:
+                raise OSError(28, "No space left on device")
+            super().write(file, piece)
+
+    Store(tmp_path).save(vectors(1, 100), meta(1), b"s")
+    with pytest.raises(DataError) as caught:
+        Store(tmp_path, files=Full()).save(vectors(2), meta(2), b"s")
+    assert caught.value.exit_code == 8
+    assert str(caught.value) == (
+        f"GD-602 {tmp_path}/checkpoint-00000002 could not be written\n"
+        "  seen: [Errno 28] No space left on device\n"
+        "  do:   make room, or let the peer write there"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001"]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_checkpoint_that_does_not_fit_is_refused_before_a_byte_of_it_is_written(tmp_path: Path, missing: int) -> None:
+    class Small(Files):
+        room, written = 1 << 40, 0
+
+        def free(self, directory: Path) -> int:
+            return self.room
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            self.written += len(piece)
+            super().write(file, piece)
+
+    files = Small()
+    store = Store(tmp_path, files=files)
+    first = store.save(vectors(1), meta(1), b"schema")
+    (tmp_path / ".unfinished-checkpoint-00000007").mkdir()
+    needed = sum((first / name).stat().st_size for name in ("state.safetensors", "schema.bin"))
+    files.room, files.written = needed - missing, 0
+    if not missing:
+        store.save(vectors(2), meta(2), b"schema")
+        return
+    with pytest.raises(DataError) as caught:
+        store.save(vectors(2), meta(2), b"schema")
+    assert str(caught.value) == (
+        f"GD-602 {tmp_path}/checkpoint-00000008 could not be written\n"
+        f"  seen: [Errno 28] No space left on device: {needed} bytes are needed, {needed - 1} are free\n"
+        "  do:   make room, or let the peer write there"
+    )
+    assert files.written == 0 and list(tmp_path.iterdir()) == [first]
+
+
+def test_room_is_that_of_the_file_system_and_one_that_knows_none_has_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.statvfs(tmp_path)
+    fields = {name: getattr(known, name) for name in ("f_blocks", "f_bavail", "f_frsize")}
+    for changed, free in (({"f_bavail": 3, "f_frsize": 4096}, 12_288), ({"f_blocks": 0, "f_bavail": 0}, math.inf)):
+        monkeypatch.setattr(os, "statvfs", lambda path, has=fields | changed: SimpleNamespace(**has))
+        assert Files().free(tmp_path) == free
+
+
+def test_what_is_not_on_the_disk_yet_stays_bounded_while_a_large_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    monkeypatch.setattr(runtime_store, "UNSYNCED", 16_384)
+
+    class Watched(Files):
+        dirty = most = 0
+
+        def write(self, file: IO[bytes], piece: memoryview) -> None:
+            super().write(file, piece)
+            self.dirty += piece.nbytes
+            self.most = max(self.most, self.dirty)
+
+        def sync(self, file: IO[bytes]) -> None:
+            super().sync(file)
+            self.dirty = 0
+
+    files = Watched()
+    store = Store(tmp_path, files=files)
+    store.save({"a": np.arange(50_000, dtype=np.float32)}, meta(), b"s")
+    assert 16_384 <= files.most < 16_384 + 4096
+    assert isinstance(store.latest()[0], runtime_checkpoint.Checkpoint)
+
+
+class Refusing(Files):
+    """Refuses to do what `refused` names."""
+
+    refused: tuple[str, ...] = ()
+
+    def _ask(self, what: str) -> None:
+        if what in self.refused:
+            raise OSError(5, "Input/output error")
+
+    def names(self, directory: Path) -> list[str]:
+        self._ask("names")
+        return super().names(directory)
+
+    def remove(self, path: Path) -> None:
+        self._ask("remove")
+        super().remove(path)
+
+
+def test_litter_that_cannot_be_removed_stops_no_save(tmp_path: Path) -> None:
+    files = Refusing()
+    store = Store(tmp_path, keep=1, files=files)
+    files.refused = ("remove",)
+    paths = [store.save(vectors(round), meta(round), b"s") for round in (1, 2, 3)]
+    assert [path.name[-1] for path in paths] == ["1", "2", "3"] and store.list() == paths[2:]
+    (tmp_path / ".unfinished-checkpoint-00000007").mkdir()
+    assert store.save(vectors(4), meta(4), b"s").name == "checkpoint-00000008"
+    files.refused = ()
+    store.save(vectors(5), meta(5), b"s")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000009"]
+
+
+def test_directory_that_cannot_be_listed_is_an_error_with_a_code_and_no_checkpoint_to_restore(tmp_path: Path) -> None:
+    files = Refusing()
+    store = Store(tmp_path, files=files)
+    store.save(vectors(1), meta(1), b"s")
+    files.refused = ("names",)
+    for ask in (store.list, store.newest, lambda: store.save(vectors(2), meta(2), b"s")):
+        with pytest.raises(DataError, match=f"GD-601 {tmp_path} cannot be read"):
+            ask()
+    store.prune()
+    checkpoint, [notice] = store.latest()
+    assert checkpoint is None and "Input/output error" in notice
+    assert Store(tmp_path / "file" / "checkpoints").list() == []
+
+
+def test_file_whose_closing_fails_too_is_the_same_error(tmp_path: Path) -> None:
+    class Sour(io.FileIO):
+        def close(self) -> None:
+            open_before = not self.closed
+            super().close()
+            if open_before:
+                raise OSError(122, "Disk quota exceeded")
+
+    class Full(Files):
+        def create(self, path: Path) -> IO[bytes]:
+            return Sour(path, "xb") if path.name == "state.safetensors" else super().create(path)  # type: ignore
+
+        def sync(self, file: IO[bytes]) -> None:
+            if isinstance(file, Sour):
+                raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match=r"GD-602 .*\n.*No space left"):
+        Store(tmp_path, files=Full()).save(vectors(1), meta(1), b"s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(1), b"s")
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match=r"GD-601 checkpoint .* cannot be read"):
+        Store.verify(path)
+
+
+def test_checkpoint_that_is_dropped_while_it_is_looked_at_is_no_damaged_one(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    for round in (1, 2):
+        store.save(vectors(round), meta(round), b"s")
+    looked_at = store.each()
+    assert next(looked_at)[0].name == "checkpoint-00000001"
+    for round in (3, 4):
+        store.save(vectors(round), meta(round), b"s")
+    assert list(looked_at) == []
+
+
+def test_numbers_of_more_than_eight_digits_are_later(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=2)
+    store.save(vectors(1), meta(1), b"s").rename(tmp_path / "checkpoint-99999999")
+    newest = store.save(vectors(2), meta(2), b"s")
+    assert newest.name == "checkpoint-100000000" and store.list()[-1] == newest
+    assert store.newest() == (newest, meta(2))
+
+
+SAVER = """
+import sys, numpy as np
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
+store = Store(Path({directory!r}))
+for round in range(1, 10**6):
+    store.save({{"a": np.full(300_000, round, np.float32)}}, CheckpointMeta(network="t", run="", peer="", incarnation=0,
+               round=round, clock=0, steps=0, samples=0, schema=""), b"s")
+    print(round, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_nine_in_the_middle_of_saving_loses_nothing_reported(tmp_path: Path, seed: int) -> None:
+    root = str(Path(runtime_store.__file__).parents[3])
+    code = SAVER.format(tests=root, directory=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2 + seed):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split()
+    reported = int(rest[-1]) if rest else 2 + seed
+    checkpoint, notices = Store(tmp_path).latest()
+    assert checkpoint is not None and not notices
+    assert checkpoint.meta.round >= reported
+    assert (checkpoint.read("a") == checkpoint.meta.round).all()
+
+
+# -- the newest, and those pinned --------------------------------------------------------------------------------
+
+
+def test_newest_is_told_from_its_manifest_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c")
+    assert store.newest() is None
+    paths = [store.save(vectors(round), meta(round), b"s") for round in (1, 2, 3)]
+    assert store.newest() == (paths[2], meta(3))
+    (paths[2] / "manifest.json").write_bytes(b"{")
+    (paths[1] / "state.safetensors").write_bytes(b"damaged, which only reading all of it would tell")
+    assert store.newest() == (paths[1], meta(2))
+
+
+def test_when_a_checkpoint_was_saved_is_in_its_manifest(tmp_path: Path) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(1), b"s")
+    assert Store.saved_at(path) == json.loads((path / "manifest.json").read_text())["saved_at"] > 1.7e9
+    (path / "manifest.json").write_bytes(b"{")
+    assert math.isnan(Store.saved_at(path)) and math.isnan(Store.saved_at(tmp_path / "none"))
+
+
+def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=2)
+    first = store.save(vectors(1), meta(1), b"s")
+    store.pin(first, "GD-605 it is later")
+    store.pin(first, "and again")
+    assert store.pinned(first) and (first / "pinned").read_text() == "GD-605 it is later\n"
+    later = [store.save(vectors(round), meta(round), b"s") for round in (2, 3, 4)]
+    assert store.list() == [first, *later[1:]] and not store.pinned(later[2])
+    assert Store.verify(first).meta == meta(1)
+    assert store.why_pinned(first) == "GD-605 it is later" and store.why_pinned(later[2]) is None
+    (first / "pinned").unlink()
+    store.save(vectors(5), meta(5), b"s")
+    assert first not in store.list()
+
+
+def test_only_the_newest_pins_are_kept_and_whose_pin_goes_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=1)
+    pinned, told = [], []
+    for round in range(1, PINS + 3):
+        pinned.append(store.save(vectors(round), meta(round), b"s"))
+        told += store.pin(pinned[-1], "it is later")
+    assert told == pinned[:2] and not any(map(store.pinned, told))
+    last = store.save(vectors(9), meta(9), b"s")
+    assert store.list() == [*pinned[2:], last]
+    assert store.pin(pinned[3], "again") == []
+
+
+def test_pin_whose_reason_was_torn_is_a_pin(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c", keep=1)
+    first = store.save(vectors(1), meta(1), b"s")
+    for torn in (b"", b"x" * 5000):
+        (first / "pinned").write_bytes(torn)
+        assert store.pinned(first) and store.why_pinned(first) == ""
+    store.save(vectors(2), meta(2), b"s")
+    assert first in store.list()
+
+
+def test_checkpoint_that_cannot_be_pinned_is_an_error_with_a_code(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c")
+    with pytest.raises(DataError, match="GD-602"):
+        store.pin(store.dir / "checkpoint-00000001", "there is none")

@@ -1,0 +1,442 @@
+"""The newest checkpoint reported as saved loads and verifies after any crash (safety I5, campaign T15).
+
+A power cut: the disk stops at a call, and afterwards holds what POSIX allows it to hold. Of a file, what was synced,
+and of the rest all, nothing, a part, or zeros; of a directory, each entry as it was last synced or as it was when the
+power went (Pillai et al., OSDI 2014). A disk that fails: calls are refused for a while. A kill: a process dies by
+SIGKILL inside a call, the next one goes on in the same directory, and dies in its turn. All of it through the keeper,
+with its thread, as the node drives it.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import operator
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+
+from gossipdp.algorithms.base import Ledger
+from gossipdp.errors import DataError
+from gossipdp.runtime.files import Files, load_state, save_state
+from gossipdp.runtime.storage import store as runtime_store
+from gossipdp.runtime.storage.checkpointer import Keeper
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
+
+HOME = Path("peers/home/checkpoints")
+"""under a disk's root; `peers` is there from the start, the rest is made"""
+ROUNDS = 5
+
+
+class Host:
+    """A keeper, driven as the node drives it."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self.store = Store(directory, keep=2, files=files)
+        self.ledger = Ledger(600, 600, 256)
+        self.copies: list[Callable[[], Any]] = []
+        self.outcomes: list[Path | DataError] = []
+        self.keeper = Keeper(self.store, self.copies.append, self.outcomes.append)
+        self.close = self.keeper.close
+
+    def save(self, round: int) -> Path | DataError:
+        self.ledger.a[:], self.ledger.v[:] = round, -round
+        meta = CheckpointMeta(
+            network="t", run="ab", peer="cd", incarnation=1, round=round, clock=round, steps=round, samples=round,
+            schema="ef",
+        )  # fmt: skip
+        self.keeper.save(self.ledger, meta, b"schema")
+        while not self.outcomes:
+            assert select.select([self.keeper], [], [], 10.0)[0], "the storage thread said nothing for 10 s"
+            self.keeper.collect()
+            while self.copies:
+                self.keeper.copied(self.copies.pop()())
+        return self.outcomes.pop()
+
+
+@dataclass
+class Life:
+    """What a peer was told of its saves; the checkpoint of round 2 is pinned."""
+
+    tried: int = 0
+    reported: int = 0
+    pinned: str = ""
+    refused: list[DataError] = field(default_factory=list)
+
+    def lead(self, host: Host, rounds: int = ROUNDS) -> None:
+        for round in range(self.tried + 1, rounds + 1):
+            self.tried = round
+            outcome = host.save(round)
+            if isinstance(outcome, DataError):
+                self.refused.append(outcome)
+                continue
+            self.reported = round
+            if round == 2:
+                try:
+                    host.store.pin(outcome, "it is later")
+                    self.pinned = outcome.name
+                except DataError as error:
+                    self.refused.append(error)
+
+    def check(self, directory: Path, where: str) -> int:
+        """What must hold of `directory` at any time. Returns the round of the newest checkpoint."""
+        store = Store(directory, keep=2)
+        newest, notices = store.latest()
+        found = 0 if newest is None else newest.meta.round
+        assert not notices, f"{where}: something torn has a checkpoint's name: {notices}"
+        assert self.reported <= found <= self.tried, f"{where}: {self.reported} was reported, {found} is found"
+        for path, checkpoint in store.each():
+            assert not isinstance(checkpoint, DataError), f"{where}: something torn has a checkpoint's name: {path}"
+            round = checkpoint.meta.round
+            assert np.all(checkpoint.read("anchor") == round) and np.all(checkpoint.read("momentum") == -round), where
+        assert not self.pinned or store.pinned(directory / self.pinned), f"{where}: the pin is lost"
+        return found
+
+
+def check_goes_on(directory: Path, round: int, where: str) -> None:
+    with closing(Host(directory, Quick())) as host:
+        assert isinstance(host.save(round), Path), where
+    left = [path.name for path in directory.iterdir() if path.name.startswith(".")]
+    assert not left, f"{where}: litter stays: {left}"
+
+
+class Quick(Files):
+    """Nothing is torn here, so nothing need be waited for."""
+
+    def sync(self, file: IO[bytes]) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+# -- a disk that stops, and one that fails -----------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """The machine stops here; not an Exception, so that no handler takes it for an error of the disk."""
+
+
+@dataclass(eq=False)
+class File:
+    live: bytes = b""
+    synced: bytes = b""
+
+    def remains(self) -> Sequence[bytes]:
+        tail = self.live[len(self.synced) :]
+        half = tail[: len(tail) // 2]
+        tails = (b"", half, half + bytes(len(tail) - len(half)), bytes(len(tail)), tail[:-1], tail)
+        return [self.synced + each for each in tails]
+
+
+@dataclass(eq=False)
+class Directory:
+    live: dict[str, File | Directory] = field(default_factory=dict)
+    synced: dict[str, File | Directory] = field(default_factory=dict)
+
+    def lay(self, path: Path, pick: Callable[[Sequence[Any]], Any]) -> None:
+        """Make `path` one of the states this directory may be found in."""
+        path.mkdir()
+        for name in sorted(self.synced.keys() | self.live.keys()):
+            node = pick((self.synced.get(name), self.live.get(name)))
+            if isinstance(node, Directory):
+                node.lay(path / name, pick)
+            elif node is not None:
+                (path / name).write_bytes(pick(node.remains()))
+
+
+class Disk(Files):
+    """Carries out what is asked, keeps account of what is sure, refuses the calls `fails`, stops after `stop`."""
+
+    def __init__(self, root: Path, stop: int = 1 << 30, fails: Collection[int] = ()) -> None:
+        self.root, self.stop, self.fails, self.calls = root, stop, fails, 0
+        peers = Directory()
+        self.tree = Directory({"peers": peers}, {"peers": peers})
+        (root / "peers").mkdir(parents=True)
+
+    def _call(self) -> None:
+        if self.calls >= self.stop:
+            raise Stop
+        self.calls += 1
+        if self.calls - 1 in self.fails:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def _at(self, path: Path) -> Any:
+        node: Any = self.tree
+        for name in path.relative_to(self.root).parts:
+            node = node.live[name]
+        return node
+
+    def create(self, path: Path) -> IO[bytes]:
+        self._call()
+        file = super().create(path)
+        self._at(path.parent).live[path.name] = File()
+        return file
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        try:
+            self._call()
+        except BaseException:
+            piece = piece[: len(piece) // 2]
+            raise
+        finally:
+            super().write(file, piece)
+            self._at(Path(file.name)).live += bytes(piece)
+
+    def sync(self, file: IO[bytes]) -> None:
+        self._call()
+        node = self._at(Path(file.name))
+        node.synced = node.live
+
+    def make_directory(self, path: Path) -> None:
+        self._call()
+        super().make_directory(path)
+        self._at(path.parent).live[path.name] = Directory()
+
+    def names(self, directory: Path) -> list[str]:
+        self._call()
+        return sorted(super().names(directory))
+
+    def rename(self, before: Path, after: Path) -> None:
+        self._call()
+        super().rename(before, after)
+        self._at(after.parent).live[after.name] = self._at(before.parent).live.pop(before.name)
+
+    def sync_directory(self, path: Path) -> None:
+        self._call()
+        node = self._at(path)
+        node.synced = dict(node.live)
+
+    def remove(self, path: Path) -> None:
+        """One call for each file and each directory of it."""
+        if path.is_dir():
+            for name in sorted(os.listdir(path)):
+                self.remove(path / name)
+        self._call()
+        path.rmdir() if path.is_dir() else path.unlink()
+        del self._at(path.parent).live[path.name]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many calls a life makes."""
+    disk = Disk(tmp_path_factory.mktemp("whole") / "root")
+    with closing(Host(disk.root / HOME, disk)) as host:
+        Life().lead(host)
+    return disk.calls
+
+
+def power_cut(where: Path, calls: int, seed: int, kind: type[Disk] = Disk) -> None:
+    """The disk stops at call `seed` of `calls`, modulo; from the second time around some calls just before have failed.
+    Then three states of it: nothing is there that was not synced, everything, and a mixture."""
+    chance, stop = random.Random(seed), seed % calls
+    before = range(max(0, stop - 12), stop)
+    failed = frozenset(chance.sample(before, min(seed // calls, 3, len(before))))
+    disk, life = kind(where / "root", stop, failed), Life()
+    with closing(Host(disk.root / HOME, disk)) as host, pytest.raises(Stop):
+        life.lead(host, rounds=2 * ROUNDS)
+    for number, pick in enumerate((operator.itemgetter(0), operator.itemgetter(-1), chance.choice)):
+        found, told = where / f"found{number}", f"seed {seed}, stopped at call {stop}, state {number}"
+        disk.tree.lay(found, pick)
+        life.check(found / HOME, told)
+        if number == 2:
+            check_goes_on(found / HOME, 99, told)
+
+
+class Reluctant(Disk):
+    """Never syncs that an old checkpoint has been given up, until the next one is saved."""
+
+    def rename(self, before: Path, after: Path) -> None:
+        super().rename(before, after)
+        if after.name.endswith("-old"):
+            self.fails = {self.calls}
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.campaign("T15")
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [(Disk, 250), (Reluctant, 150), pytest.param(Disk, 7000, marks=LONG), pytest.param(Reluctant, 1000, marks=LONG)],
+)
+def test_power_cut_at_any_call_leaves_the_newest_reported_checkpoint(
+    tmp_path: Path, calls: int, kind: type[Disk], points: int
+) -> None:
+    assert 100 <= calls <= 150
+    for seed in range(points):
+        power_cut(tmp_path / f"{seed}", calls, seed, kind)
+        shutil.rmtree(tmp_path / f"{seed}")
+
+
+class NoFileSync(Disk):
+    def sync(self, file: IO[bytes]) -> None:
+        self._call()
+
+
+class NoDirectorySync(Disk):
+    def sync_directory(self, path: Path) -> None:
+        self._call()
+
+
+class NoSyncOfAncestors(Disk):
+    def sync_directory(self, path: Path) -> None:
+        self._call() if path < self.root / HOME else super().sync_directory(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "noticed"),
+    [
+        (NoFileSync, "has a checkpoint's name"),
+        (NoDirectorySync, "was reported, 0 is found"),
+        (NoSyncOfAncestors, "was reported, 0 is found"),
+    ],
+)
+def test_store_that_leaves_out_a_step_is_noticed(tmp_path: Path, calls: int, kind: type[Disk], noticed: str) -> None:
+    with pytest.raises(AssertionError, match=noticed):
+        for seed in range(calls):
+            power_cut(tmp_path / f"{seed}", calls, seed, kind)
+
+
+@pytest.mark.parametrize("outage", [1, 40])
+def test_disk_that_fails_for_a_while_costs_the_saves_it_refuses_and_no_more(
+    tmp_path: Path, calls: int, outage: int
+) -> None:
+    refused = 0
+    for start in range(0, calls, 1 if outage == 1 else 7):
+        disk, life = Disk(tmp_path / f"{start}", fails=range(start, start + outage)), Life()
+        where = f"failed from call {start}"
+        with closing(Host(disk.root / HOME, disk)) as host:
+            while disk.calls < start + outage:
+                life.lead(host, life.tried + 1)
+                if life.tried > 1 or not life.refused:
+                    life.check(disk.root / HOME, where)
+            life.lead(host, life.tried + 2)
+        assert life.reported == life.tried, f"{where}: it never saved again"
+        assert all(error.code in ("GD-601", "GD-602") and "Input/output" in error.seen for error in life.refused)
+        assert outage == 1 or life.refused, where
+        refused += len(life.refused)
+        check_goes_on(disk.root / HOME, 99, where)
+    assert refused >= (calls // 2 if outage == 1 else calls // 7)
+
+
+def test_state_file_is_the_old_or_the_new_at_any_call_whatever_the_disk_forgets(tmp_path: Path) -> None:
+    outcomes, values = set(), (None, "old", "new" * 100)
+    for seed in range(60):
+        chance, disk, done = random.Random(seed), Disk(tmp_path / f"{seed}/root", stop=seed % 10), 0
+        try:
+            for value in values[1:]:
+                save_state(disk.root / "peers/state", value, disk)
+                done += 1
+        except Stop:
+            pass
+        disk.tree.lay(tmp_path / f"{seed}/found", chance.choice)
+        found = load_state(tmp_path / f"{seed}/found/peers/state", str)
+        assert found in values[done : done + 2], f"seed {seed}: {found!r}"
+        outcomes.add(found)
+    assert outcomes == set(values)
+
+
+# -- a process that is killed ------------------------------------------------------------------------------------
+
+
+class Deadly(Quick):
+    """The process is killed inside call number `last`; what it has written is the kernel's, and is not lost."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def _call(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def _die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def create(self, path: Path) -> IO[bytes]:
+        file = super().create(path)
+        if self._call():
+            self._die()
+        return file
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        last = self._call()
+        super().write(file, piece[: len(piece) // 2] if last else piece)
+        if last:
+            self._die()
+
+    def make_directory(self, path: Path) -> None:
+        super().make_directory(path)
+        if self._call():
+            self._die()
+
+    def rename(self, before: Path, after: Path) -> None:
+        if self._call():
+            self._die()
+        super().rename(before, after)
+
+    def remove(self, path: Path) -> None:
+        if self._call():
+            for name in sorted(os.listdir(path))[::2]:
+                (path / name).unlink()
+            self._die()
+        super().remove(path)
+
+
+def kill(directory: Path, kills: int) -> int:
+    """Let child after child save until it is killed; returns how many died in the middle of a save."""
+    torn, found = 0, 0
+    for number in range(kills):
+        get, report = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                host = Host(directory, Deadly(random.Random(number).randrange(60)))
+                for round in itertools.count(found + 1):
+                    assert isinstance(host.save(round), Path)
+                    os.write(report, bytes([round - found]))
+            finally:
+                os._exit(1)
+        os.close(report)
+        with open(get, "rb") as told:
+            rounds = len(told.read())
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"kill {number}: status {status}"
+        life = Life(tried=found + rounds + 1, reported=found + rounds)
+        found = life.check(directory, f"kill {number}")
+        torn += directory.is_dir() and any(path.name.startswith(".") for path in directory.iterdir())
+    check_goes_on(directory, found + 1, f"{kills} kills")
+    return torn
+
+
+@pytest.mark.campaign("T15")
+@pytest.mark.parametrize("kills", [60, pytest.param(2000, marks=LONG)])
+def test_process_killed_inside_any_call_again_and_again_has_its_newest_reported_checkpoint(
+    tmp_path: Path, kills: int
+) -> None:
+    """In a process of its own, of one thread: it forks."""
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path / "home/checkpoints"), str(kills)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(runtime_store.__file__).parents[3]), "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= kills // 2, "few of the kills came in the middle of a save"
+
+
+if __name__ == "__main__":
+    print(kill(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,307 @@
+"""The laboratory's own `epidemic`, and its conditions: churn, founders, flipped labels, liars."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs.moments import payload_bytes
+from simulations.lab.baselines.synchronous import SparseLoCo
+from simulations.lab.core import Lab, Link, Setting, play
+from simulations.lab.methods import conditions as lab_conditions
+from simulations.lab.methods.attacked import AttackedPairwise, RobustEpochs
+from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
+from simulations.lab.methods.conditions import _Leave as Leave
+from simulations.lab.methods.epidemic import HEADERS, EpidemicGossip
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.problems import DigitsMlp
+from simulations.lab.robustness.attacks import ATTACKS
+
+SETTING = Setting(peers=8, every=4, rounds=6, lr=3e-3, evaluate_every=6)
+DIGITS = DigitsMlp(hidden=32)
+CHUNKS = DigitsMlp(hidden=256)
+"""a model of three chunks"""
+AT_ONCE = PairwiseOptions(landing="at once")
+
+
+def ran(method, setting=SETTING, problem=DIGITS):
+    lab = Lab(problem, setting)
+    method.begin(lab)
+    for number in range(setting.rounds):
+        lab.progress = number / setting.rounds
+        method.round(lab)
+    return lab
+
+
+# -- epidemic ------------------------------------------------------------------------------------------------------
+
+
+def test_epidemic_without_delay_is_sparseloco_and_all_replicas_are_the_same_bits():
+    ours, theirs = EpidemicGossip("topk128"), SparseLoCo(COMPRESSORS["topk128"])
+    lab, other = ran(ours), ran(theirs)
+    moved = (theirs.anchor - DIGITS.start(0)).norm()
+    assert (ours.model(lab) - theirs.anchor).norm() < 0.02 * moved
+    assert all((one.ledger.a == ours.spreaders[0].ledger.a).all() for one in ours.spreaders)
+    extra = (lab.received - other.received) / SETTING.rounds
+    assert extra == pytest.approx(np.full(8, 7.0 * HEADERS), rel=0.05)
+
+
+def test_epidemic_lands_late_on_slow_links_and_never_waits():
+    messages = 7 * (COMPRESSORS["topk128"].most_bytes(DIGITS.parameters) + HEADERS)
+    slow = replace(SETTING, link=Link(bandwidth=messages / 3.0, latency=0.05))
+    quick, late = EpidemicGossip(), EpidemicGossip()
+    lab, other = ran(quick), ran(late, slow)
+    assert other.seconds == lab.seconds == SETTING.every * SETTING.rounds
+    assert other.distance() > 0.0
+    assert (late.model(other) - quick.model(lab)).norm() > 0.0
+    moved = (quick.model(lab) - DIGITS.start(0)).norm()
+    assert (late.model(other) - quick.model(lab)).norm() < moved
+
+
+def test_epidemic_is_judged_with_all_that_was_published_though_it_has_not_arrived():
+    """Its model is what the anchors come to once nothing is on its way; their mean now lacks some of it."""
+    messages = 7 * (COMPRESSORS["topk128"].most_bytes(DIGITS.parameters) + HEADERS)
+    method = EpidemicGossip()
+    lab = ran(method, replace(SETTING, link=Link(bandwidth=messages / 6.0)))
+    told, now = method.model(lab), torch.from_numpy(np.mean([one.ledger.a for one in method.spreaders], 0))
+    assert len(method._coming) > 8 and torch.equal(method.model(lab), told)
+    lab.seconds = math.inf
+    method._arrive(lab)
+    for spreader in method.spreaders:
+        torch.testing.assert_close(torch.from_numpy(spreader.ledger.a), told, atol=1e-6, rtol=0)
+    assert (told - now).norm() > 0.1 * (told - DIGITS.start(0)).norm() / SETTING.rounds
+
+
+def test_epidemic_warm_starts_as_the_daemon_does_and_alpha_is_not_for_that():
+    """Increments that leave nothing out, with alpha 1: replicas average their models, but for bfloat16."""
+    warm = EpidemicGossip("topk64", alpha=8.0, warmup_steps=10)
+    lab, mean = Lab(DIGITS, SETTING), Lab(DIGITS, SETTING)
+    warm.begin(lab)
+    for steps in (4, 4, 2):
+        mean.train(steps)
+        mean.x[:] = mean.mean
+    moved = (mean.x[0] - DIGITS.start(0)).norm()
+    assert lab.steps.tolist() == [10] * 8
+    assert (warm.model(lab) - mean.x[0]).norm() < 0.01 * moved
+    whole = 3 * 7 * (2 * DIGITS.parameters + HEADERS)
+    assert lab.received == pytest.approx(np.full(8, whole), rel=0.01)
+
+
+def test_epidemic_alone_is_the_bare_optimizer():
+    alone = replace(SETTING, peers=1)
+    lab, bare = ran(method := EpidemicGossip(), alone), Lab(DIGITS, alone)
+    for number in range(alone.rounds):
+        bare.progress = number / alone.rounds
+        bare.train(alone.every)
+    assert torch.equal(method.model(lab), bare.x[0])
+    assert not lab.received.any()
+
+
+def test_messages_weigh_as_many_steps_as_are_in_them():
+    lab = ran(method := EpidemicGossip(), replace(SETTING, speeds=(1.0, 3.0)))
+    assert lab.steps.tolist() == [24, 72] * 4
+    assert method._weights == pytest.approx([1 / 16, 3 / 16] * 4)
+
+
+# -- churn ---------------------------------------------------------------------------------------------------------
+
+
+def test_churn_replaces_peers_by_copies_and_the_run_goes_on():
+    setting = replace(SETTING, rounds=12, evaluate_every=12, link=Link(bandwidth=2e4))
+    calm = play(CHUNKS, PairwiseGossip(), setting)
+    method = ChurningPairwise(every=2, share=0.25)
+    curve = play(CHUNKS, method, setting)
+    assert curve.last.loss < curve.points[0].loss - 0.2
+    assert abs(curve.last.loss - calm.last.loss) < 0.3
+    assert method.tally.cut > 0
+    assert play(CHUNKS, ChurningPairwise(every=2, share=0.25), setting) == curve
+
+
+def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle_of_it(monkeypatch):
+    seen = []
+
+    class Watched(ChurningPairwise):
+        def _replace(self, lab, peer, source):
+            seen.append((peer, lab.seconds))
+            super()._replace(lab, peer, source)
+
+        def _land(self, lab, meeting):
+            for peer in set(meeting.pair) & set(self._leaving):
+                crashes = self._leaving[peer].after < 1.0
+                assert meeting.mixed < 3 if crashes else meeting.mixed == 3
+                chunks.append(meeting.mixed)
+            super()._land(lab, meeting)
+
+    chunks = []
+    # An exchange of three chunks lasts some two of four seconds; who goes is in one, and in no other after it.
+    monkeypatch.setattr(lab_conditions, "_going", lambda lab, share, number: [Leave(1, 5, 0.1), Leave(2, 4, 0.1)])
+    method = Watched(PairwiseOptions(early=0.0), every=3)
+    lab = Lab(CHUNKS, replace(SETTING, link=Link(bandwidth=8e3)))
+    method.begin(lab)
+    for number in range(1, 5):
+        method.round(lab)
+        if number == 3:
+            assert sorted(peer for peer, _ in seen) == [1, 2] and not method._leaving
+            assert all(8.0 < seconds < 12.0 for _, seconds in seen), "in the middle of the round"
+    assert sorted(chunks) == [1, 3] and method.tally.cut == 1
+
+
+def test_the_same_peers_go_and_are_copied_whatever_the_method():
+    drawn = []
+    for method in (ChurningPairwise(every=2), ChurningPairwise(AT_ONCE, every=2), ChurningEpidemic(every=2)):
+        gone = []
+
+        class Watched(type(method)):
+            def _replace(self, lab, peer, source, gone=gone):
+                gone.append((peer, source))
+                super()._replace(lab, peer, source)
+
+        method.__class__ = Watched
+        ran(method, replace(SETTING, failing=0.2))
+        drawn.append(gone)
+    assert drawn[0] == drawn[1] == drawn[2] and len(drawn[0]) == 3
+
+
+def test_who_comes_without_moments_holds_a_peers_anchor_and_nothing_else():
+    lab = Lab(DIGITS, SETTING)
+    method = ChurningPairwise(PairwiseOptions(moments=False))
+    method.begin(lab)
+    for _ in range(2):
+        PairwiseGossip.round(method, lab)
+    before = lab.received.copy()
+    method._replace(lab, 3, 5)
+    one, other = method.replicas[3], method.replicas[5]
+    assert (one.ledger.a == other.ledger.a).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
+    assert not one.ledger.v.any() and not lab.inner.m[3].any() and lab.inner.m[5].any()
+    assert all(3 not in meeting.pair for meeting in method._under_way)
+    assert (lab.received - before)[3] == 2.0 * DIGITS.parameters
+
+
+@pytest.mark.parametrize("made", [lambda **options: ChurningPairwise(PairwiseOptions(**options)), ChurningEpidemic])
+def test_who_comes_may_have_the_moments_of_whom_it_copies(made):
+    cost = {}
+    for moments in (False, True):
+        lab, method = Lab(DIGITS, SETTING), made(moments=moments)
+        method.begin(lab)
+        method.round(lab)
+        lab.inner.counts[5] = 99.0
+        before = lab.received[3]
+        method._replace(lab, 3, 5)
+        cost[moments] = lab.received[3] - before
+        assert lab.inner.m[5].any() and float(lab.inner.counts[3]) == (99.0 if moments else 0.0)
+        updates = [lab.inner.m[peer] / (lab.inner.v[peer].sqrt() + 1e-12) for peer in (3, 5)]
+        off = float((updates[0] - updates[1]).abs().max())
+        assert (0.0 < off < 0.2) if moments else not updates[0].any(), "as the codec has them, or none"
+    assert cost[True] - cost[False] == payload_bytes(DIGITS.parameters)
+
+
+# -- starts and labels ---------------------------------------------------------------------------------------------
+
+
+def test_started_begins_where_founders_ended():
+    problem = Started("digits-mlp", founders=2, steps=30, lr=3e-3, hidden=32)
+    begun, fresh = problem.start(0), DIGITS.start(0)
+    assert DIGITS.evaluate(begun).loss < DIGITS.evaluate(fresh).loss - 0.5
+    assert torch.equal(begun, problem.start(0)) and not torch.equal(begun, problem.start(1))
+
+
+def test_labels_are_flipped_for_the_bad_alone():
+    plain, flipped = DigitsMlp(), FlippedLabels("digits-mlp", bad=2, attack="label flip")
+    peers, steps = np.array([1, 2, 0]), np.zeros(3, np.int64)
+    pixels, labels = plain.batches(peers, steps, 0)
+    same, told = flipped.batches(peers, steps, 0)
+    assert torch.equal(pixels, same)
+    assert torch.equal(told[[0, 2]], 9 - labels[[0, 2]]) and torch.equal(told[1], labels[1])
+
+
+# -- liars ---------------------------------------------------------------------------------------------------------
+
+
+def test_pairwise_with_nobody_bad_is_pairwise():
+    attacked, plain = AttackedPairwise(AT_ONCE, "sign flip", 0), PairwiseGossip(AT_ONCE)
+    assert torch.equal(attacked.model(ran(attacked)), plain.model(ran(plain)))
+
+
+@pytest.mark.parametrize("attack", ["dissensus", "noise"])
+def test_clipping_bounds_what_liars_do(attack):
+    setting = replace(SETTING, rounds=10)
+    accuracy = []
+    for clip in (math.inf, 2.0):
+        method = AttackedPairwise(replace(AT_ONCE, clip=clip), attack, 2)
+        lab = ran(method, setting)
+        accuracy.append(DIGITS.evaluate(method.model(lab)).accuracy)
+    assert accuracy[1] > accuracy[0] + 0.2
+
+
+def test_liar_goes_on_in_private_as_if_it_had_not_lied():
+    method = AttackedPairwise(AT_ONCE, "x100", 1)
+    lab = ran(method, replace(SETTING, rounds=4))
+    honest = np.stack([replica.ledger.a for replica in method.replicas[1:]])
+    spread = np.linalg.norm(honest - honest.mean(0), axis=1).max()
+    assert np.linalg.norm(method.replicas[0].ledger.a - honest.mean(0)) < 10.0 * max(spread, float(lab.distance()))
+
+
+def test_momentum_and_ranges_of_a_liar_are_those_of_an_honest_peer():
+    """Whom it meets is no more like it than others are, but what it has told them leaves no trace in itself."""
+    method = AttackedPairwise(AT_ONCE, "x100", 1)
+    ran(method, replace(SETTING, rounds=6))
+    liar, *honest = (float(np.linalg.norm(replica.ledger.v)) for replica in method.replicas)
+    assert 0.6 * min(honest) < liar < 1.6 * max(honest)
+    # Honest ranges allow for what they were told.
+    liar, *honest = (float(replica.algorithm.range.max()) for replica in method.replicas)
+    assert liar < min(honest)
+
+
+def test_honest_peers_own_models_are_told_and_no_liars(monkeypatch):
+    """Dissensus drives them apart, which their mean does not show; liars are looked at by nobody."""
+    seen = []
+    evaluate = DigitsMlp.evaluate
+    monkeypatch.setattr(DigitsMlp, "evaluate", lambda self, at: (seen.append(at.clone()), evaluate(self, at))[1])
+    method = AttackedPairwise(replace(AT_ONCE, clip=math.inf), "dissensus", 2)
+    curve = play(DIGITS, method, replace(SETTING, rounds=8, evaluate_every=8))
+    anchors = [torch.from_numpy(replica.ledger.a) for replica in method.replicas]
+    own = [evaluate(DIGITS, anchor).accuracy for anchor in anchors[2:]]
+    assert method.tally.honest == pytest.approx(np.mean(own)) and method.tally.worst == min(own)
+    assert method.tally.worst < method.tally.honest < curve.last.accuracy
+    lies = [row for row in anchors[:2] for one in seen if torch.equal(row, one)]
+    assert not lies and len(seen) == len(own) + 2 * 5
+
+
+def test_epochs_under_the_mean_are_sparseloco():
+    ours, theirs = RobustEpochs(), SparseLoCo(COMPRESSORS["topk128"])
+    ran(ours), ran(theirs)
+    anchors = [torch.from_numpy(spreader.ledger.a) for spreader in ours.spreaders]
+    assert all(torch.equal(anchor, anchors[0]) for anchor in anchors)
+    assert torch.allclose(anchors[0], theirs.anchor, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("attack", ["x100", "nan", "ipm reversing"])
+def test_robust_rule_stands_what_the_mean_does_not(attack):
+    assert attack in ATTACKS
+    setting = replace(SETTING, rounds=10)
+    found = {}
+    for rule in ("mean", "nnm-trimmed"):
+        method = RobustEpochs(alpha=3.0, rule=rule, attack=attack, bad=1)
+        found[rule] = DIGITS.evaluate(method.model(ran(method, setting))).loss
+    calm = RobustEpochs(alpha=3.0)
+    assert found["nnm-trimmed"] < DIGITS.evaluate(calm.model(ran(calm, setting))).loss + 0.3
+    if attack != "nan":  # which every receiver refuses
+        assert found["mean"] > found["nnm-trimmed"] + 0.3
+
+
+def test_increments_that_land_epochs_later_do_not_overshoot_for_each_peer_leads_by_its_own():
+    """Without a lead nothing is learned at such a delay; with it, as much as without one, a little later."""
+    setting = replace(SETTING, rounds=24, evaluate_every=24)
+    found = {}
+    for lag in (0, 5):
+        method = RobustEpochs("topk256", rule="nnm-trimmed", attack="sign flip x10", bad=1, lag=lag)
+        found[lag] = DIGITS.evaluate(method.model(ran(method, setting)))
+        fixed = [spreader.ledger.fixed for spreader in method.spreaders]
+        assert all((one == fixed[0]).all() for one in fixed[1:])
+        assert all(bool(spreader.ledger.lead.any()) == (lag > 0) for spreader in method.spreaders)
+    assert found[5].accuracy > found[0].accuracy - 0.1 > 0.6

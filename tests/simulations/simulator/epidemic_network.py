@@ -1,0 +1,170 @@
+"""A network of whole peers with `epidemic` and their training processes in virtual time. Not a test.
+
+`Books` checks the ledger's invariant around every job and every touch of x; here it is told what stands besides: when
+nothing is published any more and nobody is cut off, all who are ready hold the same bits.
+"""
+
+from __future__ import annotations
+
+from gossipdp.codecs import CODECS
+from gossipdp.protocol import jobs
+from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
+from gossipdp.protocol.events import (
+    EpochDiverged,
+    EpochSettled,
+    IncrementApplied,
+    IncrementPublished,
+    ResyncEnded,
+    RoundDone,
+    SessionRefused,
+    StateReady,
+    UpdateRefused,
+)
+from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.peer import PeerConfig
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.source import TransferConfig
+from simulations.simulator.host import Host
+from simulations.simulator.invariants import Books
+from simulations.simulator.network import Conditions, Network
+from simulations.simulator.trainer import Trainer, TrainerConfig
+
+SETTINGS = b"settings of a run"[:16]
+STEP = 0.1
+"""seconds of a training step"""
+SPAN = 8
+"""steps of the network's clock in an epoch"""
+
+
+def config(span=SPAN, **changes):
+    rumours = RumoursConfig(run=SETTINGS, span=span, again=1.0, wait=0.5, patience=1.5, sync=1.0)
+    return PeerConfig(
+        **{
+            "membership": LOCAL,
+            "averaging": AveragingConfig(
+                fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
+            ),
+            "transfer": TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3, witness=3.0),
+            "spreading": SpreadingConfig(rumours=rumours, whole_until=20),
+            "algorithm": "epidemic",
+            "every": span,
+            "warmup_steps": 20,
+            "resume_after": 3.0,
+            "leave_within": 2.0,
+        }
+        | changes
+    )
+
+
+class Epidemics:
+    """Args:
+
+    tolerant: a peer in a storm may judge another's state by its own, which is not the same.
+    buffers: elements of the model's buffer, which has a chunk of its own; 0 for a model without one.
+    """
+
+    def __init__(self, seed, peers, *, chunks=2, buffers=44, conditions=None, trace=None, tolerant=False, **changes):
+        self.tolerant = tolerant
+        self.calm = Conditions(latency=0.01, job=0.002)
+        self.network = Network(seed, conditions or self.calm, listen=self._heard, execute=self._execute, trace=trace)
+        self.books = Books(self.network.hosts, lambda: self.network.now)
+        size = 8192 * (chunks - 1) + 300
+        entries = [("weight", (size - buffers,), "float32", "parameter"), ("mean", (buffers,), "float32", "buffer")]
+        self.schema = Schema.of(entries[: 2 if buffers else 1])
+        self.trainers: dict[int, Trainer] = {}
+        self.events: dict[int, list] = {}
+        self.random = self.network.random("script")
+        self._numbers = 0
+        for _ in range(peers):
+            self.network.add(config(**changes))
+
+    def _execute(self, host, job):
+        return self.books.run(host, job)
+
+    def _heard(self, host: Host, event):
+        if not (self.tolerant and isinstance(event, UpdateRefused) and event.reason == "implausible"):
+            self.books.heard(host, event)
+        assert not isinstance(event, SessionRefused), event
+        self.events.setdefault(host.index, []).append((self.network.now, event))
+        trainer = self.trainers.get(host.index)
+        if trainer is not None and trainer.alive:
+            trainer.hear(event)
+
+    def of(self, kind, index=None, since=0.0):
+        told = [self.events.get(index, [])] if index is not None else self.events.values()
+        return [event for events in told for at, event in events if at >= since and isinstance(event, kind)]
+
+    # -- what the test does -----------------------------------------------------------------------------------
+
+    def start(self, index, *, found=False, train=True):
+        host = self.network.hosts[index]
+        self.network.start(host, seeds=self.network.hosts[:2], found=found)
+        self.books.started(host)
+        old = self.trainers.get(index)
+        if old is not None and old.alive:
+            old.attach()
+        elif train:
+            self._numbers += 1
+            settings = TrainerConfig(step_time=STEP)
+            self.trainers[index] = Trainer(self.network, host, self.schema, settings, self._numbers, self.books.touched)
+            self.books.trains(self.trainers[index])
+        return host
+
+    def crash(self, index, *, disk=True):
+        host = self.network.hosts[index]
+        self.books.stopped(host)
+        self.network.stop(host, keep_disk=disk)
+
+    def run(self, seconds):
+        self.network.run(self.network.now + seconds)
+
+    def form(self, count=None):
+        """The first founds, the others come."""
+        self.start(0, found=True)
+        for index in range(1, len(self.network.hosts) if count is None else count):
+            self.run(0.3)
+            self.start(index)
+        self.until_ready()
+
+    def until_ready(self, seconds=30.0):
+        until = self.network.now + seconds
+        while not all(host.peer.ready for host in self.up):
+            assert self.network.now < until, [host.name for host in self.up if not host.peer.ready]
+            self.run(0.5)
+
+    def finish(self, seconds=20.0):
+        """Faults stop, training processes stop for good, and what is on its way comes."""
+        self.network.heal()
+        self.network.conditions = self.calm
+        self.run(SPAN * STEP)
+        for trainer in self.trainers.values():
+            if trainer.alive:
+                trainer.die()
+        self.run(seconds)
+
+    # -- what must hold ---------------------------------------------------------------------------------------
+
+    @property
+    def up(self):
+        return [host for host in self.network.hosts if host.peer is not None]
+
+    def digests(self):
+        """Of each who is up and ready, the hashes of all chunks."""
+        return {
+            host.name: tuple(
+                host.algorithm.run(jobs.Digest(chunk)).hash for chunk in range(host.algorithm.ledger.chunks)
+            )
+            for host in self.up
+            if host.peer.ready
+        }
+
+    def agree(self):
+        digests = self.digests()
+        assert len(digests) == len(self.up), "somebody has no model"
+        assert len(set(digests.values())) == 1, {name: digest[0].hex()[:8] for name, digest in digests.items()}
+
+    def summary(self):
+        kinds = (RoundDone, IncrementPublished, IncrementApplied, EpochSettled, EpochDiverged, ResyncEnded, StateReady)
+        return {kind.__name__: len(self.of(kind)) for kind in kinds}

@@ -1,0 +1,122 @@
+"""Networks in which a host dies for good as all else gets well (I8), and in which a stranger repeats what was said long
+ago (I10); and what would not notice either must not pass."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from gossipdp.protocol.events import MemberChanged
+from gossipdp.protocol.membership.view import View
+from gossipdp.protocol.pairwise.responder import Responder
+from gossipdp.protocol.wire.messages import State
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.nemesis import Fault
+from simulations.simulator.network import Conditions
+
+
+def plan(**changes):
+    fields = {
+        "peers": 4,
+        "size": 8192 + 300,
+        "conditions": Conditions(latency=0.02, loss=0.1, job=0.01),
+        "every": 4,
+        "window": 2,
+        "chaos": 10.0,
+    }
+    return Plan(**{**fields, **changes})
+
+
+def played(seed=1, **changes):
+    cluster = Cluster(seed, plan(**changes))
+    cluster.run()
+    return cluster
+
+
+def violation(seeds=range(4), **changes):
+    """What the first of a few runs to notice anything says."""
+    for seed in seeds:
+        try:
+            played(seed, **changes)
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+# -- the dead -------------------------------------------------------------------------------------------------------
+
+
+def test_host_that_dies_as_all_faults_end_stays_dead_and_everybody_has_failed_it():
+    cluster = played(dead=True)
+    (dead,) = [host for host in cluster.network.hosts if host.peer is None]
+    others = [host.running.membership.members for host in cluster.network.hosts if host is not dead]
+    assert [members[dead.id].state for members in others] == [State.FAILED] * 3
+
+
+def test_neither_whom_joiners_dial_nor_the_last_that_has_the_model_dies():
+    for seed in range(2):
+        cluster = played(seed, peers=3, dead=True, script=(Fault(at=9.0, kind="crash", hosts=(1,), lasts=50.0),))
+        assert sum(host.peer is not None and host.running.ready for host in cluster.network.hosts) == 2
+        assert any(host.peer is not None for host in cluster.network.hosts[:2])
+
+
+def test_suspicion_that_never_ends_is_noticed(monkeypatch):
+    assert violation(range(1), dead=True) == ""
+    monkeypatch.setattr(View, "overdue", lambda self, now: [])
+    monkeypatch.setattr(View, "next_verdict", lambda self: float("inf"))
+    assert re.match(r"I8 p\d has not noticed that p\d is dead", violation(range(1), dead=True))
+
+
+def test_dead_that_rise_without_a_later_word_of_their_own_are_noticed():
+    cluster = played(dead=True)
+    one, dead = sorted(cluster.network.hosts, key=lambda host: host.peer is None)[::3]
+    failed = one.running.membership.members[dead.id]
+    assert failed.state == State.FAILED
+    for told, changes in (
+        ("old gossip has raised", {"state": State.ALIVE}),
+        ("old gossip has raised", {"state": State.SUSPECT}),
+        ("has never said", {"state": State.ALIVE, "refutation": failed.refutation + 1}),
+        ("has never said", {"state": State.ALIVE, "incarnation": 2}),
+        ("goes back to an earlier word", {"incarnation": 0}),
+    ):
+        with pytest.raises(AssertionError, match=f"I8 {one.name} .*{told}|I8 {one.name}: {told}"):
+            cluster.books.heard(one, MemberChanged(replace(failed, **changes), State.FAILED))
+
+
+# -- a stranger -----------------------------------------------------------------------------------------------------
+
+RESTARTS = tuple(Fault(at=8.0 + 2 * n, kind="crash", hosts=(1 + n,), lasts=0.5, busy=True) for n in range(3))
+
+
+def stranger(later, lasts=4.0, peers=4):
+    """Hears everybody."""
+    return tuple(Fault(at=6.5, kind="replay", hosts=(host,), lasts=lasts, factor=later) for host in range(peers))
+
+
+@pytest.mark.parametrize("later", [0.3, 3.0])
+def test_what_a_stranger_repeats_changes_nothing_whatever_life_it_comes_to(later):
+    repeated = played(script=(*stranger(later), *RESTARTS)).network.repeated
+    assert repeated["same life"] > 80 and repeated["later life"] >= 5, repeated
+
+
+def test_nothing_is_repeated_in_networks_without_a_stranger():
+    cluster = played(script=RESTARTS)
+    assert not cluster.network.repeated and cluster.network.overheard is None
+
+
+def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):
+    """Without him nobody would: nothing else comes twice here."""
+    original = Responder._open_chunk
+
+    def open_chunk(self, number, ranges):
+        if number not in self._open:
+            self._mixed.pop(number, None)
+        original(self, number, ranges)
+
+    monkeypatch.setattr(Responder, "_open_chunk", open_chunk)
+    long = {"peers": 3, "size": 2 * 8192 + 300, "conditions": Conditions(latency=0.02, job=0.04)}
+    assert violation(range(2), **long) == ""
+    noticed = violation(range(2), **long, script=stranger(0.2, 2.0, 3))
+    assert "applied twice" in noticed or "moved elsewhere than to its partner" in noticed

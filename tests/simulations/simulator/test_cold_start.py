@@ -1,0 +1,62 @@
+"""A whole network comes back after a power cut: the latest checkpoint wins, and none is lost silently (safety I14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulations.scenarios import cold_start
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.host import Checkpoint
+from simulations.simulator.network import Conditions
+
+
+def first(few, many):
+    """So many seeds, of which a few are played every day."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, many))]
+
+
+@pytest.mark.parametrize("seed", first(4, 16))
+def test_peers_back_within_seconds_go_on_from_the_latest_checkpoint(seed):
+    outcome = cold_start.run(seed, lasts=30.0)
+    assert outcome.restored == [outcome.latest]
+    assert len(outcome.origins) == outcome.peers and not outcome.ahead
+    assert min(outcome.clocks.values()) == outcome.saved[outcome.latest] == max(outcome.saved.values())
+
+
+def test_joiners_that_lose_half_of_what_they_ask_for_have_the_model_soon():
+    """Seed 746: 47 s, for pauses between askings outlasted what a source is waited for, and keeps."""
+    outcome = cold_start.run(746, lasts=30.0)
+    assert outcome.restored == [outcome.latest] and outcome.seconds < 30.0
+
+
+@pytest.mark.parametrize("seed", first(2, 8))
+def test_latest_checkpoint_that_comes_late_follows_the_network_and_is_kept(seed):
+    outcome = cold_start.run(seed, late=True, lasts=15.0)
+    late = outcome.latest
+    assert outcome.origins[late] == "received" and late not in outcome.restored and len(outcome.restored) == 1
+    said = outcome.ahead[late]
+    assert said.clock == outcome.saved[late] == outcome.kept[late]
+    # What is told is the clock of the model that came. The network trains on while that is on its way.
+    assert said.network <= outcome.clocks[late] < said.clock
+    assert list(outcome.ahead) == list(outcome.kept) == [late]
+
+
+def test_later_checkpoint_overwritten_without_a_word_is_noticed():
+    plan = Plan(peers=2, size=300, conditions=Conditions(), every=4, window=2)
+    cluster = Cluster(1, plan)
+    for host in cluster.network.hosts:
+        cluster.restart(host)
+    cluster.network.run(5.0)
+    host = cluster.network.hosts[1]
+    cluster.save(host)
+    saved = host.checkpoint
+    host.checkpoint = Checkpoint(saved.schema, saved.clock + 1000, saved.rounds, saved.a, saved.v)
+    with pytest.raises(AssertionError, match=r"I14 p1: .* steps are lost and nobody was told"):
+        cluster.save(host)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(16, 1016, 50))
+def test_fifty_more_cold_starts_go_on_from_the_latest_checkpoint(first):
+    outcomes = [cold_start.run(seed) for seed in range(first, first + 50)]
+    assert [o.seed for o in outcomes if o.restored != [o.latest]] == []

@@ -1,0 +1,57 @@
+"""`epidemic` in whole peers, rule by rule: which share each takes, of which samples, and when it gives no state."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossipdp.protocol.events import EpochClosed, IncrementPublished
+from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
+
+
+def test_no_share_is_set_aside_for_the_dead():
+    net = Epidemics(8, 3)
+    net.form()
+    net.run(3.0)
+    net.crash(2)
+    net.run(9.0)
+    since = net.network.now
+    net.run(8.0)
+    told = net.of(IncrementPublished, since=since)
+    assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
+
+
+def test_no_share_is_set_aside_for_one_that_never_trains():
+    net = Epidemics(11, 3)
+    net.form(2)
+    net.start(2, train=False)
+    net.run(9.0)
+    assert net.up[2].peer.ready
+    since = net.network.now
+    net.run(8.0)
+    told = net.of(IncrementPublished, since=since)
+    assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
+
+
+def test_samples_of_closed_epochs_are_those_that_were_trained_on():
+    net = Epidemics(9, 2)
+    net.form()
+    net.run(4.0)
+    since, before = net.network.now, net.up[0].peer.progress.samples()
+    net.run(10 * SPAN * STEP)
+    trained = net.up[0].peer.progress.samples() - before
+    closed = sum(event.samples for event in net.of(EpochClosed, 0, since=since))
+    assert closed == pytest.approx(trained, rel=0.1)
+
+
+def test_a_state_that_is_about_to_be_replaced_is_not_handed_on():
+    net = Epidemics(10, 2)
+    net.form()
+    net.run(2.0)
+    spreading, begun = net.up[0].peer.spreading, []
+    while not spreading.hold(True, net.network.now):
+        net.run(0.01)
+    spreading.freeze(lambda: bool(begun.append("state")))
+    assert not begun
+    spreading.hold(False, net.network.now)
+    spreading.freeze(lambda: bool(begun.append("state")))
+    assert begun == ["state"]

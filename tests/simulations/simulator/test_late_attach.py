@@ -1,0 +1,198 @@
+"""A training process that begins long after its daemon has joined, while the network trains on (I16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossipdp.protocol.events import ResyncBegan, ResyncEnded, RoundDone, SessionOpened, StateReady
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.network import Conditions
+
+ROUND = 1.6
+DRIFT = np.float32(0.3)
+"""by which what all train towards moves in a round, from soon after the last daemon has joined"""
+JOINS = 30.0
+NEVER = 1e9
+WEATHER = {
+    "local": Conditions(latency=0.001),
+    "wan": Conditions(latency=0.08, jitter=0.5, bandwidth=1.25e6, loss=0.02, late=1.0),
+}
+
+
+class Late(Cluster):
+    """All train but the last host, whose daemon joins at `JOINS`. trains: its training process begins at once."""
+
+    def __init__(self, peers: int, preset: str = "local", *, trains: bool = False) -> None:
+        weather = WEATHER[preset]
+        plan = Plan(peers=peers, size=8192 + 300, conditions=weather, before=weather, every=8, window=2, preset=preset)
+        super().__init__(7, plan if trains else replace(plan, lateness=(*[0.0] * (peers - 1), NEVER)))
+        self.late = self.network.hosts[-1]
+        self.told: dict[int, list[object]] = {host.index: [] for host in self.network.hosts}
+        self.listeners.append(lambda host, event: self.told[host.index].append(event))
+        for host in self.network.hosts[:-1]:
+            self.network.at(min(host.index, 1.0), "start", None, lambda host=host: self.restart(host))
+        self.network.run(JOINS)
+        self.restart(self.late)
+        self.network.run(JOINS + 2 * ROUND)
+        self._drift()
+
+    def _drift(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.optimum = trainer.optimum + DRIFT
+        self.network.at(self.network.now + ROUND, "drift", None, self._drift)
+
+    def train(self, host) -> None:
+        super().train(host)
+        self.trainers[host.index].optimum = self.trainers[0].optimum
+
+    def wait(self, seconds: float) -> None:
+        self.network.run(self.network.now + seconds)
+
+    def of(self, kind: type, host: int = -1) -> list:
+        """What a host has said, the last one if none is named."""
+        return [event for event in self.told[host % len(self.told)] if isinstance(event, kind)]
+
+    def until(self, kind: type, within: float = 60.0) -> float:
+        """The seconds until the last host says so once more."""
+        begun, count = self.network.now, len(self.of(kind))
+        while len(self.of(kind)) == count:
+            assert self.network.now < begun + within, kind
+            self.wait(0.01)
+        return self.network.now - begun
+
+    @property
+    def others(self) -> list:
+        return [host for host in self.network.hosts if host.peer is not None and host is not self.late]
+
+    def distances(self) -> tuple[float, float]:
+        """From the last host's replica to the mean of the others; and from these to it, or what one moves in a round if
+        that is more."""
+        anchors = np.array([host.algorithm.ledger.a for host in self.others], np.float64)
+        mean = anchors.mean(axis=0)
+        apart = float(np.sqrt(np.mean((anchors - mean) ** 2)))
+        moved = max(host.running.rounds.movement for host in self.others)
+        return float(np.sqrt(np.mean((self.late.algorithm.ledger.a - mean) ** 2))), max(apart, moved)
+
+    def worst_error(self, seconds: float) -> float:
+        """Of the others' replicas in that time: the greatest distance to what all train towards."""
+        worst, end = 0.0, self.network.now + seconds
+        while self.network.now < end:
+            self.wait(0.1)
+            optimum = self.trainers[0].optimum
+            errors = [np.sqrt(np.mean((host.algorithm.ledger.a - optimum) ** 2)) for host in self.others]
+            worst = max(worst, *map(float, errors))
+        return worst
+
+
+ALL = [(peers, late, preset) for peers in (2, 4, 16) for late in (10.0, 15.0, 600.0) for preset in ("local", "wan")]
+SOME = [(2, 15.0, "local"), (4, 15.0, "wan")]
+
+
+@pytest.mark.parametrize(
+    ("peers", "lateness", "preset"),
+    [*SOME, *(pytest.param(*each, marks=pytest.mark.long) for each in ALL if each not in SOME)],
+)
+def test_late_training_process__is_handed_the_networks_model_and_pulls_nobody_back(peers, lateness, preset):
+    cluster, without = Late(peers, preset), Late(peers, preset)
+    for each in (cluster, without):
+        each.wait(lateness)
+    cluster.train(cluster.late)
+    without.wait(cluster.until(SessionOpened))
+    distance, moved = cluster.distances()
+    assert distance < 2.0 * moved
+    assert cluster.worst_error(10.0) < 1.2 * without.worst_error(10.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "away"),
+    [(60, 60.0), pytest.param(60, 300.0, marks=pytest.mark.long), pytest.param(2000, 300.0, marks=pytest.mark.long)],
+)
+def test_training_process_that_crashed_and_comes_back_minutes_later__is_handed_the_networks_model(steps, away):
+    cluster = Late(2, trains=True)
+    while cluster.late.running.steps < steps:
+        cluster.wait(0.5)
+    cluster.kill_trainer(cluster.late)
+    cluster.wait(away)
+    cluster.train(cluster.late)
+    cluster.until(SessionOpened)
+    distance, moved = cluster.distances()
+    assert distance < 2.0 * moved
+
+
+def test_training_process_that_crashed_and_comes_back_at_once__waits_for_no_model():
+    cluster = Late(2, trains=True)
+    cluster.wait(20.0)
+    cluster.kill_trainer(cluster.late)
+    cluster.wait(0.5)
+    cluster.train(cluster.late)
+    assert cluster.until(SessionOpened) < 0.1 and cluster.of(ResyncBegan) == []
+
+
+def test_late_training_process_whose_source_dies_as_the_fetch_begins__begins_with_the_model_that_is_there():
+    cluster = Late(2)
+    cluster.wait(10.0)
+    cluster.train(cluster.late)
+    cluster.until(ResyncBegan)
+    cluster.stop(cluster.others[0])
+    assert cluster.until(SessionOpened) < 20.0
+    assert [event.complete for event in cluster.of(ResyncEnded) if event.reason == "late"] == [False]
+
+
+def test_training_process_where_all_are_idle__fetches_a_newer_model_and_no_older_one():
+    cluster = Late(3)
+    first, second = cluster.others
+    cluster.wait(10.0)
+    for host in (first, second):
+        cluster.kill_trainer(host)
+    cluster.wait(5.0)
+    for expected in (1, 1):  # the second process finds the newest model here
+        cluster.train(cluster.late)
+        cluster.until(SessionOpened)
+        assert [event.reason for event in cluster.of(ResyncEnded) if event.complete] == ["late"] * expected
+        cluster.kill_trainer(cluster.late)
+        cluster.wait(0.3)
+
+
+def test_idle_peers_that_are_told_of_steps_that_nobody_has__begin_to_train_all_the_same():
+    """The one that made them is gone for good, with its model."""
+    cluster = Late(3)
+    gone, left = cluster.others
+    cluster.kill_trainer(left)
+    cluster.wait(10.0)
+    cluster.stop(gone, keep_disk=False)
+    for host in (left, cluster.late):
+        cluster.train(host)
+    assert cluster.until(SessionOpened) < 20.0
+    cluster.wait(20.0)
+    assert left.running.rounds.open and left.running.clock == cluster.late.running.clock
+
+
+def test_peer_that_comes_back_where_only_an_idle_one_is__goes_on_from_its_own_later_checkpoint():
+    cluster = Late(2)
+    founder, idle = cluster.network.hosts
+    cluster.wait(20.0)
+    cut = cluster.network.cut([founder], [idle])
+    cluster.wait(6 * ROUND)
+    cluster.save(founder)
+    cluster.crash(founder, trainer=True, disk=True, torn=False)
+    cluster.network.heal(cut)
+    cluster.wait(10.0)
+    assert founder.checkpoint is not None and idle.running.state_clock < founder.checkpoint.clock - 20
+    cluster.start(founder)
+    cluster.wait(20.0)
+    assert [event.origin for event in cluster.of(StateReady, 0)] == ["founded", "restored"]
+    assert founder.running.steps > 20 and idle.running.state_clock > founder.running.clock - 100
+
+
+def test_process_that_attaches_at_once_and_makes_its_first_step_a_minute_later__pulls_nobody_back():
+    cluster = Late(2)
+    cluster.late.step_slowness = 300.0  # a minute
+    cluster.train(cluster.late)
+    cluster.wait(50.0)
+    usual = cluster.worst_error(5.0)
+    cluster.late.step_slowness = 1.0
+    cluster.until(RoundDone)
+    assert cluster.worst_error(10.0) < 1.3 * usual

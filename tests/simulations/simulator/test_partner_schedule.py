@@ -1,0 +1,119 @@
+"""How many exchanges a round makes, and peers that follow the hypercube: with N a power of two and a calm network they
+agree as well as by random matching; in churn the schedule is let go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from gossipdp.protocol.events import ExchangeStarted, RoundDone
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.nemesis import Fault
+from simulations.simulator.network import Conditions
+
+
+class Early(Cluster):
+    """All rounds are early, none warms up; counts who met whom by schedule."""
+
+    def __init__(self, seed, plan, *, schedule, exchanges=3):
+        self.schedule, self.most = schedule, exchanges
+        self.scheduled = self.exchanges = 0
+        self.spread = []
+        """disagreement after each round, once all are there"""
+        super().__init__(seed, plan)
+
+    def _config(self):
+        config = super()._config()
+        matching = replace(config.averaging.matching, schedule=self.schedule)
+        averaging = replace(config.averaging, matching=matching)
+        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9, early_exchanges=self.most)
+
+    def _heard(self, host, event):
+        if isinstance(event, ExchangeStarted) and event.initiator:
+            self.exchanges += 1
+            self.scheduled += host.peer.averaging.schedule is not None
+        super()._heard(host, event)
+        if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
+            self.spread.append(self.disagreement())
+
+
+def played(schedule, *, peers=8, script=(), exchanges=3):
+    plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, script=script, chaos=20.0)
+    cluster = Early(11, plan, schedule=schedule, exchanges=exchanges)
+    cluster.run()
+    return cluster
+
+
+def per_round(cluster):
+    return 2 * cluster.exchanges / cluster.books.rounds
+
+
+def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
+    scheduled, random = played("hypercube"), played("")
+    assert random.scheduled == 0 < scheduled.scheduled
+    assert scheduled.scheduled > 0.5 * scheduled.exchanges
+    assert per_round(scheduled) == pytest.approx(3, rel=0.02) == per_round(random)
+    assert mean(scheduled.spread) < 1.4 * mean(random.spread)
+
+
+@pytest.mark.parametrize(("most", "peers", "made"), [(1, 8, 1), (2, 8, 2), (2, 2, 1), (3, 3, 2)])
+def test_early_rounds_make_as_many_exchanges_as_configured_and_as_there_are_peers_for(most, peers, made):
+    for schedule in ("hypercube", ""):
+        cluster = played(schedule, peers=peers, exchanges=most)
+        assert per_round(cluster) == pytest.approx(made, rel=0.04)
+        assert bool(cluster.scheduled) == (schedule == "hypercube" and peers != 3)
+
+
+@pytest.mark.parametrize("peers", [2, 3, 8])
+def test_who_offers_and_who_is_offered_make_one_exchange_a_round_however_out_of_step(peers):
+    """Half of what a peer takes part in are others' offers, at any time of its own round."""
+    cluster = Cluster(5, Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2))
+    counted = Counter()
+    cluster.listeners.append(lambda host, event: counted.update([type(event)]))
+    for host in cluster.network.hosts:
+        cluster.network.at(0.1 + 0.37 * host.index, "start", None, lambda host=host: cluster.restart(host))
+    cluster.network.run(20.0)
+    counted.clear()
+    cluster.network.run(80.0)
+    assert counted[RoundDone] >= 20 * peers
+    assert counted[ExchangeStarted] / counted[RoundDone] == pytest.approx(1.0, abs=0.04)
+
+
+@pytest.mark.parametrize("peers", [3, 6])
+def test_sizes_that_are_no_power_of_two_meet_at_random(peers):
+    assert played("hypercube", peers=peers).scheduled == 0
+
+
+@pytest.mark.parametrize("peers", [5, 6])
+def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
+    """With weights other than one half; `agree` has the replicas that train no more agree in a few rounds."""
+    weights = set()
+
+    class Late(Early):
+        def _config(self):
+            return replace(super()._config(), early_steps=0)
+
+        def _heard(self, host, event):
+            if isinstance(event, ExchangeStarted):
+                weights.add(host.peer.averaging._active.terms.weight)
+            super()._heard(host, event)
+
+    plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)
+    cluster = Late(11, plan, schedule="base2")
+    cluster.run()
+    assert cluster.scheduled > 0.5 * cluster.exchanges
+    assert 0.5 in weights and max(weights) > 0.5
+
+
+@pytest.mark.parametrize("schedule", ["hypercube", "base2"])
+def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead(schedule):
+    crashes = tuple(
+        Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)
+    )
+    churned, calm = played(schedule, script=crashes), played(schedule)
+    shares = [one.scheduled / one.exchanges for one in (churned, calm)]
+    assert shares[0] < 0.9 * shares[1], "exchanges that follow a schedule"
+    assert per_round(churned) > 0.5 * per_round(calm)

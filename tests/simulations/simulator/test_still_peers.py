@@ -1,0 +1,85 @@
+"""A training process that makes no rounds (an evaluation, a debugger) while the network goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.linalg import norm
+
+from gossipdp.protocol.events import ExchangeStarted, ResyncEnded, StateJudged
+from gossipdp.protocol.rounds.standby import SPARE_ROUNDS
+from simulations.simulator.cluster import Cluster, Plan
+from simulations.simulator.network import Conditions
+
+DRIFT = np.float32(0.02)
+"""by which what all train towards moves every 0.8 s"""
+
+
+class Drifting(Cluster):
+    def __init__(self, peers: int, first: int) -> None:
+        plan = Plan(peers=peers, size=8192 + 300, conditions=Conditions(), every=4, window=2)
+        super().__init__(7, plan)
+        self.judged: list[StateJudged] = []
+        self.listeners.append(lambda _, event: self.judged.append(event) if isinstance(event, StateJudged) else None)
+        for host in self.network.hosts[:first]:
+            self.network.at(min(host.index, 1.0), "start", None, lambda host=host: self.restart(host))
+        self.network.run(15.0)
+        for beat in range(1, 400):
+            self.network.at(15.0 + 0.8 * beat, "drift", None, self._drift)
+        self.network.run(30.0)
+
+    def _drift(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.optimum = trainer.optimum + DRIFT
+
+    def behind(self, host) -> float:
+        others = [
+            other.algorithm.ledger.a for other in self.network.hosts if other.peer is not None and other is not host
+        ]
+        return float(np.sqrt(np.mean((host.algorithm.ledger.a - np.mean(others, axis=0)) ** 2)))
+
+
+def test_whose_training_stands_still_is_moved_on_by_the_others() -> None:
+    cluster = Drifting(4, 4)
+    still = cluster.network.hosts[3]
+    still.step_slowness = 1e9
+    cluster.network.run(150.0)
+    moved = 150 * float(DRIFT)
+    assert cluster.behind(still) < 0.2 * moved
+
+
+def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible() -> None:
+    cluster = Drifting(3, 2)
+    still, joiner = cluster.network.hosts[1:]
+    still.step_slowness = 1e9
+    cluster.network.run(230.0)
+    cluster.restart(joiner)
+    cluster.network.run(260.0)
+    assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
+
+
+@pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_whose_training_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int) -> None:
+    cluster = Drifting(peers, peers)
+    still = cluster.network.hosts[1]
+    cluster.network.run(60.0)
+    before, usual = norm(still.algorithm.ledger.v), cluster.behind(still)
+    still.step_slowness = 1e9
+    cluster.network.run(160.0)
+    assert cluster.behind(still) < max(3 * usual, 2 * float(DRIFT))
+    assert norm(still.algorithm.ledger.v) < 1.5 * before
+
+
+def test_peer_whose_training_has_ended__makes_no_exchanges_and_fetches_the_model_now_and_then() -> None:
+    cluster = Drifting(3, 3)
+    idle = cluster.network.hosts[1]
+    events: list[object] = []
+    cluster.network.run(60.0)
+    cluster.kill_trainer(idle)
+    cluster.network.run(64.0)  # the last round's exchanges are over
+    cluster.listeners.append(lambda host, event: events.append(event) if host is idle else None)
+    cluster.network.run(160.0)
+    assert not any(isinstance(event, ExchangeStarted) for event in events)
+    fetched = [event.complete for event in events if isinstance(event, ResyncEnded)]
+    assert 8 < len(fetched) < 14 and all(fetched)
+    assert cluster.behind(idle) < (SPARE_ROUNDS + 2) * float(DRIFT)

@@ -1,0 +1,144 @@
+"""State that is not exchanged: what is told of it, and what another takes over."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gossipdp.codecs import named
+from gossipdp.errors import ConfigError
+from gossipdp.training.tensors import carried as beside
+from gossipdp.training.tensors.carried import Told
+from gossipdp.training.tensors.excluded import excluded_names
+from gossipdp.training.tensors.layout import Layout
+
+
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+        self.base = nn.Linear(64, 64).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("initialized", torch.zeros((), dtype=torch.uint8))
+        self.register_buffer("allowed", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("phases", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("queue", torch.zeros(4, 6).t())
+        self.register_buffer("scratch", torch.zeros(5, dtype=torch.int64), persistent=False)
+
+    def move(self) -> None:
+        """As training does, `.data` and all."""
+        self.initialized.fill_(1)
+        self.allowed[1] = True
+        self.phases[0] = 1 + 2j
+        self.norm.num_batches_tracked += 7
+        self.queue[:, 2] = torch.arange(6.0)
+        for each in self.teacher.parameters():
+            each.data.mul_(0.5).add_(1.0)
+
+
+def layout_of(model: nn.Module, *excluded: str) -> Layout:
+    return Layout(model, frozenset(excluded))
+
+
+def told(layout: Layout, **options: Any) -> Told:
+    found = layout.beside.told(**options)
+    assert found is not None and found.ready()
+    return found
+
+
+def names(of: Told) -> set[str]:
+    return set(named.unpack(b"".join(of)))
+
+
+OTHERS = {"initialized", "allowed", "phases", "norm.num_batches_tracked"}
+
+
+def test_integers_flags_complex_numbers_and_what_is_excluded_travel_exactly_and_so_does_a_teacher_that_moved() -> None:
+    giver, taker = Stateful(), Stateful()
+    one, two = layout_of(giver, "queue"), layout_of(taker, "queue")
+    assert "queue" not in [entry.name for entry in one.schema.entries] and one.schema.excluded == ("queue",)
+    giver.move()
+    state = told(one)
+    assert names(state) == OTHERS | {"queue", "teacher.weight", "teacher.bias"}, "and not the base, which stood still"
+    two.beside.load(b"".join(state))
+    for name in [*OTHERS, "queue", "teacher.weight", "teacher.bias"]:
+        assert torch.equal(taker.state_dict()[name], giver.state_dict()[name]), name
+    assert names(told(two)) == names(state), "whoever took a teacher over hands it on"
+
+
+def test_state_that_is_the_same_as_before_is_not_told_again() -> None:
+    model = Stateful()
+    layout = layout_of(model)
+    assert told(layout).new and not told(layout).new
+    model.allowed[2] = True
+    assert told(layout).new
+
+
+def test_much_state_is_told_with_every_tenth_snapshot_and_at_once_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(beside, "LIGHT", 1)
+    layout = layout_of(Stateful())
+    assert [layout.beside.told() is not None for _ in range(21)] == [n % 10 == 0 for n in range(21)]
+    assert layout.beside.told(now=True) is not None
+
+
+def test_state_of_another_shape_or_unreadable_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = Stateful()
+    layout = layout_of(model)
+    with caplog.at_level(logging.WARNING, "gossipdp.training"):
+        layout.beside.load(named.header([("allowed", "BOOL", (4,)), ("strange", "U8", (1,))]) + bytes(5))
+        layout.beside.load(b"\x01")
+    assert "2 tensors of the network's state have no place in this model" in caplog.text
+    assert "cannot be read" in caplog.text and not model.allowed.any()
+
+
+@pytest.mark.parametrize(
+    ("exclude", "found"),
+    [
+        ((), set()),
+        ("queue", {"queue"}),
+        (["queue", "norm.*"], {"queue", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
+                               "norm.num_batches_tracked"}),
+        (lambda name, tensor: tensor.dim() == 2 and name.startswith("student"), {"student.weight"}),
+    ],
+)  # fmt: skip
+def test_excluded_tensors_are_those_of_names_patterns_or_a_function(exclude: Any, found: set[str]) -> None:
+    assert excluded_names(Stateful(), exclude) == found
+
+
+def test_a_pattern_that_means_no_tensor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="GD-303") as caught:
+        excluded_names(Stateful(), ["queue", "quueue"])
+    assert "quueue" in caught.value.seen
+
+
+def test_an_excluded_parameter_is_not_in_the_vector_and_travels_exactly() -> None:
+    giver, taker = Stateful(), Stateful()
+    one, two = layout_of(giver, "student.bias"), layout_of(taker, "student.bias")
+    assert "student.bias" not in [entry.name for entry in one.schema.entries]
+    two.beside.load(b"".join(told(one)))
+    assert torch.equal(taker.student.bias, giver.student.bias)
+    assert not torch.equal(taker.student.weight, giver.student.weight)
+
+
+def test_buffer_whose_elements_were_infinite_at_attach__travels_exactly_once_it_has_moved() -> None:
+    def observer() -> nn.Module:
+        model = nn.Linear(2, 2)
+        model.register_buffer("ranges", torch.tensor([torch.inf, -torch.inf, 3.0]))
+        model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        return model
+
+    giver, taker = observer(), observer()
+    one, two = layout_of(giver), layout_of(taker)
+    assert names(told(one)) == set(), "a mask stands still"
+    giver.ranges.copy_(torch.tensor([-0.5, 0.7, 4.0]))
+    state = told(one)
+    assert names(state) == {"ranges"}
+    two.beside.load(b"".join(state))
+    assert torch.equal(taker.ranges, torch.tensor([-0.5, 0.7, 3.0])), "the element that was finite is averaged"
+    assert names(told(two)) == {"ranges"}, "the taker tells it, too"

@@ -1,0 +1,183 @@
+"""A model that changes after it was attached: what is followed, and what is said of the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gossipdp
+from gossipdp.training.tensors.layout import Layout
+from tests.training.ledger_daemon import PumpedDaemon
+
+
+def stack() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
+
+def flat(layout: Layout) -> np.ndarray:
+    into = np.zeros(layout.schema.size, np.float32)
+    assert layout.read(into)()
+    return into
+
+
+def swap_by_pointer(model: nn.Module) -> None:
+    """As some do with averaged weights."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1.0
+
+
+def widen(model: nn.Module) -> None:
+    model.double()
+
+
+def narrow(model: nn.Module) -> None:
+    model.bfloat16()
+
+
+@pytest.mark.parametrize("change", [swap_by_pointer, widen, narrow])
+def test_tensors_that_are_given_other_memory_are_followed(change: Callable[[nn.Module], None]) -> None:
+    model = stack()
+    layout = Layout(model)
+    change(model)
+    found = flat(layout)
+    assert np.array_equal(found, flat(Layout(model))), "what is read is the model"
+    layout.add(0, torch.full((layout.schema.size,), 0.5))
+    assert np.allclose(flat(Layout(model)), flat(layout), rtol=0, atol=0.005), "and what is added changes it"
+    for _ in range(100):
+        layout.add(0, torch.full((layout.schema.size,), 1e-4))
+    first = layout.schema.entries[0]
+    assert np.allclose(flat(layout)[: first.stop] - found[: first.stop], 0.51, rtol=0, atol=1e-4), (
+        "even what rounding takes"
+    )
+
+
+class Averaged(nn.Module):
+    """Assigns its running average anew in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+        self.ema: torch.Tensor
+        self.register_buffer("ema", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.ema = 0.5 * self.ema + 0.5 * x.mean(0)
+        result: torch.Tensor = self.linear(x - self.ema)
+        return result
+
+
+@pytest.mark.parametrize("change", ["load", "add"])
+def test_corrections_reach_the_tensor_that_a_forward_pass_has_put_in_a_buffers_place(change: str) -> None:
+    model = nn.Sequential(Averaged())
+    layout = Layout(model)
+    trainable, size = layout.schema.trainable, layout.schema.size
+    for number in range(3):
+        model(torch.ones(2, 6))
+        before = model[0].ema.clone()
+        values = torch.full((size - trainable,), 2.0 + number)
+        getattr(layout, change)(trainable, values)
+        assert torch.equal(model[0].ema, values if change == "load" else before + values)
+
+
+def test_ranks_make_the_tensor_equal_that_is_the_buffer_now() -> None:
+    model = Averaged()
+    layout = Layout(model)
+    model(torch.ones(2, 6))
+    (found,) = layout.buffers()
+    assert found.data_ptr() == model.ema.data_ptr()
+
+
+def test_a_buffer_of_a_module_that_was_put_in_anothers_place_is_followed() -> None:
+    model = nn.Sequential(Averaged())
+    layout = Layout(model)
+    model[0] = Averaged()
+    flat(layout)
+    layout.add(layout.schema.trainable, torch.ones(6))
+    assert torch.equal(model[0].ema, torch.ones(6))
+
+
+# -- what is not, is said ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(pumped: PumpedDaemon) -> PumpedDaemon:
+    return pumped
+
+
+def unfreeze(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
+    model[0].requires_grad_(True)
+    return "0.weight"
+
+
+def grow(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
+    model.append(nn.Linear(4, 4))
+    optimizer.add_param_group({"params": list(model[3].parameters())})
+    return "3.weight"
+
+
+def replace(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
+    model[2].bias = nn.Parameter(model[2].bias.detach().clone())
+    return "2.bias"
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, daemon: PumpedDaemon, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(3, 6)).square().mean().backward()
+        optimizer.step()
+        daemon.pump()
+
+
+def said(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in log.records if "GD-319" in record.getMessage()]
+
+
+@pytest.mark.parametrize("change", [unfreeze, grow, replace])
+def test_what_is_trained_and_not_exchanged_is_named_once(
+    daemon: PumpedDaemon,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[nn.Sequential, torch.optim.Optimizer], str],
+) -> None:
+    model = stack()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gossipdp.attach(model, optimizer), caplog.at_level(logging.WARNING, "gossipdp.training"):
+        train(model, optimizer, daemon, 4)
+        assert not said(caplog)
+        name = change(model, optimizer)
+        train(model, optimizer, daemon, 8)
+    (message,) = said(caplog)
+    assert f"attached: {name} is not exchanged" in message
+
+
+def test_what_is_frozen_later_or_tied_is_nothing_to_speak_of(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 2))
+    model[1].weight.data = model[0].weight.data
+    layout = Layout(model)
+    model[2].requires_grad_(False)
+    with caplog.at_level(logging.WARNING, "gossipdp.training"):
+        flat(layout)
+    assert not said(caplog)
+    layout.add(0, torch.ones(layout.schema.size))
+    assert np.array_equal(model[2].bias.detach().numpy(), flat(layout)[layout.schema.entries[-1].offset :][:2])
+
+
+def test_a_tensor_of_another_shape_spoils_the_snapshot_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    model = stack()
+    layout = Layout(model)
+    model[2].weight.data = torch.zeros(9, 5)
+    with caplog.at_level(logging.WARNING, "gossipdp.training"):
+        found = flat(layout)
+    (message,) = said(caplog)
+    assert "attached: 2.weight is not exchanged" in message
+    entry = next(entry for entry in layout.schema.entries if entry.name == "2.weight")
+    assert np.isnan(found[entry.offset : entry.stop]).all() and np.isnan(found).sum() == 20, "daemons refuse it"
+    before = model[0].weight.detach().clone()
+    layout.add(0, torch.ones(layout.schema.size))
+    assert not model[2].weight.any() and torch.equal(model[0].weight.detach(), before + 1.0)
