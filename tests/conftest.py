@@ -27,7 +27,7 @@ WIDTH = 110
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "campaign(name): one of the campaigns that simulations/README.md lists")
+    config.addinivalue_line("markers", "campaign(name): one of the campaigns that docs/campaigns.md lists")
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
