@@ -1,4 +1,4 @@
-"""What must hold, checked around every job and every touch of x, and at rest (safety.md: I1, I2, I7, I8, I11).
+"""What must hold, around every job, every touch of x, and at rest (safety.md: I1, I2, I4, I7, I8, I11, I15, I16).
 
 An event changes the vectors of one peer at most, and of these only the chunk its job names, so checking that chunk
 after each event checks everything the event could have broken. Exchanges half applied, between the responder's

@@ -146,7 +146,7 @@ def test_buffers_become_the_weighted_mean_of_what_peers_have():
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.sampled_from(["topk64", "sign", "whole"]))
 def test_nothing_is_lost_by_what_is_left_out(seed, lr, compressor):
-    """Section 9, 7: with beta 1, a - alpha mean(e) moves by exactly -alpha mean(D), whatever is dropped."""
+    """Algorithms section 9, 7: with beta 1, a - alpha mean(e) moves by exactly -alpha mean(D), whatever is dropped."""
     peers = [Peer((seed, number)) for number in range(3)]
     weight = scale(lr, 1 / 3)
     start, given_ = peers[0].ledger.a.astype(np.float64), np.zeros(SIZE)
@@ -189,7 +189,7 @@ def test_what_a_cut_takes_off_buffers_is_in_their_next_difference_and_not_in_the
 @pytest.mark.parametrize("kept", [0.25, 0.5])
 @pytest.mark.parametrize("compressor", ["topk64", "whole"])
 def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
-    """Section 9, 7, for what all peers cut alike."""
+    """Algorithms section 9, 7, for what all peers cut alike."""
     peer, weight = Peer(7), scale(2.0, 0.5)
     peer.train()
     given_ = peer.ledger.a - peer.x.astype(np.float64)
@@ -210,7 +210,7 @@ def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
 @pytest.mark.parametrize("compressor", ["topk64", "topk256", "whole"])
 @pytest.mark.parametrize("beta", [0.5, 0.95])
 def test_residual_is_bounded_by_what_the_compressor_keeps(compressor, beta):
-    """Section 9, 8: ||e|| <= sqrt(1 - d) G / (1 - beta sqrt(1 - d)), d being the least share that was sent."""
+    """Algorithms section 9, 8: ||e|| <= sqrt(1 - d) G / (1 - beta sqrt(1 - d)), d the least share that was sent."""
     peer, largest, kept = Peer(4, SIZE, SIZE), 0.0, 0.0
     for _ in range(25):
         peer.train()
@@ -244,7 +244,7 @@ def test_published_says_what_it_did():
 
 
 def test_payload_of_the_default_costs_what_is_stated():
-    """Section 4: 0.0283 and 0.056 bytes a parameter and contributor."""
+    """Algorithms section 4: 0.0283 and 0.056 bytes a parameter and contributor."""
     for compressor, cost in (("topk64", 0.0283), ("topk128", 0.056)):
         peer = Peer(1, 1 << 16, 1 << 16, 8192)
         peer.train()
@@ -419,7 +419,7 @@ def hostile(draw):
 @settings(max_examples=80, deadline=None)
 @given(hostile(), LR_OR_NOT, WEIGHT_OR_NOT, st.sampled_from([0.0, 2e-10, 1e-6, 1.0, INFINITE]))
 def test_hostile_payload_moves_the_anchor_by_the_bound_at_the_most_and_never_raises(attack, lr, weight, bound):
-    """Section 9, 11."""
+    """Algorithms section 9, 11."""
     chunk, compressor, payload = attack
     peer = Peer(8)
     before = peer.state()

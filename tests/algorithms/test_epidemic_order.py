@@ -1,4 +1,4 @@
-"""`epidemic`, section 9, 10: any delivery order, duplication and heal of the same set of messages gives the same bits.
+"""`epidemic` (algorithms section 9, 10): any order, duplication and heal of one set of messages gives the same bits.
 
 Whoever delivers keeps the set of what was seen, as the protocol does; the algorithm knows nothing of it.
 """

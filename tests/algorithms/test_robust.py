@@ -381,7 +381,7 @@ def test_distances_are_those_of_whole_vectors():
 
 
 def test_clipping_is_what_pairwise_does_to_each_chunk():
-    """Section 3: tau_c = 2 sqrt2 ||own outer step on c|| while nothing has been exchanged; k from the smaller tau."""
+    """Algorithms section 3: tau_c = 2 sqrt2 ||own outer step on c|| before any exchange; k from the smaller tau."""
     random = np.random.default_rng(15)
     size, factors = 3 * 256, np.repeat([0.1, 1.0, 30.0], 256)
     first, second = (Peer(number, size, clip=2.0) for number in (1, 2))

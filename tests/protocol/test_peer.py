@@ -1,4 +1,4 @@
-"""Peers whole, in virtual time on a calm network: found, join, attach, restart, leave (architecture section 1)."""
+"""Peers whole, in virtual time on a calm network: found, join, attach, restart, leave (architecture section 4)."""
 
 from __future__ import annotations
 

@@ -364,8 +364,8 @@ def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
 
 
 def test_increments_cost_what_is_stated_to_each_that_receives_them():
-    """Section 9, 15: 0.0283 bytes a parameter and contributor with topk64, so four times that with topk256. Counted are
-    whole frames as they arrive; what else is said does not grow with the model."""
+    """Algorithms section 9, 15: 0.0283 bytes a parameter and contributor with topk64, four times that with topk256.
+    Counted are whole frames as they arrive; what else is said does not grow with the model."""
     net = Epidemics(5, 3, chunks=4, buffers=0)
     net.form()
     net.run(6.0)

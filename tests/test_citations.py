@@ -1,0 +1,108 @@
+"""Every citation of a design page, every link of a document and every path that a design page names leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DESIGN = ROOT / "docs" / "design"
+CITING = [path for folder in ("gossipdp", "peers", "simulations", "tests") for path in (ROOT / folder).rglob("*.py")]
+PAGES = [
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "simulations").rglob("*.md"),
+    *(page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()),
+]
+
+SECTION = re.compile(r"\b(algorithms|architecture|protocol)(?:\.md|,)? sections? (\d+\w?)(?: and (\d+\w?))?", re.I)
+RULE = re.compile(r"\balgorithms section 9, (?:invariants? )?(\d+(?:(?:, | and |, and )\d+)*)", re.I)
+NUMBERED = re.compile(r"\bsafety(?:\.md)?[,:]? ((?:[IT]\d+(?:, | to | and )?)+)")
+VIOLATED = re.compile(r"""["'(](I\d+)[ :]""")
+"""of a failure message"""
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"`((?:gossipdp|peers|simulations|tests)/[\w./-]+)`")
+
+
+def prose(page: Path) -> str:
+    """Its text without blocks of code."""
+    return re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ +(.+?) *$", prose(page), re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of it may say, as GitHub makes it from the heading."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in headings(page):
+        name = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
+        names.add(f"{name}-{found[name]}" if found[name] else name)
+        found[name] += 1
+    return names
+
+
+def numbers(page: str) -> set[str]:
+    """Of its sections."""
+    return {heading.split(". ")[0] for heading in headings(DESIGN / f"{page}.md")}
+
+
+def rows(page: str, pattern: str) -> set[str]:
+    """First words of the rows of its tables."""
+    return set(re.findall(rf"^\| ({pattern})\b", (DESIGN / f"{page}.md").read_text("utf-8"), re.M))
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """What may cite, without line breaks."""
+    for path in [*CITING, *PAGES]:
+        yield path.relative_to(ROOT), re.sub(r"\s+(?:# )?", " ", path.read_text("utf-8"))
+
+
+def cited(pattern: re.Pattern[str]) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    for path, text in texts():
+        for match in pattern.finditer(text):
+            yield path, tuple(filter(None, match.groups()))
+
+
+def test_cited_sections_exist() -> None:
+    known = {page: numbers(page) for page in ("algorithms", "architecture", "protocol")}
+    found = [(path, page.lower(), number) for path, (page, *each) in cited(SECTION) for number in each]
+    assert len(found) > 80
+    assert not [each for each in found if each[2] not in known[each[1]]]
+
+
+def test_cited_rules_of_section_9_exist() -> None:
+    known = rows("algorithms", r"\d+")
+    found = [(path, number) for path, (each,) in cited(RULE) for number in re.findall(r"\d+", each)]
+    assert found
+    assert not [each for each in found if each[1] not in known]
+
+
+def test_cited_invariants_and_campaigns_exist() -> None:
+    known = rows("safety", r"[IT]\d+")
+    found = [(path, name) for path, (each,) in cited(NUMBERED) for name in re.findall(r"[IT]\d+", each)]
+    found += [(path, name) for path, (name,) in cited(VIOLATED) if path.suffix == ".py"]
+    assert len(found) > 50
+    assert not [each for each in found if each[1] not in known]
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    broken = []
+    for page in PAGES:
+        for link in LINK.findall(prose(page)):
+            if re.match(r"\w+:", link):
+                continue
+            target, _, anchor = link.partition("#")
+            there = (page.parent / target).resolve() if target else page
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append((str(page.relative_to(ROOT)), link))
+    assert not broken
+
+
+def test_paths_that_design_pages_name_exist() -> None:
+    named = {(page.name, path) for page in DESIGN.glob("*.md") for path in NAMED.findall(page.read_text("utf-8"))}
+    assert len(named) > 50
+    assert not sorted((page, path) for page, path in named if not (ROOT / path).exists())
