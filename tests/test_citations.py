@@ -1,4 +1,4 @@
-"""Every citation of a design page, every link of a document and every path that a design page names leads somewhere."""
+"""Every citation of a design page, every link of a document and every path that a document names leads somewhere."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_links_lead_to_files_and_headings() -> None:
     assert not broken
 
 
-def test_paths_that_design_pages_name_exist() -> None:
-    named = {(page.name, path) for page in DESIGN.glob("*.md") for path in NAMED.findall(page.read_text("utf-8"))}
+def test_paths_that_pages_name_exist() -> None:
+    named = {(page.name, path) for page in PAGES for path in NAMED.findall(page.read_text("utf-8"))}
     assert len(named) > 50
     assert not sorted((page, path) for page, path in named if not (ROOT / path).exists())
