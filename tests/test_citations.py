@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -55,10 +56,10 @@ def rows(page: str, pattern: str) -> set[str]:
     return set(re.findall(rf"^\| ({pattern})\b", (DESIGN / f"{page}.md").read_text("utf-8"), re.M))
 
 
-def texts() -> Iterator[tuple[Path, str]]:
+@cache
+def texts() -> list[tuple[Path, str]]:
     """What may cite, without line breaks."""
-    for path in [*CITING, *PAGES]:
-        yield path.relative_to(ROOT), re.sub(r"\s+(?:# )?", " ", path.read_text("utf-8"))
+    return [(path.relative_to(ROOT), re.sub(r"\s+(?:# )?", " ", path.read_text("utf-8"))) for path in [*CITING, *PAGES]]
 
 
 def cited(pattern: re.Pattern[str]) -> Iterator[tuple[Path, tuple[str, ...]]]:
