@@ -33,6 +33,7 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
@@ -47,7 +48,7 @@ from gossipdp.protocol.strikes import Conduct
 from gossipdp.protocol.transfer.bootstrap import Held, Live, Origin
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.moments import MomentsDesk, MomentsMessage
-from gossipdp.protocol.transfer.source import Asking, Giving, Model, Source
+from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Coverage, Lineage, Member, Offer, Standing, State, StateRequest

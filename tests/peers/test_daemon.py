@@ -23,9 +23,9 @@ from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.signatures import Signer
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.settings_digest import keys_apart
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.messages import Member, Ping, State
 from gossipdp.runtime import files
 from gossipdp.runtime.compute import Finished

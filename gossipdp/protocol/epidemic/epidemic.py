@@ -46,9 +46,8 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Outer
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import NO_BASE, EpochDigest, Got, Graft, IHave, Prune, Rumour, RumourPart
 from gossipdp.protocol.wire.messages import Member, Message, State

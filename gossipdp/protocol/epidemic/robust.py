@@ -22,8 +22,8 @@ from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Terms, length_of
 from gossipdp.protocol.epidemic.exclusive import Turns
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from gossipdp.protocol.wire.messages import UNSIGNED, Progress
 
-__all__ = ["LARGEST", "MAX_REPORTS", "ProgressBoard"]
+__all__ = ["LARGEST", "MAX_REPORTS", "Own", "ProgressBoard"]
 
 MAX_REPORTS = 16_384
 """peers reported on; past it those who are not there make room for those who are"""
@@ -42,6 +42,16 @@ SOME: Final = 2
 """times the steps of the report before, that are counted on from a clock that stood"""
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
+
+
+class Own(NamedTuple):
+    """How far this peer has come: its own clock in steps, without what it may count on from another's (`progress`); its
+    rounds, how many of them since its last exchange, and how many steps a transfer is expected to take."""
+
+    clock: int
+    rounds: int
+    alone: int
+    transfer: float
 
 
 class ProgressBoard:

@@ -17,6 +17,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.appointments import Appointments
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms, keeps_to
@@ -35,7 +36,6 @@ from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.timing import Tempo
 from gossipdp.protocol.settings_digest import unlike
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     Accept,

@@ -10,11 +10,11 @@ so old would only hide how old it is. Nothing is sent or fetched here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.progress import Own, ProgressBoard
 
-__all__ = ["BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag", "Own"]
+__all__ = ["BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag"]
 
 LAG_ROUNDS: Final = 3
 VOUCHERS: Final = 2
@@ -30,16 +30,6 @@ BEHIND: Final = (1 << 63) - 1
 """the lag of a peer that is giving its model up"""
 NEW: Final = BEHIND - 1
 """the lag of one that has not kept step for long enough to be followed"""
-
-
-class Own(NamedTuple):
-    """How far this peer has come: its own clock in steps, without what it may count on from another's (`progress`); its
-    rounds, how many of them since its last exchange, and how many steps a transfer is expected to take."""
-
-    clock: int
-    rounds: int
-    alone: int
-    transfer: float
 
 
 class Lag:

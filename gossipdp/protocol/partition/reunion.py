@@ -28,12 +28,12 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Notice
 from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.membership.view import MAX_MEMBERS
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.absences import Absences
 from gossipdp.protocol.partition.follower import Follower
-from gossipdp.protocol.partition.lag import BEHIND, VOUCHERS, Lag, Own
+from gossipdp.protocol.partition.lag import BEHIND, VOUCHERS, Lag
 from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.wire.messages import (

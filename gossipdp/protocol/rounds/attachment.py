@@ -13,12 +13,12 @@ from functools import partial
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.events import SessionRefused
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.bootstrap import Live
 from gossipdp.protocol.transfer.moments import MomentsDesk
-from gossipdp.protocol.transfer.source import Model
 
 __all__ = ["Attaching"]
 

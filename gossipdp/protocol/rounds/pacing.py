@@ -15,14 +15,14 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Pace
 from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.progress import Own, ProgressBoard
+from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.link_load import Load
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.partition.lag import Own
 from gossipdp.protocol.rounds.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
-from gossipdp.protocol.rounds.rounds import Outer, Rounds
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.rounds.speed import Speed
 
 __all__ = ["ConsensusRatio", "Pacing", "Timetable"]

@@ -11,27 +11,17 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 
-__all__ = ["Outer", "Rounds", "Steps"]
+__all__ = ["Rounds", "Steps"]
 
 NO_SNAPSHOT: Final = 0
 """number of what a live training process wrote when it came: the training process counts its snapshots from 1"""
-
-
-@dataclass(frozen=True)
-class Outer:
-    """Hyper-parameters of one outer step."""
-
-    lr: float
-    momentum: float
-    part: float = 1.0
-    """of a usual round that this one is: less for a slow host, whose rounds have fewer steps"""
 
 
 class Steps(Protocol):

@@ -27,9 +27,10 @@ from gossipdp.protocol.events import CheckpointAhead, Notice
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.view import LIVE
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.joiner import Joiner
-from gossipdp.protocol.transfer.source import Giving, Model
+from gossipdp.protocol.transfer.source import Giving
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     Has,

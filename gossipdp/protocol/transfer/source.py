@@ -15,8 +15,8 @@ import msgpack
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.schema import MOST, Schema, chunk_parameters
 from gossipdp.protocol.transfer.plausibility import Witness
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
@@ -30,7 +30,7 @@ from gossipdp.protocol.wire.messages import (
     StateWait,
 )
 
-__all__ = ["HASH", "Asking", "Giving", "Model", "Shared", "Source", "TransferConfig", "signed_part"]
+__all__ = ["HASH", "Asking", "Giving", "Shared", "Source", "TransferConfig", "signed_part"]
 
 Asking: TypeAlias = StateRequest | StateAsk | StateProbe
 Giving: TypeAlias = StateManifest | StateChunk | StateRefuse | StateSample | StateWait
@@ -277,46 +277,3 @@ class Source:
     def handle_timer(self, now: float) -> None:
         if self._snapshot is not None and now >= self._snapshot.used + self._config.keep:
             self._snapshot = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """What a peer with a model knows of it, besides the vectors."""
-
-    schema: Schema
-    schema_bytes: bytes
-    settings: bytes
-    clock: int
-    rounds: int
-    most: int = MOST
-    """parameters a chunk, at the most"""
-    carried: Carried = NOTHING
-    """what goes with it and is not averaged"""
-
-    @classmethod
-    def of(
-        cls,
-        schema_bytes: bytes,
-        settings: bytes,
-        most: int,
-        clock: int,
-        rounds: int,
-        carried: Carried = NOTHING,
-    ) -> Model:
-        return cls(
-            schema=Schema.from_bytes(schema_bytes),
-            schema_bytes=schema_bytes,
-            settings=settings,
-            clock=clock,
-            rounds=rounds,
-            most=most,
-            carried=carried,
-        )
-
-    @property
-    def chunk_parameters(self) -> int:
-        return chunk_parameters(self.schema.size, self.most)
-
-    @property
-    def chunks(self) -> int:
-        return len(self.schema.spans(self.most))

@@ -23,7 +23,7 @@ from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer
 from gossipdp.protocol import jobs
-from gossipdp.protocol.rounds.rounds import Outer
+from gossipdp.protocol.model import Outer
 from simulations.lab.baselines.costs import computing
 from simulations.lab.core import Lab
 from simulations.lab.methods.epidemic import Spreader

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
+from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.rounds.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
-from gossipdp.protocol.rounds.rounds import Outer
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from gossipdp.protocol.model import Outer
 from gossipdp.protocol.rounds.phases import ALONE_AFTER
-from gossipdp.protocol.rounds.rounds import Outer
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, _Meeting
 from simulations.lab.methods.replica import greeting_bytes

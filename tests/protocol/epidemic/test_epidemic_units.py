@@ -19,10 +19,10 @@ from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make
 from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
 from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Outer, Rounds
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.schema import MOST_EXACT, Schema
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.epidemic_messages import MAX_PARTS, NO_RUN, Rumour
 from gossipdp.protocol.wire.messages import Member, State
 

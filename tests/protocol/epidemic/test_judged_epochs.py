@@ -13,10 +13,10 @@ from gossipdp.protocol.epidemic.applying import Terms, length_of
 from gossipdp.protocol.epidemic.exclusive import Turns
 from gossipdp.protocol.epidemic.robust import Judging
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.joiner import MOST_EXACT
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 
 SCHEMA = Schema.of([("w", (2 * 8192 + 9,), "float32", "parameter")])

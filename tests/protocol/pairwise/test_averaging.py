@@ -19,6 +19,7 @@ from gossipdp.protocol.events import (
     Notice,
     OfferRefused,
 )
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise import averaging
 from gossipdp.protocol.pairwise import partner_history as acquaintances
@@ -27,7 +28,6 @@ from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE, MatchingConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import digest_of
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, short
 

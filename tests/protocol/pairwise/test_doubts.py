@@ -11,6 +11,7 @@ import pytest
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging, AveragingConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
@@ -18,7 +19,6 @@ from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Tempo
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.source import Model
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, Void
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32

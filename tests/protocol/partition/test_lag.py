@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.membership.progress import ProgressBoard
-from gossipdp.protocol.partition.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag, Own
+from gossipdp.protocol.membership.progress import Own, ProgressBoard
+from gossipdp.protocol.partition.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag
 from gossipdp.protocol.wire.messages import Progress
 
 EVERY, PERIOD = 10, 0.5

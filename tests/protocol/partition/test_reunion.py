@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice, ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.membership.view import MAX_MEMBERS
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.follower import WANTED
-from gossipdp.protocol.partition.lag import ASKING, BEHIND, LISTEN, Own
+from gossipdp.protocol.partition.lag import ASKING, BEHIND, LISTEN
 from gossipdp.protocol.partition.reunion import FREEZE, HEARING, LAST, MAX_LIVES, NEVER, NO_LINE, Reunion, strength
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest

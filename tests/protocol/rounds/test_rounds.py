@@ -6,8 +6,9 @@ import pytest
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
+from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Outer, Rounds
+from gossipdp.protocol.rounds.rounds import Rounds
 
 CHUNKS = 3
 OUTER = Outer(0.7, 0.8)

@@ -13,11 +13,12 @@ import pytest
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import StateJudged, UpdateRefused
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.plausibility import APART, FORMER, QUEUE, Judge, Witness
-from gossipdp.protocol.transfer.source import Model, Source, TransferConfig
+from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
 
