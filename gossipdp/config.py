@@ -55,14 +55,14 @@ AUTO_CLIP: Final = 1.5
 """factor on the clipping bound (algorithms section 3) when `clip` is "auto\""""
 EPIDEMIC_LR: Final = 2.0
 """alpha of epidemic (algorithms section 4), unless `lr` is set: for runs of tens of rounds; 1 is for those of hundreds.
-It is guarded against overshoot (`algorithms/epidemic`), and not tied to the share of the residual that is sent"""
+It is guarded against overshoot (`algorithms.epidemic`), and not tied to the share of the residual that is sent"""
 COMPRESSORS: Final = (
     "topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "threshold3", "sign", "twobit", "lowrank4", "whole",
 )  # fmt: skip
 ROBUST_LR: Final = 1.0
 """and with a robust rule, by which increments land late"""
 RULES_OF_EPOCHS: Final = ("nnm-trimmed", "nnm-median", "median")
-"""the robust ones that are of use where increments are sparse (`algorithms.robust`)"""
+"""the robust ones that are of use where increments are sparse (`algorithms.epidemic.robust`)"""
 EARLY_SHARE: Final = 0.4
 """of a run whose length is known, the part whose rounds make more than one exchange"""
 

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from gossipdp import config as configuration
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS, kernels
 from gossipdp.codecs.increments import kernels as kernels_sparse

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp import config
-from gossipdp.algorithms import robust
+from gossipdp.algorithms.epidemic import robust
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.config import Config, load
 from gossipdp.config_rules import MAX_ADDRESS

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import Ledger, OnLedger, block_max, longest_of_late
+from gossipdp.algorithms.ledger import Ledger, OnLedger, block_max, longest_of_late
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs

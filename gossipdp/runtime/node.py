@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs

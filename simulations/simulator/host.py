@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs

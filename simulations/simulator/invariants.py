@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.fixed_point import FixedLedger
+from gossipdp.algorithms.epidemic.fixed_point import FixedLedger
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs

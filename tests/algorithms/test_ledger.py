@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.base import Ledger, block_max, state_hash
+from gossipdp.algorithms.ledger import Ledger, block_max, state_hash
 
 SIZE, TRAINABLE, WIDTH = 700, 512, 256
 CHUNKS = 3

@@ -24,7 +24,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from gossipdp.algorithms.base import LARGEST
+from gossipdp.algorithms.ledger import LARGEST
 from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.named import Named, unpack
 from gossipdp.errors import DataError, RemoteProtocolError

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.carried_state import NOTHING, Carried

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from gossipdp.algorithms.base import LARGEST
+from gossipdp.algorithms.ledger import LARGEST
 from gossipdp.codecs import named
 from gossipdp.codecs.base import PayloadError
 from gossipdp.protocol.wire.encoding import Buffer

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gossipdp.algorithms.base import LARGEST, state_hash
+from gossipdp.algorithms.ledger import LARGEST, state_hash
 from gossipdp.codecs import named
 from gossipdp.codecs.base import PayloadError
 from gossipdp.protocol.carried_state import PIECE, reference_digest

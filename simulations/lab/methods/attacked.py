@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.algorithms.base import block_max
-from gossipdp.algorithms.fixed_point import to_float
+from gossipdp.algorithms.epidemic.fixed_point import to_float
+from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer

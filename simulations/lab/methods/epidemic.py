@@ -1,6 +1,6 @@
 """`epidemic` in the laboratory: the daemon's own vectors and payloads, on replicas in one process.
 
-Every replica has a `gossipdp.algorithms.epidemic.Epidemic` whose training process is its row of `lab.x`. At the end of
+Every replica has a `Epidemic` of the daemon, whose training process is its row of `lab.x`. At the end of
 a round each publishes one message, which all others apply on arrival, while they train: nobody waits. No equation of
 `epidemic` may stand here (see there), and no other method.
 
@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer
 from gossipdp.codecs.increments.compressor import Compressor

@@ -25,9 +25,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.epidemic.robust import RULES, SHARE, Rule, aggregate
+from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
-from gossipdp.algorithms.robust import RULES, SHARE, Rule, aggregate
 from gossipdp.config import EARLY_SHARE, Exchange, Outer
 from gossipdp.protocol import jobs
 from gossipdp.protocol.rounds.phases import exchanges_per_round

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, Vector

@@ -10,7 +10,7 @@ import math
 from copy import copy
 from dataclasses import dataclass, replace
 
-from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import ChunkCodec, Vector
 from gossipdp.protocol import jobs

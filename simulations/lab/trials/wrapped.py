@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import block_max
+from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, ChunkCodec, Codec, Vector

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.base import state_hash
+from gossipdp.algorithms.ledger import state_hash
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import PIECE, Carried, pieces, reference_digest

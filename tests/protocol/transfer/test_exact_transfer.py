@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from test_transfer import CHUNKS, CONFIG, SCHEMA, SETTINGS, A, B, Giver, Taker, carry, signature
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic.exclusive import Turns
 from gossipdp.protocol.events import TransferProgress

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema

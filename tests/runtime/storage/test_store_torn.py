@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.ledger import Ledger
 from gossipdp.errors import DataError
 from gossipdp.runtime.files import Files, load_state, save_state
 from gossipdp.runtime.storage import store as runtime_store

@@ -8,8 +8,8 @@ from statistics import NormalDist, fmean
 import numpy as np
 import pytest
 
+from gossipdp.algorithms.epidemic.robust import RULES
 from gossipdp.algorithms.pairwise import CLIP_FACTOR
-from gossipdp.algorithms.robust import RULES
 from simulations.lab.robustness import convex as robustness
 from simulations.lab.robustness.attacks import (
     ALIE,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.ledger import Ledger
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import kernels
 from gossipdp.codecs import moments as codec

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.protocol import jobs
-from tests.algorithms.epidemic_peer import CHUNKS, INFINITE, WIDTH, Peer
+from tests.algorithms.epidemic.epidemic_peer import CHUNKS, INFINITE, WIDTH, Peer
 
 
 class Network:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.fixed_point import (
+from gossipdp.algorithms.epidemic.fixed_point import (
     FixedLedger,
     fingerprint,
     fixed_hash,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.robust import (
+from gossipdp.algorithms.epidemic.robust import (
     RULES,
     SHARE,
     Distances,

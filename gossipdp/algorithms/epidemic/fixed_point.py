@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.base import Ledger
+from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 

@@ -43,9 +43,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms import robust
-from gossipdp.algorithms.base import OnLedger, longest_of_late
-from gossipdp.algorithms.fixed_point import SCALE, FixedLedger, Integers, Where, fingerprint, magnitude, to_fixed
+from gossipdp.algorithms.epidemic import robust
+from gossipdp.algorithms.epidemic.fixed_point import (
+    SCALE,
+    FixedLedger,
+    Integers,
+    Where,
+    fingerprint,
+    magnitude,
+    to_fixed,
+)
+from gossipdp.algorithms.ledger import OnLedger, longest_of_late
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.codecs.increments.compressor import Compressor

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms import epidemic
+from gossipdp.algorithms.epidemic import epidemic
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.protocol import jobs
-from tests.algorithms.epidemic_peer import CHUNKS, INFINITE, SIZE, TRAINABLE, Message, Peer, scale
+from tests.algorithms.epidemic.epidemic_peer import CHUNKS, INFINITE, SIZE, TRAINABLE, Message, Peer, scale
 
 TOLERANCE = 2e-5
 """fp32, values of about 1, some hundred additions"""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossipdp.algorithms.epidemic import Epidemic
+from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.increments.whole import WHOLE

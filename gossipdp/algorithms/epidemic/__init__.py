@@ -1,0 +1,1 @@
+"""The arithmetic of the `epidemic` strategy: a ledger in fixed point, compressed increments, robust rules."""
