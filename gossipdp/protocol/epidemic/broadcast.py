@@ -30,20 +30,13 @@ from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic import state_summary as rumour_summary
 from gossipdp.protocol.epidemic.epoch_digests import EpochTalk
 from gossipdp.protocol.epidemic.epochs import MAX_HELD, Epochs, EpochSet, Verdict
+from gossipdp.protocol.epidemic.events import EpochClosed, EpochGathered, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.fetching import Fetches
 from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.signing import make, name_of, part_hash, unpack_table, void_name
 from gossipdp.protocol.epidemic.store import Record, Store
 from gossipdp.protocol.epidemic.trees import Trees
-from gossipdp.protocol.events import (
-    EpochClosed,
-    EpochGathered,
-    EpochSettled,
-    Notice,
-    RumourReceived,
-    RumourVoided,
-    UpdateRefused,
-)
+from gossipdp.protocol.events import EpochSettled, Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import (

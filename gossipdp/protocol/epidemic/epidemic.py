@@ -29,21 +29,12 @@ from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
 from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
 from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, QUORUM, SETTLE
+from gossipdp.protocol.epidemic.events import EpochClosed, EpochGathered, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.exclusive import Turns
 from gossipdp.protocol.epidemic.fingerprints import Fingerprints
 from gossipdp.protocol.epidemic.robust import Judging
 from gossipdp.protocol.epidemic.shares import Shares
-from gossipdp.protocol.events import (
-    EpochClosed,
-    EpochDiverged,
-    EpochFingerprinted,
-    EpochGathered,
-    EpochSettled,
-    IncrementPublished,
-    RumourReceived,
-    RumourVoided,
-    UpdateRefused,
-)
+from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochSettled, IncrementPublished, UpdateRefused
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model, Outer

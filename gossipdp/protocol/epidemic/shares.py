@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Final
 
 from gossipdp.protocol.epidemic.epochs import MOST_TIMES
-from gossipdp.protocol.events import EpochClosed
+from gossipdp.protocol.epidemic.events import EpochClosed
 
 __all__ = ["Shares"]
 

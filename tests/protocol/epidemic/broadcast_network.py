@@ -12,15 +12,9 @@ from collections import Counter
 from random import Random
 
 from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
+from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import name_of
-from gossipdp.protocol.events import (
-    EpochClosed,
-    EpochDiverged,
-    EpochSettled,
-    RumourReceived,
-    RumourVoided,
-    UpdateRefused,
-)
+from gossipdp.protocol.events import EpochDiverged, EpochSettled, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.strikes import Conduct

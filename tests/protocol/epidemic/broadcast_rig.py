@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
+from gossipdp.protocol.epidemic.events import RumourReceived
 from gossipdp.protocol.epidemic.signing import make, name_of
-from gossipdp.protocol.events import RumourReceived
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.strikes import Conduct

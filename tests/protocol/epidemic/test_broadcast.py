@@ -7,12 +7,10 @@ from msgspec.structs import replace
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, MAX_LIVES, SETTLE
+from gossipdp.protocol.epidemic.events import RumourReceived
 from gossipdp.protocol.epidemic.links import MAX_GRAFTS
 from gossipdp.protocol.epidemic.signing import name_of
-from gossipdp.protocol.events import (
-    RumourReceived,
-    UpdateRefused,
-)
+from gossipdp.protocol.events import UpdateRefused
 from gossipdp.protocol.wire.epidemic_messages import (
     MAX_SEQUENCE,
     NO_RUN,

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.epidemic.events import RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import digest_name, make, name_of
-from gossipdp.protocol.events import EpochSettled, RumourReceived, RumourVoided
+from gossipdp.protocol.events import EpochSettled
 from gossipdp.protocol.wire.epidemic_messages import (
     MAX_PARTS,
     NO_RUN,

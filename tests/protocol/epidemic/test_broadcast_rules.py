@@ -7,16 +7,9 @@ from itertools import count
 import pytest
 
 from gossipdp.protocol.epidemic.epochs import GRACE, MAX_LIVES, SETTLE
+from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import digest_name, void_name
-from gossipdp.protocol.events import (
-    EpochClosed,
-    EpochDiverged,
-    EpochSettled,
-    Notice,
-    RumourReceived,
-    RumourVoided,
-    UpdateRefused,
-)
+from gossipdp.protocol.events import EpochDiverged, EpochSettled, Notice, UpdateRefused
 from gossipdp.protocol.wire.epidemic_messages import (
     NO_BASE,
     NO_RUN,

@@ -14,10 +14,11 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
 from gossipdp.protocol.epidemic.epidemic import Spreading, SpreadingConfig
+from gossipdp.protocol.epidemic.events import EpochClosed
 from gossipdp.protocol.epidemic.exclusive import Turns
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make
-from gossipdp.protocol.events import EpochClosed, RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
+from gossipdp.protocol.events import RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs

@@ -24,9 +24,9 @@ from gossipdp.protocol.epidemic.epochs import (
     Epochs,
     EpochSet,
 )
+from gossipdp.protocol.epidemic.events import EpochClosed
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make, name_of, void_name
-from gossipdp.protocol.events import EpochClosed
 from gossipdp.protocol.wire.epidemic_messages import LONGEST, Rumour, Stage
 from tests.protocol.epidemic.broadcast_network import peer, signature
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic import state_summary as rumour_summary
 from gossipdp.protocol.epidemic.epochs import MAX_HELD, MAX_LIVES
+from gossipdp.protocol.epidemic.events import EpochGathered, RumourReceived
 from gossipdp.protocol.epidemic.signing import make
 from gossipdp.protocol.epidemic.state_summary import Summary
-from gossipdp.protocol.events import EpochGathered, EpochSettled, Notice, RumourReceived
+from gossipdp.protocol.events import EpochSettled, Notice
 from gossipdp.protocol.wire.epidemic_messages import NO_RUN, Graft, Rumour, RumourPart, Want
 from tests.protocol.epidemic.broadcast_network import Net, peer, signature, verify
 from tests.protocol.epidemic.broadcast_rig import EPOCH, SPAN, Rig, Told

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.protocol import events
+from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 from gossipdp.protocol.wire.messages import Lane, Member, State, short
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
@@ -88,11 +89,11 @@ EVENTS: list[events.Event] = [
     events.DataCovered("data", 3, 42, 100, 4, 2, 5),
     events.Left(),
     events.Notice("GD-401", "no partner in 60 s"),
-    events.RumourReceived(bytes(32), RUMOUR, (b"payload",)),
-    events.RumourVoided(PARTNER, 7, ((RUMOUR, ()),)),
-    events.EpochClosed(7, bytes(16), 4, 1600),
+    epidemic_events.RumourReceived(bytes(32), RUMOUR, (b"payload",)),
+    epidemic_events.RumourVoided(PARTNER, 7, ((RUMOUR, ()),)),
+    epidemic_events.EpochClosed(7, bytes(16), 4, 1600),
     events.EpochSettled(7, bytes(16), 4, 1600),
-    events.EpochGathered(7, ((RUMOUR, ()),)),
+    epidemic_events.EpochGathered(7, ((RUMOUR, ()),)),
     events.EpochJudged(7, 5, 4, 1e-3),
     events.EpochDiverged(7, 1, 5),
     events.IncrementPublished(900, 0.25, 1.0),
@@ -174,7 +175,8 @@ def status() -> types.SimpleNamespace:
 
 
 def test_examples_cover_every_event_there_is() -> None:
-    declared = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)]
+    kinds = [*vars(events).values(), *vars(epidemic_events).values()]
+    declared = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, events.Event)]
     assert {type(event) for event in EVENTS} == set(declared) - {events.Event}
 
 

@@ -8,8 +8,9 @@ from functools import cache
 import pytest
 from msgspec.structs import replace as changed
 
+from gossipdp.protocol.epidemic.events import RumourVoided
 from gossipdp.protocol.epidemic.signing import name_of
-from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, RumourVoided, Struck, UpdateRefused
+from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, Struck, UpdateRefused
 from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.wire import encoding as wire

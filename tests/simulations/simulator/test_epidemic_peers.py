@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.epidemic.events import RumourVoided
 from gossipdp.protocol.events import (
     EpochDiverged,
     EpochFingerprinted,
@@ -21,7 +22,6 @@ from gossipdp.protocol.events import (
     ResyncEnded,
     RoundDone,
     RoundSettled,
-    RumourVoided,
     SnapshotTaken,
     StateReady,
     Struck,

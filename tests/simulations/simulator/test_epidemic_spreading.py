@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.events import EpochClosed, IncrementPublished
+from gossipdp.protocol.epidemic.events import EpochClosed
+from gossipdp.protocol.events import IncrementPublished
 from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.events import EpochClosed, IncrementPublished
+from gossipdp.protocol.epidemic.events import EpochClosed
+from gossipdp.protocol.events import IncrementPublished
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
