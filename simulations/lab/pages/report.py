@@ -20,24 +20,25 @@ __all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 OVERVIEW: Final = "# What the laboratory found"
 """first line of the table of all pages"""
 WORDS: Final[Mapping[str, str]] = {
-    "loss": "held-out, nats a byte, of the method's model: mostly the mean of the replicas, which nobody holds",
-    "single replicas": "the mean of the losses of four of them: what a peer holds and can use",
-    "bytes a parameter": "received by one peer, in the mean over peers, since the start of the run, with what a warm "
-    "start costs",
-    "consensus distance": "the root of the mean over peers of the squared distance of their parameters from the mean",
-    "steps": "optimizer steps of one peer, in the mean over peers",
-    "N, H": "peers; optimizer steps of a round, that is between two exchanges",
-    "alpha, mu, kappa, gamma": "outer learning rate, outer momentum, the share of an exchange that momentum sees, the "
-    "share of a difference that an exchange moves both by (half: they meet)",
-    "one exchange a round": "pairwise makes up to three in the first 40 % of a run, and one afterwards, unless this "
-    "stands there",
-    "cold; its own warm start; after synchronous steps": "from the first step on as ever; after short rounds with "
-    "alpha 1 and mu 0, which the daemon has; after steps whose gradients all averaged, which it has not",
+    "loss": "held-out, in nats a byte; mostly of the replicas' mean, which no peer holds",
+    "single replicas": "the mean loss of four of them: what a peer holds and can use",
+    "bytes a parameter": "received since the start of the run, warm start included; mean over peers",
+    "consensus distance": "root mean square, over peers, of the distance from the mean parameters",
+    "steps": "optimizer steps of one peer; mean over peers",
+    "N, H": "peers; optimizer steps in a round",
+    "alpha, mu": "outer learning rate; outer momentum",
+    "kappa": "the share of an exchange that momentum sees",
+    "gamma": "the share of a difference by which an exchange moves both sides; at one half they meet",
+    "one exchange a round": "otherwise pairwise makes up to three in the first 40 % of a run, then one",
+    "cold": "full rounds from the first step on",
+    "its own warm start": "begins with short rounds at alpha 1 and mu 0; the daemon has this",
+    "after synchronous steps": "begins with steps whose gradients all peers average; the daemon lacks this",
     "k": "numbers sent of 4,096 (epidemic, SparseLoCo)",
-    "own pace; all as many steps": "fast hosts make more steps in a round; all make as many as the slowest",
-    "overlapped": "an all-reduce is averaged into training a round later, and nobody waits for it",
+    "own pace": "fast hosts make more steps in a round",
+    "all as many steps": "every host makes as many steps as the slowest",
+    "overlapped": "the result of an all-reduce lands one round later, and no peer waits for it",
 }
-"""of tables and pictures, and what they mean"""
+"""terms of tables and pictures, and their meaning"""
 CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -115,8 +116,8 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
 
 
 def overview(pages: Mapping[str, str]) -> str:
-    """Markdown of all pages, by suite: which were played, and every mark as its page has it."""
-    played, marks = [], []
+    """Markdown of all pages, by suite: how each was played, and the marks that it missed."""
+    played, missed = [], []
     for name, text in pages.items():
         found = _marks_of(text)
         met = sum(cells[-1] == "yes" for cells in found)
@@ -125,11 +126,11 @@ def overview(pages: Mapping[str, str]) -> str:
         scale, commit_ = how.groups() if how else ("-", "-")
         scale = scale.replace(", where not told otherwise", "")
         played.append((f"[{name}]({name}.md)", title, f"{met} of {len(found)}" if found else "none", scale, commit_))
-        marks += [(name, *cells[:-1], cells[-1].partition(";")[0]) for cells in found]
-    said = "Written with every page, from the pages; what was tried where a mark is missed stands there."
+        missed += [(name, *cells[:-1]) for cells in found if cells[-1] != "yes"]
+    said = "Generated from the pages. A page has all of its marks, and says what was tried where one is missed."
     tables = [
         Table("Pages", ("page", "question", "marks met", "played", "commit"), played),
-        Table("Marks", ("page", "what", "must be", "measured", "met"), marks),
+        Table("Marks missed", ("page", "what", "must be", "measured"), missed),
         Table("Words", ("word", "what it means"), list(WORDS.items())),
     ]
     lines = [OVERVIEW, "", said, ""]
