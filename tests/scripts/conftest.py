@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pair import Pair
+
+from tests.scripts.pair import Pair
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from pair import Pair, Script
+
+from tests.scripts.pair import Pair, Script
 
 pytestmark = pytest.mark.processes
 

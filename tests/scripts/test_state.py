@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pair import Pair
 
 from simulations.processes.namespaces.processes import Host, until
+from tests.scripts.pair import Pair
 
 pytestmark = pytest.mark.processes
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from pair import Pair
+
+from tests.scripts.pair import Pair
 
 pytestmark = pytest.mark.processes
 

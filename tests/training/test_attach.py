@@ -17,51 +17,10 @@ import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
 from gossipdp.training import session as sessions
-from gossipdp.training.attach import Attachment
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
+from tests.training.models import attach, equal, small, submits, train, vector
 
 Optimizer = torch.optim.Optimizer
-
-
-def attach(daemon: LedgerDaemon, model: nn.Module, optimizer: Optimizer, **options: object) -> Attachment:
-    with daemon.running():
-        return gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=20, **options)  # type: ignore[arg-type]
-
-
-def small(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 10))
-
-
-def train(
-    model: nn.Module, optimizer: Optimizer, steps: int, after: Callable[[], object] = lambda: None, *, seed: int = 7
-) -> None:
-    """Steps of a regression on random data; LBFGS takes its closure."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        data, target = torch.randn(8, 20, generator=generator), torch.randn(8, 10, generator=generator)
-
-        def closure(data: torch.Tensor = data, target: torch.Tensor = target) -> float:
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(data), target)
-            loss.backward()
-            return loss.item()
-
-        if isinstance(optimizer, torch.optim.LBFGS):
-            optimizer.step(closure)
-        else:
-            closure()
-            optimizer.step()
-        after()
-
-
-def vector(model: nn.Module) -> np.ndarray:
-    return np.concatenate([p.detach().double().reshape(-1).numpy() for p in model.parameters()])
-
-
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------
@@ -269,10 +228,6 @@ def test_tied_weights_take_a_correction_once_frozen_ones_none_buffers_as_average
 
 
 # -- pace -------------------------------------------------------------------------------------------------------
-
-
-def submits(daemon: LedgerDaemon) -> list[tuple[int, int]]:
-    return [(event.steps, event.samples) for event in daemon.events if isinstance(event, links.Submitted)]
 
 
 def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_attach import attach, equal, small, submits, train, vector
 
 import gossipdp
 from gossipdp.errors import HardwareError, MismatchError, UnreachableError
@@ -21,6 +20,7 @@ from gossipdp.training.session import Session, Write
 from gossipdp.training.tensors.layout import Layout, passed
 from gossipdp.training.tensors.schema import FROZEN_DIFFER
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, equal, small, submits, train, vector
 
 
 def test_a_joiner_starts_from_the_networks_model(tmp_path: Path) -> None:

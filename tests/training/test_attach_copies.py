@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from test_attach import attach, small, submits, train
 from torch import nn
 
 import gossipdp
@@ -21,6 +20,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.master_weights import Watched
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, submits, train
 
 Optimizer = torch.optim.Optimizer
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from test_attach import attach, small, submits, train
 
 from gossipdp.runtime import link as links
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, submits, train
 
 
 def test_overlap__corrections_wait_for_the_end_of_a_round(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from test_attach import attach, equal, small, submits, train, vector
 from torch import nn
 
 import gossipdp
 from gossipdp.errors import ConfigError, GossipdpError
 from gossipdp.runtime import link as links
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, equal, small, submits, train, vector
 
 Optimizer = torch.optim.Optimizer
 

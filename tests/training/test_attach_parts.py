@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_attach import attach, small, train
 from torch import nn
 
 from gossipdp.errors import MismatchError
@@ -16,6 +15,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.training.tensors.parts import as_one
 from gossipdp.training.tensors.schema import exchanged
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, train
 
 
 class Loss(nn.Module):

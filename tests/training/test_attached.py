@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_attach import attach, small, submits, train
 from torch import nn
 
 from gossipdp.errors import HardwareError
 from gossipdp.runtime import link as links
 from gossipdp.training.attach import Attachment
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, submits, train
 
 Made = tuple[nn.Module, torch.optim.Optimizer, Attachment]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_attach import attach, equal, small, submits, train, vector
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,6 +15,7 @@ import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.training.attach import Attachment
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
+from tests.training.models import attach, equal, small, submits, train, vector
 
 Optimizer = torch.optim.Optimizer
 

@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import gossipdp
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import export
+from tests.training.gpt2_models import WINDOW, checkpoint_of, gpt2, logits
 from tests.training.ledger_daemon import PumpedDaemon
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
-WINDOW = torch.arange(32) % 61
 
 
 @pytest.fixture
@@ -35,12 +33,6 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PumpedDa
     os.environ.update(before)
 
 
-def gpt2() -> Any:
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=64, n_positions=32, n_embd=24, n_layer=2, n_head=3)
-    return transformers.GPT2LMHeadModel(config)
-
-
 def train(model: Any, out: Path) -> None:
     from gossipdp.training.adapters.hf import GossipCallback
 
@@ -50,23 +42,6 @@ def train(model: Any, out: Path) -> None:
     )  # fmt: skip
     rows = [{"input_ids": WINDOW + n, "labels": WINDOW + n} for n in range(3)] * 4
     transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[GossipCallback()]).train()
-
-
-def checkpoint_of(daemon: PumpedDaemon, directory: Path) -> Any:
-    """What the peer would save."""
-    daemon.pump()
-    assert daemon.schema is not None and daemon.last is not None
-    meta = CheckpointMeta(
-        network="tiny", run="", peer="", incarnation=1, round=1, clock=4, steps=4, samples=8,
-        schema=daemon.schema.digest.hex(),
-    )  # fmt: skip
-    store = Store(directory / "checkpoints")
-    return store.verify(store.save({"anchor": np.array(daemon.last)}, meta, daemon.schema.to_bytes()))
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model.eval()(WINDOW[None]).logits
 
 
 class Holder(torch.nn.Module):

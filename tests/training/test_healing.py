@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_attach import attach, equal, small, train, vector
 from torch import nn
 
 from gossipdp.errors import DataError
@@ -23,6 +22,7 @@ from gossipdp.training.healing import AGAIN, Healing
 from gossipdp.training.optimizer_state.state_dict import reset_optimizers
 from simulations.processes.namespaces.processes import environment
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, equal, small, train, vector
 
 RANK = Path(__file__).with_name("host_of_nan.py")
 

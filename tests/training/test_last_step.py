@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from test_attach import attach, small, submits, train, vector
 from torch import nn
 
 from gossipdp.training.last_step import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, submits, train, vector
 
 
 def averaged_by_data(model: nn.Module, average: nn.Module) -> None:

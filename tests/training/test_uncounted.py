@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_attach import attach, small, train
 from torch import nn
 
 from gossipdp.runtime import link as links
 from gossipdp.training import uncounted
 from gossipdp.training.uncounted import Uncounted
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, small, train
 
 
 def no_boundary() -> None:

@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 import gossipdp
 from gossipdp.runtime import link as links
 from gossipdp.training.tensors.schema import exchanged
+from tests.training.gpt2_models import checkpoint_of, gpt2, logits
 from tests.training.ledger_daemon import PumpedDaemon
 
 
@@ -159,8 +160,6 @@ def test_of_a_frozen_model_with_adapters_only_these_are_exchanged(daemon: Pumped
 def test_adapters_of_peft_are_exchanged_and_exported(daemon: PumpedDaemon, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from test_exported_models import checkpoint_of, gpt2, logits
-
     from peers import export
 
     gpt2().save_pretrained(tmp_path / "model")

@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from test_attach import attach, equal, small, submits, train
 from torch import nn
 
 from gossipdp.errors import DataError
 from gossipdp.training.optimizer_state.state_dict import optimizer_tensors, restore_optimizer
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.models import attach, equal, small, submits, train
 
 Optimizer = torch.optim.Optimizer
 

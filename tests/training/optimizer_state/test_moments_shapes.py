@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_attach import equal, small, train
 from torch import nn
 
 from gossipdp.errors import DataError
 from gossipdp.training.optimizer_state.state_dict import optimizer_tensors, restore_optimizer
+from tests.training.models import equal, small, train
 
 
 class Distant(torch.optim.Optimizer):
