@@ -20,6 +20,8 @@ def test_a_page_names_only_modules_and_files_that_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     modules = set(re.findall(r"python -m ((?:simulations|peers|gossipdp)[.\w]*\w)", text))
     assert {name for name in modules if not _found(name)} == set()
+    paths = set(re.findall(r"`((?:gossipdp|peers|simulations|tests|docs)/[\w/.]+)`", text))
+    assert {path for path in paths if not ROOT.joinpath(path).exists()} == set()
     links = set(re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text))
     assert {link for link in links if "://" not in link and not (ROOT / page).parent.joinpath(link).exists()} == set()
 
