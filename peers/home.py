@@ -28,6 +28,7 @@ import msgspec
 
 from gossipdp import config as configuration
 from gossipdp.config import Config
+from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
@@ -121,7 +122,7 @@ def read_config(
     """
     path = file or (run_file(home) if home is not None else None)
     text = read_text(path) if path is not None and (file is not None or path.exists()) else ""
-    config = configuration.load(
+    config = load(
         text,
         file=str(path) if text else "",
         environment=os.environ if environment is None else environment,
@@ -336,7 +337,7 @@ def read_invite(text: str) -> NewNetwork:
         if len(settings) > MAX_SETTINGS:
             raise ValueError
         toml = base64.b64decode(settings + "=" * (-len(settings) % 4), altchars=b"-_", validate=True).decode()
-        brought = configuration.load(toml, file="invite", presets=presets()).origins
+        brought = load(toml, file="invite", presets=presets()).origins
         if any(key.partition(".")[0] not in SHARED for key, origin in brought.items() if origin.startswith("invite")):
             raise ValueError
     except (binascii.Error, ValueError):

@@ -88,7 +88,7 @@ def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flags_of(ctx: click.Context) -> dict[str, str]:
-    """Key -> text, as `gossipdp.config.load` takes flags."""
+    """Key -> text, as `gossipdp.config_loading.load` takes flags."""
     return dict(ctx.meta.get(_FLAGS, {}))
 
 

@@ -24,15 +24,11 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-
-import psutil
 
 from gossipdp.errors import (
     ConfigError,
@@ -46,12 +42,13 @@ from gossipdp.errors import (
 from gossipdp.runtime.network.duplicate_identity import CopyError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
-from peers.control import ask
-from peers.processes import LOOK, MARK, Ending, Guard, adopt, bury, family, orphans
+from peers.attachment import Attachment, saving
+from peers.child import Backoff, Child, Policy, ended
+from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
 from peers.verdict import Verdict, gives_up, stays_alone
 
-__all__ = ["Backoff", "Policy", "run"]
+__all__ = ["run"]
 
 log = logging.getLogger("gossipdp.supervisor")
 
@@ -70,180 +67,6 @@ STARTS = 10
 FAULT = 70
 ALONE = 60.0
 """Seconds after the start of a training command at which it is told that it has not attached."""
-ANSWER = 2.0
-"""seconds that a daemon that is to leave may take to say that it is saving"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Times in seconds."""
-
-    first: float = 0.5
-    """before the first restart; every further one waits twice as long"""
-    longest: float = 30.0
-    good: float = 60.0
-    """after living so long a child starts from `first` again"""
-    grace: float = 11.5
-    """from SIGTERM to SIGKILL: the 10 s in which a daemon leaves, and some slack; one that says that it is saving its
-    last checkpoint has as long as that takes"""
-
-
-class Backoff:
-    """How long to wait before the next start."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._failures = policy, 0
-
-    def after(self, lived: float) -> float:
-        """A child has died that lived so long."""
-        if lived >= self._policy.good:
-            self._failures = 0
-        delay = min(self._policy.longest, self._policy.first * 2.0 ** min(self._failures, 64))
-        self._failures += 1
-        return delay
-
-
-@dataclass
-class Child:
-    """One command and the process that runs it, if any. Times are those of time.monotonic()."""
-
-    name: str
-    argv: list[str]
-    environment: Mapping[str, str]
-    guard: Guard
-    backoff: Backoff
-    mark: str
-    adopted: Callable[[], set[int]] = set
-    """what this process has adopted and must be of the command"""
-    busy: Callable[[], bool] | None = None
-    """puts off the kill at a stop"""
-    process: subprocess.Popen[bytes] | None = None
-    attempts: int = 0
-    due: float = 0.0
-    """not to be started before"""
-    captured: bool = False
-    """Whether the next start's standard error passes through here, for its last lines."""
-    relay: Relay | None = None
-    _started: float = 0.0
-    _ending: Ending | None = None
-    _refused: int | None = None
-    """The shell's exit code for a command that the system did not start."""
-    _said: str = ""
-
-    @property
-    def leader(self) -> set[int]:
-        """The command's own process, if it runs."""
-        return set() if self.process is None else {self.process.pid}
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None
-
-    @property
-    def quiet(self) -> bool:
-        """Neither the command nor anything it started is there."""
-        return self.process is None and self._ending is None and self._refused is None
-
-    @property
-    def look_at(self) -> float:
-        """When there may be something to do that no signal announces."""
-        if self._refused is not None:
-            return -math.inf
-        if self._ending is None:
-            return math.inf
-        return self._ending.due if self.running else -math.inf
-
-    @property
-    def last_lines(self) -> list[str]:
-        """On standard error, if that was captured; or why the system did not start the command."""
-        return [self._said] if self._said else [] if self.relay is None else self.relay.lines()
-
-    def lived(self, now: float) -> float:
-        return now - self._started
-
-    def start(self, now: float) -> None:
-        variables = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
-        self._started, self._said = now, ""
-        self.attempts += 1
-        self.relay = Relay() if self.captured else None
-        try:
-            self.process = subprocess.Popen(
-                self.argv,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stderr=None if self.relay is None else self.relay.write_end,
-                process_group=0,
-                preexec_fn=self.guard.watch,  # noqa: PLW1509  (there are no threads here)
-            )
-        except OSError as error:
-            self._refused, self._said = 127 if isinstance(error, FileNotFoundError) else 126, str(error)
-            log.error("%s cannot be started: %s", self.name, error)
-        else:
-            log.info("%s started, process %d", self.name, self.process.pid)
-        if self.relay is not None:
-            self.relay.take_over()
-
-    def reap(self, now: float, grace: float) -> int | None:
-        """The exit code, once, when the command has ended; negative for a signal. What it has left behind is ended."""
-        code, self._refused = self._refused, None
-        if self.relay is not None and self.relay.open:
-            self.relay.pass_on()
-        if self.process is not None and (code := self.process.poll()) is not None:
-            self.guard.forget(self.process.pid)
-            self.process = None
-            self._end(now, grace)
-        if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:
-            self._ending = None
-        if self.relay is not None and self.relay.open and self.quiet:
-            self.relay.close()
-        return code
-
-    def postpone(self, now: float, code: int) -> None:
-        """It ended with `code` and is to be started again, later."""
-        delay = self.backoff.after(self.lived(now))
-        self.due = now + delay
-        log.warning("%s %s; again in %.1f s", self.name, _ended(code), delay)
-
-    def stop(self, now: float, grace: float) -> None:
-        """Have it end in `grace` seconds."""
-        if self.running:
-            self._end(now, grace).look(now)
-
-    def kill(self) -> None:
-        if self._ending is not None:
-            self._ending.hurry()
-
-    def _end(self, now: float, grace: float) -> Ending:
-        if self._ending is None:
-            self._ending = Ending(self.name, self._family, now, grace, self.busy)
-        return self._ending
-
-    def _family(self) -> list[psutil.Process]:
-        return family(self.mark, self.leader | self.adopted())
-
-
-class Attachment:
-    """Whether the training command has attached to the daemon of `home` since it was started."""
-
-    def __init__(self, home: Path) -> None:
-        self._home, self._before = home, ("", 0)
-
-    def begin(self) -> None:
-        """It is started now."""
-        self._before = self._counted()
-
-    def seen(self) -> bool | None:
-        """None: the daemon does not answer, or was started again since."""
-        (run, before), (now, count) = self._before, self._counted()
-        return count > before if now and now == run else None
-
-    def _counted(self) -> tuple[str, int]:
-        """Which daemon it is, and how many processes have attached to it."""
-        try:
-            answer = ask(self._home, "status", timeout=ANSWER)
-        except GossipdpError:
-            return "", 0
-        return str(answer.get("incarnation", "")), int(answer.get("attaches") or 0)
 
 
 class Supervisor:
@@ -300,10 +123,10 @@ class Supervisor:
         elif self._code is not None:
             self._left(code)
         elif code in (0, SECOND) or (code in FINAL and not self._has_listened) or self._turned_away(code):
-            self._stop(code, f"{daemon.name} {_ended(code)}")
+            self._stop(code, f"{daemon.name} {ended(code)}")
         elif code not in PASSING and not self._has_listened and daemon.attempts >= STARTS:
             log.error("%s has never listened, and crashed at each of its %d starts", daemon.name, STARTS)
-            self._stop(_of_shell(code), f"{daemon.name} {_ended(code)}")
+            self._stop(_of_shell(code), f"{daemon.name} {ended(code)}")
         else:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
@@ -320,8 +143,8 @@ class Supervisor:
                 self._why = stays_alone(f"it has ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} has finished")
         elif ends := self._verdict.judge(code, training.lived(now), attached):
-            self._why = gives_up(_ended(code), ends, training.last_lines)
-            self._stop(_of_shell(code), f"{training.name} {_ended(code)}, {ends} times in a row")
+            self._why = gives_up(ended(code), ends, training.last_lines)
+            self._stop(_of_shell(code), f"{training.name} {ended(code)}, {ends} times in a row")
         else:
             training.captured = self._verdict.doubtful
             training.postpone(now, code)
@@ -339,7 +162,7 @@ class Supervisor:
     def _left(self, code: int) -> None:
         """The daemon has ended as it was told to; by the signal itself if it was still starting."""
         if self._code == 0 and code not in (0, -signal.SIGTERM, -signal.SIGINT):
-            log.error("%s %s while leaving", self._daemon.name, _ended(code))
+            log.error("%s %s while leaving", self._daemon.name, ended(code))
             self._code = code if code > 0 else FAULT
 
     def _start(self, now: float) -> None:
@@ -430,12 +253,12 @@ def run(
         # -P: the folder in which somebody trains may hold a `peers`, or a `queue.py`, of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
     alone, mark = adopt(), secrets.token_hex(8)
-    saving = partial(_saving, home)
-    guard = Guard(mark, policy.grace, saving)
+    busy = partial(saving, home)
+    guard = Guard(mark, policy.grace, busy)
     try:
         with _wakeups() as wake:
             inherited = environment.of_daemon(os.environ, home)
-            peer = Child("peer daemon", list(daemon), inherited, guard, Backoff(policy), f"{mark}-peer", busy=saving)
+            peer = Child("peer daemon", list(daemon), inherited, guard, Backoff(policy), f"{mark}-peer", busy=busy)
             inherited = environment.of_training(os.environ, home)
             trainer = Child("training command", list(command), inherited, guard, Backoff(policy), f"{mark}-training")
             if alone:
@@ -468,14 +291,6 @@ def _wakeups() -> Iterator[socket.socket]:
         write.close()
 
 
-def _saving(home: Path) -> bool:
-    """Does the daemon of `home` write its last checkpoint? Nothing else may take longer than the grace."""
-    try:
-        return bool(ask(home, "status", timeout=ANSWER).get("saving"))
-    except GossipdpError:
-        return False
-
-
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
@@ -487,7 +302,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _of_shell(code: int) -> int:
     """An exit code as a shell tells it: 128 and more for a signal."""
     return code if code >= 0 else 128 - code
-
-
-def _ended(code: int) -> str:
-    return f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

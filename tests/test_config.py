@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gossipdp import config
 from gossipdp.algorithms.epidemic import robust
 from gossipdp.codecs import COMPRESSORS
-from gossipdp.config import Config, load
+from gossipdp.config import Config
+from gossipdp.config_loading import load
 from gossipdp.config_rules import MAX_ADDRESS
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.settings_digest import keys_apart

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gossipdp.errors import GossipdpError, HardwareError
+from gossipdp.errors import HardwareError
 from peers.demo import folder as demo_folder
+from peers.demo.process import Process
 
 POLL = 1.0
 """seconds between looks at the peers"""
@@ -34,8 +32,6 @@ SIZES = ("0.25M", "1M", "3M", "11M")
 ALGORITHMS = ("auto", "pairwise", "epidemic")
 RESTARTS = 3
 """so many of one peer's processes, and it is not going to work: the back-off has grown to seconds by then"""
-_RESTART = re.compile(rb" supervisor \w+: (?:peer daemon|training command) .*; again in [\d.]+ s$")
-"""the line with which a supervisor says that a child is gone and will be started again"""
 
 
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -60,73 +56,6 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
-
-
-@dataclass
-class Process:
-    """One child of the demo and what it leaves behind in `out`. `home` is None for the replica that trains alone."""
-
-    name: str
-    out: Path
-    home: Path | None
-    child: subprocess.Popen[bytes]
-    status: dict[str, Any] = field(default_factory=dict)
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    """of its replica at the end of each epoch that it has told of; with epidemic"""
-    _restarts: int = 0
-    _read: int = 0
-    """bytes of `log` in which restarts have been counted"""
-
-    @property
-    def log(self) -> Path:
-        """What the processes printed."""
-        return self.out / f"{self.name}.log"
-
-    @property
-    def losses(self) -> Path:
-        return self.out / f"{self.name}.jsonl"
-
-    @property
-    def weights(self) -> Path:
-        return self.out / f"{self.name}.safetensors"
-
-    def last_line(self) -> dict[str, Any]:
-        """The newest complete line of the training log that has a training loss."""
-        try:
-            with open(self.losses, "rb") as lines:
-                lines.seek(max(0, lines.seek(0, os.SEEK_END) - 2000))
-                complete = lines.read().split(b"\n")[:-1]
-        except OSError:
-            return {}
-        lines_with_loss = [line for line in complete if line.startswith(b"{") and b'"loss"' in line]
-        return json.loads(lines_with_loss[-1]) if lines_with_loss else {}
-
-    def ask(self) -> None:
-        """Look at the daemon; what it said last stays when it is gone."""
-        from peers.control import ask
-
-        if self.home is not None and self.child.poll() is None:
-            with contextlib.suppress(GossipdpError, OSError):
-                self.status = ask(self.home, "status", timeout=2.0)
-                self.fingerprints.update(self.status.get("fingerprints", {}))
-
-    def restarts(self) -> int:
-        """How often its supervisor has said that the daemon or the training command is to be started again."""
-        with open(self.log, "rb") as lines:
-            lines.seek(self._read)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                self._restarts += _RESTART.search(line.rstrip()) is not None
-        return self._restarts
-
-    def failed(self, cause: str) -> HardwareError:
-        with open(self.log, "rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
-            tail = log.read().decode(errors="replace").splitlines()[-12:]
-        seen = "".join(f"\n    {line}" for line in tail) or " nothing"
-        return HardwareError("GD-503", cause, seen=f"the end of its log:{seen}", do=f"see {self.log}")
 
 
 class Demo:

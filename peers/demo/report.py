@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from peers.demo.main import Process
+    from peers.demo.process import Process
 
 __all__ = ["MARKS", "judge", "summarize", "write"]
 

@@ -18,7 +18,7 @@ from peers.tables import quantity
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from peers.demo.main import Process
+    from peers.demo.process import Process
 
 __all__ = ["live", "plain", "table"]
 

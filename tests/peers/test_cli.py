@@ -19,6 +19,7 @@ import pytest
 
 import peers.cli
 from gossipdp import config as configuration
+from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
@@ -691,9 +692,9 @@ def test_every_preset_is_a_valid_configuration_that_says_what_differs() -> None:
     presets = home.presets()
     assert set(presets) == {"local", "lan", "wan"}
     for name, text in presets.items():
-        loaded = configuration.load(presets=presets, flags={"preset": name})
+        loaded = load(presets=presets, flags={"preset": name})
         assert loaded.membership.timing == name
-        for key, origin in configuration.load(text).origins.items():
+        for key, origin in load(text).origins.items():
             default = configuration.value_of(configuration.Config(), key)
             said = key in ("membership.timing",) or configuration.value_of(loaded, key) != default
             assert said, f"preset {name} repeats the default of {key} ({origin})"

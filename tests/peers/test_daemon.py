@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gossipdp import config as configuration
+from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
@@ -35,7 +35,8 @@ from gossipdp.runtime.node import Node
 from gossipdp.runtime.storage.checkpointer import PIECE
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from gossipdp.runtime.unix_sockets import socket_path as link_path
-from peers import daemon, home, memory
+from peers import assembly, daemon, home, memory, services
+from peers import settings as protocol_settings
 from peers.control import ControlServer, socket_path
 from peers.daemon import RETRY
 from peers.home import Belonging, Invite, NewNetwork
@@ -67,12 +68,12 @@ def start(where: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         overrides = {
             "network.name": "tiny", "preset": "local", "network.listen": "tcp://127.0.0.1:0", "metrics.listen": "off"
         }  # fmt: skip
-        node = daemon.build(where, home.read_config(where, overrides, {}))
+        node = assembly.build(where, home.read_config(where, overrides, {}))
         open_ones.append(node)
         return node
 
-    monkeypatch.setattr(daemon, "ControlServer", control)
-    monkeypatch.setattr(daemon, "Signals", NoSignals)
+    monkeypatch.setattr(assembly, "ControlServer", control)
+    monkeypatch.setattr(assembly, "Signals", NoSignals)
     yield started
     for one in open_ones:
         one.close()
@@ -102,7 +103,7 @@ def test_terminal_hangs_up__the_daemon_ignores_it() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before, descriptor = {number: signal.getsignal(number) for number in numbers}, signal.set_wakeup_fd(-1)
     try:
-        signals = daemon.Signals(cast(Node, None))
+        signals = services.Signals(cast(Node, None))
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signals._read.close()
         signals._write.close()
@@ -117,18 +118,18 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
 ) -> None:
     friend, foe = b"\x0a" * 32, b"\x0b" * 32
     given: list[dict[str, Any]] = []
-    made = daemon.Transport
+    made = assembly.Transport
 
     def transport(*arguments: Any, **options: Any) -> Any:
         given.append(options)
         return made(*arguments, **options)
 
-    monkeypatch.setattr(daemon, "Transport", transport)
+    monkeypatch.setattr(assembly, "Transport", transport)
     flags = {
         "network.name": "tiny", "network.listen": "off", "metrics.listen": "off",
         "safety.allow": friend.hex(), "safety.ban": foe.hex(),
     }  # fmt: skip
-    node = daemon.build(where, home.read_config(where, flags, {}))
+    node = assembly.build(where, home.read_config(where, flags, {}))
     shunned = [node.peer.conduct.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
     node.close()
     assert (given[0]["allowed"], given[0]["banned"]) == ({friend}, {foe})
@@ -276,13 +277,13 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
 
 @pytest.mark.parametrize(("text", "rounds"), [("", 10), ("[exchange]\napart_rounds = 3\n", 3)])
 def test_rounds_after_which_a_side_is_apart_are_the_operators_to_set(text: str, rounds: int) -> None:
-    assert daemon.peer_config(configuration.load(text)).apart_rounds == rounds
+    assert protocol_settings.peer_config(load(text)).apart_rounds == rounds
 
 
 def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
-    peer = daemon.peer_config(configuration.load(""))
+    peer = protocol_settings.peer_config(load(""))
     assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.spreading.rumours.retain <= 1 << 30
     assert start()._transport._limits.total_bytes <= 1 << 30
 
@@ -293,7 +294,7 @@ def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
     def taken(*_: object) -> str:
         raise HardwareError("GD-104", "the port is taken")
 
-    monkeypatch.setattr(daemon, "metrics_address", taken)
+    monkeypatch.setattr(assembly, "metrics_address", taken)
     with pytest.raises(HardwareError):
         start()
     assert not link_path(where).exists()
@@ -308,11 +309,11 @@ def test_key_missing_or_a_folder__the_start_ends_for_good(where: Path, start: St
     with pytest.raises(ConfigError, match="GD-206") as caught:
         start()
     assert str(where / name) in caught.value.seen
-    assert daemon.failed(daemon.told(caught.value)) == ConfigError.exit_code  # not RETRY
+    assert daemon.failed(services.told(caught.value)) == ConfigError.exit_code  # not RETRY
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]]", b"\0" * 100, None])
-@pytest.mark.parametrize("name", [daemon.MEMBERS, "data.json"])
+@pytest.mark.parametrize("name", [assembly.MEMBERS, "data.json"])
 def test_damaged_memory_of_members_or_data__set_aside_and_told(
     where: Path, start: Start, name: str, damage: bytes | None
 ) -> None:
@@ -326,9 +327,9 @@ def test_damaged_memory_of_members_or_data__set_aside_and_told(
 
 
 def test_daemon_has_left__its_sockets_are_gone(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "Signals", NoSignals)
+    monkeypatch.setattr(assembly, "Signals", NoSignals)
     flags = {"network.name": "tiny", "network.listen": "off", "metrics.listen": "off"}
-    node = daemon.build(where, home.read_config(where, flags, {}))
+    node = assembly.build(where, home.read_config(where, flags, {}))
     assert socket_path(where).exists() and link_path(where).exists()
     node.close()
     assert not socket_path(where).exists() and not link_path(where).exists()
@@ -354,7 +355,7 @@ def test_few_descriptors_that_cut_the_links_are_told(
 
 def test_address_that_others_hardly_reach_is_told_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     doubt = ConfigError("GD-103", "others will hardly reach this peer", seen="127.0.0.1:4710", do="set advertise")
-    monkeypatch.setattr(daemon, "doubt", lambda *_: doubt)
+    monkeypatch.setattr(assembly, "doubt", lambda *_: doubt)
     node = start()
     assert noticed(node) == {"GD-103": 1.0}
     assert list(node.status.notices) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
@@ -383,7 +384,7 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
     if met == "checkpoint":
         save(where, 120)
     if met == "members":
-        files.save_members(where / daemon.MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
+        files.save_members(where / assembly.MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
     node = start()
     if met == "link":
         node._from_transport(LinkUp(b"b" * 32, seed, False, 1), 0.0)
@@ -590,7 +591,7 @@ def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_w
 ) -> None:
     node = start()
     asked: list[Any] = [Asked() for _ in range(3)]
-    control = daemon.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
+    control = services.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
     monkeypatch.setattr(type(node.peer), "whole", property(lambda peer: True))
     monkeypatch.setattr(node, "_save", lambda: True)
     control.handle(0)
@@ -624,25 +625,25 @@ def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> 
 
 @pytest.mark.parametrize("text", ["", '[exchange]\nalgorithm = "epidemic"\n'])
 def test_keys_that_peers_share_are_told_so_that_those_which_differ_can_be_named(text: str) -> None:
-    peer, other = (daemon.peer_config(configuration.load(text, flags={"outer.lr": lr})).averaging for lr in "12")
+    peer, other = (protocol_settings.peer_config(load(text, flags={"outer.lr": lr})).averaging for lr in "12")
     assert keys_apart(peer.settings, other.settings, peer.keys) == ["outer.lr"]
 
 
 def test_epidemic_is_what_the_configuration_says() -> None:
     text = '[exchange]\nalgorithm = "epidemic"\ncompressor = "topk64"\nresidual = 0.9\n'
     text += "epoch_steps = 40\nwarmup_steps = 30\n"
-    peer = daemon.peer_config(configuration.load(text))
+    peer = protocol_settings.peer_config(load(text))
     assert peer.algorithm == "epidemic" and peer.most_chunk == MOST_EXACT
     spreading = peer.spreading
     assert (spreading.compressor, spreading.beta, spreading.lr, spreading.whole_until) == ("topk64", 0.9, 2.0, 30)
     assert spreading.rumours.span == 40 and spreading.rumours.run == peer.averaging.settings
-    assert daemon.peer_config(configuration.load("")).algorithm == "pairwise"
+    assert protocol_settings.peer_config(load("")).algorithm == "pairwise"
 
 
 def test_robust_rule_takes_away_the_warm_start() -> None:
     text = '[exchange]\nalgorithm = "epidemic"\nrobust = "nnm-median"\nrobust_share = 0.3\n'
-    config = configuration.load(text)
-    peer = daemon.peer_config(config)
+    config = load(text)
+    peer = protocol_settings.peer_config(config)
     spreading = peer.spreading
     assert (spreading.rule, spreading.lr, spreading.whole_until, peer.warmup_steps) == ("nnm-median", 1.0, 0, 0)
-    assert daemon.algorithm_of(config)._bad == 0.3  # type: ignore[union-attr]
+    assert protocol_settings.algorithm_of(config)._bad == 0.3  # type: ignore[union-attr]

@@ -18,10 +18,13 @@ import pytest
 import peers.cli
 from gossipdp.errors import HardwareError
 from peers import logs, supervisor
+from peers.child import Backoff, Policy
+from peers.child import Child as Command
 from peers.demo import folder as demo_folder
 from peers.demo import main as demos
 from peers.demo.folder import MARKER, FolderError, claimed
-from peers.demo.main import Demo, Process, main, options
+from peers.demo.main import Demo, main, options
+from peers.demo.process import Process
 
 ROOT = Path(peers.cli.__file__).parents[1]
 
@@ -232,7 +235,7 @@ def gone(what: str, code: int) -> bytes:
     seen: list[logging.LogRecord] = []
     catcher = logging.Handler()
     catcher.emit = seen.append  # type: ignore[method-assign]
-    child = supervisor.Child(what, [], {}, None, supervisor.Backoff(supervisor.Policy()), "mark")  # type: ignore[arg-type]
+    child = Command(what, [], {}, None, Backoff(Policy()), "mark")  # type: ignore[arg-type]
     supervisor.log.addHandler(catcher)
     try:
         child.postpone(1.0, code)

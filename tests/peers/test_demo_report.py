@@ -16,7 +16,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from peers.demo import table as demo_table
-from peers.demo.main import Process, options
+from peers.demo.main import options
+from peers.demo.process import Process
 from peers.demo.report import MARKS, judge, summarize, write
 from peers.jobs import byte_gpt
 

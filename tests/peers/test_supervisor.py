@@ -23,8 +23,10 @@ import pytest
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import control, environment
+from peers.attachment import Attachment
+from peers.child import Backoff, Child, Policy
 from peers.processes import Guard
-from peers.supervisor import ALONE, FINAL, Attachment, Backoff, Child, Policy, Supervisor, run
+from peers.supervisor import ALONE, FINAL, Supervisor, run
 from simulations.processes.namespaces.processes import until
 
 pytestmark = pytest.mark.processes
@@ -70,7 +72,8 @@ def save(answers):
 DRIVER = """
 import sys
 from pathlib import Path
-from peers.supervisor import Policy, run
+from peers.child import Policy
+from peers.supervisor import run
 home, grace, daemon, *command = sys.argv[1:]
 policy = Policy(first=0.01, longest=0.05, grace=float(grace))
 daemon = [sys.executable, "-I", "-S", "-c", daemon]
@@ -667,7 +670,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], d
         argv, env = found.value.args
         return argv, env
 
-    monkeypatch.setattr("peers.supervisor.subprocess.Popen", popen)
+    monkeypatch.setattr("peers.child.subprocess.Popen", popen)
     monkeypatch.setattr("peers.supervisor.logs.configure", lambda *_: None)
     return start
 

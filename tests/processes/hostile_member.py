@@ -19,7 +19,7 @@ from gossipdp.protocol.wire.messages import Lane, Member, Message, State
 from gossipdp.runtime.network import transport as wires
 from gossipdp.runtime.network.identity import Identity
 from peers import home as homes
-from peers.daemon import peer_config
+from peers.settings import peer_config
 from peers.version import SOFTWARE
 from tests.processes.running import Host
 

@@ -30,7 +30,7 @@ import zmq
 
 from gossipdp.codecs import kernels
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from peers.daemon import keep_memory
+from peers.memory import keep_memory
 from simulations.processes.benchmarks import codec
 from simulations.processes.two_daemons import Pair, two_daemons
 

@@ -29,7 +29,7 @@ import zmq
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.transport import Received, Transport
-from peers.daemon import keep_memory
+from peers.memory import keep_memory
 
 FRAME_SIZES = (256 << 10, 1 << 20)
 QUEUE = 16

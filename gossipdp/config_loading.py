@@ -1,0 +1,177 @@
+"""Reads the configuration from its sources: flags, environment, file, preset, defaults."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config
+from gossipdp.config_rules import Choice
+from gossipdp.errors import ConfigError
+
+__all__ = ["load"]
+
+PREFIX: Final = "GOSSIPDP_"
+"""of every variable that is gossipdp's"""
+OTHERS: Final = frozenset(
+    f"{PREFIX}{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
+)
+"""variables that are no key of the configuration"""
+_SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
+"""Kubernetes puts such variables into every container for a service named, say, gossipdp-metrics."""
+_Value: TypeAlias = tuple[str, object, str]
+"""key, value, origin"""
+
+
+def load(
+    text: str = "",
+    *,
+    file: str = "",
+    environment: Mapping[str, str] = {},
+    flags: Mapping[str, str] = {},
+    presets: Mapping[str, str] = {},
+) -> Config:
+    """The configuration that all sources together give.
+
+    Args:
+        text: the TOML file's text.
+        file: its name, for errors.
+        environment: variables; of GOSSIPDP_ ones every name that is neither a key's nor in OTHERS is an error.
+        flags: "section.key" (or "preset") -> text.
+        presets: name -> TOML text.
+
+    Raises:
+        ConfigError: exit code 3; names file:line, the value, the range, the nearest key.
+    """
+    name = file or "configuration"
+    tables, lines = _parse(text, name)
+    top = tables.pop("preset", None)
+    wanted: list[tuple[object, str]] = [(DEFAULT_PRESET, "default")]
+    if top is not None:
+        wanted.append((top, f"{name}:{lines.get('preset', 1)}"))
+    if "GOSSIPDP_PRESET" in environment:
+        wanted.append((environment["GOSSIPDP_PRESET"], "environment GOSSIPDP_PRESET"))
+    if "preset" in flags:
+        wanted.append((flags["preset"], "flag"))
+    preset, origin = wanted[-1]
+    if presets and (not isinstance(preset, str) or preset not in presets):
+        raise _wrong("preset", preset, Choice(*presets).allowed, origin)
+
+    values: list[_Value] = []
+    if isinstance(preset, str) and preset in presets:
+        values += _from_file(*_parse(presets[preset], f"preset {preset}"), f"preset {preset}", line_in_origin=False)
+    values += _from_file(tables, lines, name)
+    values += _from_environment(environment)
+    values += _from_flags(flags)
+
+    read: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, value, origin in values:
+        try:
+            read[key] = RULES[key].read(value)
+        except ValueError as error:
+            raise _wrong(key, value, str(error) or RULES[key].allowed, origin) from None
+        origins[key] = origin
+    sections = {
+        section: kind(**{key.partition(".")[2]: value for key, value in read.items() if key.startswith(f"{section}.")})
+        for section, kind in SECTIONS.items()
+    }
+    config = Config(**sections, preset=str(preset), origins=origins)  # type: ignore[arg-type]
+    if config.exchange.rule and config.exchange.strategy != "epidemic":
+        # Whoever asks for a defence is to have it.
+        raise _wrong(
+            "exchange.robust",
+            config.exchange.robust,
+            '"off" unless exchange.algorithm = "epidemic"',
+            origins["exchange.robust"],
+        )
+    if config.exchange.rule and config.exchange.mode == "sync":
+        # It would wait for what is applied epochs later.
+        raise _wrong("exchange.mode", "sync", '"async" or "overlap" with exchange.robust', origins["exchange.mode"])
+    return config
+
+
+def _parse(text: str, file: str) -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        return tomllib.loads(text), _lines(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        line = re.match(r"line (\d+)", where)
+        number = int(line[1]) if line else text.count("\n") + 1
+        raise ConfigError(
+            "GD-310", f"{file}:{number} is not valid TOML", seen=what, do="texts stand in quotes, one key a line"
+        ) from None
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Where each "section" and "section.key" stands; tomllib does not tell."""
+    found: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+            section = header[1]
+            found.setdefault(section, number)
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            found.setdefault(f"{section}.{key[1]}".lstrip("."), number)
+    return found
+
+
+def _from_file(
+    tables: Mapping[str, Any], lines: Mapping[str, int], file: str, *, line_in_origin: bool = True
+) -> Iterator[_Value]:
+    for section, table in tables.items():
+        origin = f"{file}:{lines.get(section, 1)}"
+        if section not in SECTIONS:
+            raise _unknown("section" if isinstance(table, dict) else "key", section, [*SECTIONS, "preset"], origin)
+        if not isinstance(table, dict):
+            raise _wrong(section, table, f"a section: [{section}]", origin)
+        for key, value in table.items():
+            full = f"{section}.{key}"
+            origin = f"{file}:{lines.get(full, lines.get(section, 1))}"
+            if full not in RULES:
+                raise _unknown("key", full, [*RULES, "preset"], origin)
+            yield full, value, origin if line_in_origin else file
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
+    names = {PREFIX + key.replace(".", "_").upper(): key for key in RULES}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable in OTHERS or _SERVICE_LINK.search(variable):
+            continue
+        if variable not in names:
+            raise _unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
+        key = names[variable]
+        yield key, RULES[key].from_text(environment[variable]), f"environment {variable}"
+
+
+def _from_flags(flags: Mapping[str, str]) -> Iterator[_Value]:
+    for key, text in flags.items():
+        if key == "preset":
+            continue
+        if key not in RULES:
+            raise _unknown("key", key, [*RULES, "preset"], "flag")
+        yield key, RULES[key].from_text(text), "flag"
+
+
+def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:
+    return ConfigError("GD-311", f"{origin}: {key} = {_toml(value)} is not allowed", do=f"{key} must be {allowed}")
+
+
+def _unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str) -> ConfigError:
+    elsewhere = [key for key in known if "." in name and key.rpartition(".")[2] == name.partition(".")[2]]
+    bare = {key.removeprefix(PREFIX): key for key in known}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
+    near = (elsewhere or [bare[each] for each in close])[:1]
+    do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for every key there is"
+    return ConfigError("GD-312", f"{origin}: unknown {noun} {name}", do=do)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

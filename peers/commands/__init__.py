@@ -1,0 +1,1 @@
+"""The commands of `gossipdp`, by subject. Each imports what is heavy only when it runs."""

@@ -1,0 +1,66 @@
+"""`gossipdp keys`: this peer's key and the network's secret."""
+
+from __future__ import annotations
+
+import click
+
+from peers.options import find_home, home_option, json_option
+
+__all__ = ["keys"]
+
+
+@click.group()
+def keys() -> None:
+    """This peer's key and the network's secret."""
+
+
+@keys.command("show")
+@json_option
+@home_option
+@click.pass_context
+def keys_show(ctx: click.Context, as_json: bool) -> None:
+    """The peer's id and the secret's fingerprint; no secret."""
+    from gossipdp.errors import ConfigError
+    from gossipdp.runtime.network.identity import Identity, NetworkSecret
+    from peers import tables
+
+    home = find_home(ctx)
+    try:
+        shown = {
+            "id": Identity.load(home).id.hex(),
+            "fingerprint": NetworkSecret.load(home).fingerprint,
+            "home": str(home),
+        }
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "GD-314",
+            "no peer lives in this home",
+            seen=str(error.filename),
+            do="`gossipdp up` or `gossipdp join` first",
+        ) from None
+    if as_json:
+        tables.print_json(shown)
+    else:
+        tables.print_pairs([tables.Column(key, key) for key in shown], shown)
+
+
+@keys.command("rotate")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@home_option
+@click.pass_context
+def keys_rotate(ctx: click.Context, yes: bool) -> None:
+    """Make a new network secret: every other host needs the new invite."""
+    from peers import home as homes
+
+    home = find_home(ctx)
+    if homes.belonging(home) is None:
+        raise click.UsageError(f"{home} belongs to no network")
+    if not yes:
+        click.confirm("Every peer must join again with a new invite; go on?", abort=True)
+    secret = homes.rotate_secret(home)
+    (home / "invite").unlink(missing_ok=True)
+    click.echo(
+        f"New network secret, fingerprint {secret.fingerprint}. Until they have it, peers refuse each other (GD-201)."
+    )
+    click.echo("Next: stop and start this peer, write a new invite (`gossipdp invite`), and on every other host")
+    click.echo("      `gossipdp leave`, then `gossipdp join @invite -- CMD`. Keys, state and run stay.")

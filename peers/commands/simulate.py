@@ -1,0 +1,70 @@
+"""`gossipdp simulate`: the simulator and the laboratory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peers.options import json_option
+
+__all__ = ["simulate"]
+
+
+@click.command()
+@click.argument("scenario", required=False)
+@click.argument("suite", required=False)
+@click.option("--seed", default=0, show_default=True, help="All chance of a run comes from it.")
+@click.option("--peers", type=click.IntRange(2), help="Instead of the scenario's own number.")
+@click.option("--out", metavar="DIR", default="runs/simulate", show_default=True, help="Where the picture goes.")
+@click.option("--no-picture", is_flag=True, help="Draw none.")
+@click.option("--until-failure", is_flag=True, help="Play seed after seed, from --seed on, until one fails.")
+@click.option("--seeds", type=click.IntRange(1), help="With --until-failure: so many at most; of lab: 3.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Of lab: processes.")
+@click.option("--quick", is_flag=True, help="Of lab: only see whether it works.")
+@click.option("--full", is_flag=True, help="Of lab: as large as designed, where that takes many hours.")
+@click.option("--shrink", metavar="SECONDS", type=click.FloatRange(0), default=60.0, show_default=True,
+              help="To spend on making a failing run small; 0 leaves it as it is.")  # fmt: skip
+@click.option("--replay", metavar="FILE", help="Play a run that was made small.")
+@json_option
+def simulate(
+    scenario: str | None, suite: str | None, replay: str | None, out: str, no_picture: bool, as_json: bool,
+    jobs: int, quick: bool, full: bool, **chosen: Any,
+) -> int:  # fmt: skip
+    """Play SCENARIO in virtual time; without one, say which there are. 1 if an invariant or a mark is missed.
+
+    The simulator runs the very protocol of the daemon over links that are as bad as the scenario says, and checks its
+    invariants after every event. `lab SUITE` trains real models by this and by other methods instead; `lab` alone says
+    which suites there are.
+    """
+    from gossipdp.errors import HardwareError
+
+    try:
+        from simulations.main import SCENARIOS, Options, UnplayableError, laboratory
+        from simulations.main import simulate as play
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("simulations"):
+            raise
+        raise HardwareError(
+            "GD-504",
+            "the simulator is not installed: the package holds gossipdp and peers alone",
+            seen=str(error),
+            do="run this command in a checkout of the sources, installed with `pip install -e .`",
+        ) from None
+    if scenario is None:
+        for name, entry in SCENARIOS.items():
+            click.echo(f"{name:<12} {entry.question}")
+        click.echo(f"{'lab':<12} Which algorithm, how many bytes, how good a model? (lab alone: its suites)")
+        return 0
+    options = Options(
+        out=Path(out), picture=not no_picture, as_json=as_json, replay=Path(replay) if replay else None, **chosen
+    )
+    try:
+        if scenario == "lab":
+            return laboratory(suite, chosen["seeds"], jobs, quick=quick, full=full)
+        if suite is not None or quick or full:
+            raise UnplayableError("only lab has suites")
+        return play(scenario, options)
+    except UnplayableError as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,146 @@
+"""`gossipdp up` and `gossipdp join`: make a home ready and start the supervisor."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from peers.options import (
+    WithCommand,
+    command_of,
+    find_home,
+    flags_of,
+    flags_option,
+    home_option,
+    log_format_option,
+    verbose_option,
+)
+
+__all__ = ["join", "up"]
+
+
+@click.command(cls=WithCommand, options_metavar="[OPTIONS]")
+@click.argument("run_toml", required=False, metavar="[RUN.toml] [-- CMD...]")
+@click.option("--network", metavar="NAME", help="The network's name.")
+@flags_option
+@log_format_option
+@verbose_option
+@home_option
+@click.pass_context
+def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format: str, verbose: bool) -> int:
+    """Start this host's peer, and with `-- CMD...` its training command.
+
+    In a new home this founds a network; in a home that has joined one it goes on there. RUN.toml is kept in the home;
+    flags hold for this start.
+    """
+    from peers import home as homes
+
+    flags = flags_of(ctx) | ({"network.name": network} if network else {})
+    file = Path(run_toml) if run_toml else None
+    if file is not None or network:
+        home = homes.find_home(ctx.obj, homes.read_config(None, flags, file=file).network.name)
+    else:
+        from peers.control import runs
+
+        home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
+    config = homes.read_config(home, flags, file=file)
+    known = homes.found(home, config, homes.read_text(file) if file is not None else None)
+    if (address := homes.advertised(config)) is not None:
+        homes.write_invite(home, (address,), config)
+    _say(f"network {known.name}, home {home}; to let a host in: gossipdp --home {home} invite", log_format)
+    from peers.supervisor import run
+
+    return run(home, command_of(ctx), founder=known.founder, overrides=flags, log_format=log_format, verbose=verbose)
+
+
+@click.command(cls=WithCommand, options_metavar="[OPTIONS]")
+@click.argument("invite", required=False, metavar="[@FILE|-] [-- CMD...]")
+@click.option("--config", "run_toml", metavar="RUN.toml", help="Use this instead of the settings in the invite.")
+@flags_option
+@log_format_option
+@verbose_option
+@home_option
+@click.pass_context
+def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str, verbose: bool) -> int:
+    """Join a network, and with `-- CMD...` start the training command.
+
+    The invite is read from @FILE, or from standard input (-), or else from the variable GOSSIPDP_INVITE. It is never
+    an argument itself: every user of this host could read it there.
+    """
+    from peers import home as homes
+
+    network = homes.read_invite(_invite_text(invite))
+    flags = flags_of(ctx)
+    home = find_home(ctx, network.invite.network)
+    file = Path(run_toml) if run_toml else None
+    text = homes.read_text(file) if file is not None else None
+    homes.join(home, network, text)
+    homes.read_config(home, flags)
+    _say(f"network {network.invite.network}, home {home}", log_format)
+    if "GOSSIPDP_INVITE" in os.environ:
+        logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
+        _go_on_without_invite(home, flags, logged, command_of(ctx))
+    from peers.supervisor import run
+
+    return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format, verbose=verbose)
+
+
+def _say(text: str, log_format: str) -> None:
+    """Tell people; programs that read the log as JSON get a line of it."""
+    if log_format == "json":
+        import logging
+
+        from peers import logs
+
+        logs.configure("gossipdp", "json")
+        logging.getLogger("gossipdp").info(text)
+    else:
+        click.echo(text, err=True)
+
+
+def _go_on_without_invite(home: Path, flags: Mapping[str, str], logged: Sequence[str], command: Sequence[str]) -> None:
+    """Replace this process by `up` in the home just made: /proc shows a process's first environment for ever."""
+    arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), *logged]
+    for key, value in flags.items():
+        arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
+    environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [*arguments, *(["--", *command] if command else [])], environment)
+
+
+def _invite_text(argument: str | None) -> str:
+    from gossipdp.errors import ConfigError
+    from gossipdp.runtime.home_paths import expanded
+
+    limit = 16 << 10
+    if argument is None:
+        if text := os.environ.get("GOSSIPDP_INVITE"):
+            return text
+        raise click.UsageError("no invite: name one as @FILE or -, or set GOSSIPDP_INVITE")
+    if argument == "-":
+        return sys.stdin.read(limit)
+    if not argument.startswith("@"):
+        raise click.UsageError(
+            "an invite holds a secret, and every user of this host can read a command's arguments: "
+            "write it to a file and say @FILE, pipe it in and say -, or set GOSSIPDP_INVITE"
+        )
+    try:
+        with open(expanded(argument[1:]), encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                do = (
+                    f"chmod 600 {argument[1:]}, or `gossipdp join - < {argument[1:]}` on a read-only mount; "
+                    "if another user has read it, `gossipdp keys rotate` on a member"
+                )
+                seen = f"{argument[1:]} has mode {stat.S_IMODE(status.st_mode):03o}"
+                raise ConfigError("GD-206", "the invite, a secret, is open to other users", seen=seen, do=do)
+            return file.read(limit)
+    except (OSError, UnicodeDecodeError) as error:
+        do = "name the file that `gossipdp invite` wrote, as @FILE; this user must be able to read it"
+        raise ConfigError("GD-206", "the invite cannot be read", seen=str(error), do=do) from None

@@ -1,0 +1,99 @@
+"""What the daemon's I/O loop polls besides the peer: the control socket and signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gossipdp.config import Config
+from gossipdp.errors import DataError, GossipdpError, refused_here
+from gossipdp.runtime.node import Node
+from peers import home as homes
+from peers.control import ControlServer, Request
+
+__all__ = ["Control", "Signals", "told"]
+
+log = logging.getLogger("gossipdp.daemon")
+
+
+class Control:
+    """Answers the control socket from the I/O loop."""
+
+    def __init__(self, server: ControlServer, node: Node, home: Path, config: Config) -> None:
+        self._server, self._node, self._home, self._config = server, node, home, config
+
+    def filenos(self) -> Sequence[int]:
+        return self._server.filenos()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def handle(self, fd: int) -> None:
+        for request in self._server.handle(fd):
+            try:
+                if (answer := self._answer(request)) is not None:
+                    request.reply(answer)
+            except (GossipdpError, OSError) as error:
+                request.fail(told(error))
+
+    def _answer(self, request: Request) -> dict[str, Any] | None:
+        """None: the answer comes later."""
+        match request.verb:
+            case "status":
+                return {**self._node.status.describe(), "saving": self._node.saving}
+            case "members":
+                return {"members": self._node.status.members()}
+            case "invite":
+                seeds = self._node.status.seeds()
+                path = homes.write_invite(self._home, seeds, self._config)
+                return {"path": str(path), "seeds": seeds}
+            case "checkpoint":
+                begun = self._node.checkpoint(partial(self._saved, request))
+                return None if begun else {"saved": ""}
+        self._node.leave()
+        return {"leaving": True}
+
+    @staticmethod
+    def _saved(request: Request, outcome: Path | DataError) -> None:
+        request.reply({"saved": str(outcome)}) if isinstance(outcome, Path) else request.fail(outcome)
+
+
+class Signals:
+    """SIGTERM and SIGINT, seen by the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._read, write = socket.socketpair()
+        for end in (self._read, write):
+            end.setblocking(False)
+        self._write = write
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def filenos(self) -> Sequence[int]:
+        return [self._read.fileno()]
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._read.close()
+        self._write.close()
+
+    def handle(self, fd: int) -> None:
+        numbers = self._read.recv(64)
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            log.info("leaving: told to stop")
+            self._node.leave()
+
+
+def told(error: GossipdpError | OSError) -> GossipdpError:
+    """`error` with a code."""
+    if isinstance(error, GossipdpError):
+        return error
+    return refused_here(error)
