@@ -11,8 +11,8 @@ from typing import Literal
 from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
 from gossipdp.protocol.membership.membership import MembershipConfig
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
-from gossipdp.protocol.quarantine import QuarantineConfig
 from gossipdp.protocol.schema import MOST, MOST_EXACT
+from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.transfer.source import TransferConfig
 
 __all__ = ["PeerConfig"]

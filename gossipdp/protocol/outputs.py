@@ -1,6 +1,6 @@
-"""Where the state machines of one peer put what they want done: messages, events and jobs, in order.
+"""Collects what the state machines of one peer ask for: messages, events and jobs, each kind in order.
 
-A plain collector. It knows no machine, and no machine sees what another put in; but one may listen to all events.
+No machine sees what another one put in. One listener hears every event.
 """
 
 from __future__ import annotations
@@ -11,44 +11,51 @@ from typing import NamedTuple
 
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.jobs import Job
-from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire import encoding
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane, Message
 from gossipdp.protocol.wire.table import DATA_LANE
 
+__all__ = ["Envelope", "Outputs"]
+
 
 class Envelope(NamedTuple):
-    """One message on its way out.
-
-    to: the receiver's peer id, or b"" when only its address is known (a seed).
-    address: where to dial if no link to `to` is up; "" for a peer that can only dial out.
-    message: kept beside its frames for drivers that name what they send (logs, fault points).
-    """
+    """One message on its way out."""
 
     to: bytes
+    """the receiver's peer id, or b"" when only its address is known (a seed)"""
     address: str
+    """where to dial if no link to `to` is up; "" for a peer that can only dial out"""
     lane: Lane
     frames: list[Buffer]
     message: Message
+    """for drivers that name what they send (logs, fault points)"""
 
 
 class Outputs:
-    def __init__(self) -> None:
+    """Args:
+
+    listener: called with every event at once, before the driver takes it.
+    """
+
+    def __init__(self, listener: Callable[[Event], None] = lambda event: None) -> None:
+        self._listener = listener
         self.messages: deque[Envelope] = deque()
         self.events: deque[Event] = deque()
         self.jobs: deque[Job] = deque()
-        self.listener: Callable[[Event], None] = lambda event: None
 
     def send(self, to: bytes, message: Message, buffers: Sequence[Buffer] = (), *, address: str = "") -> int:
-        """Queue `message`; returns its size in bytes, all frames together."""
-        frames = wire.encode(message, buffers)
+        """Queue `message`. Returns its size in bytes, all frames together."""
+        frames = encoding.encode(message, buffers)
         lane = Lane.DATA if type(message) in DATA_LANE else Lane.CONTROL
         self.messages.append(Envelope(to, address, lane, frames, message))
         return sum(memoryview(frame).nbytes for frame in frames)
 
     def emit(self, event: Event) -> None:
+        """Queue `event`."""
         self.events.append(event)
-        self.listener(event)
+        self._listener(event)
 
     def ask(self, job: Job) -> None:
+        """Queue `job`."""
         self.jobs.append(job)

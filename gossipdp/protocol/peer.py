@@ -8,6 +8,7 @@ random source give the same outputs, byte for byte. What a remote does wrong is 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,7 +45,7 @@ from gossipdp.protocol.rounds.phases import WARMUP_EVERY
 from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.rounds.standby import Standby
-from gossipdp.protocol.strikes import Conduct
+from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.bootstrap import Held, Live, Origin
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.moments import MomentsDesk, MomentsMessage
@@ -76,12 +77,10 @@ class Peer:
         admits: Callable[[bytes], bool] = lambda peer: True,
     ) -> None:
         self.config, self.id = config, me.id
-        self._outputs = Outputs()
-        # Membership's news passes through here on its way out, for averaging and transfer live by it.
-        self._news = Outputs()
-        self._news.messages = self._outputs.messages
-        self.conduct = Conduct(config.quarantine, me.id, self._outputs, self._akin, admits)
-        self._outputs.listener = self.conduct.heard
+        self.strikes = Strikes(config.quarantine, me.id, self._akin, admits)
+        self._outputs = Outputs(self.strikes.observe)
+        self._member_events: deque[Event] = deque()
+        """events of membership that the other machines have not seen yet"""
         self._random = random
         signer = Signer(sign, verify)
         self.progress = ProgressBoard(me.id, lives=self._lives, sign=signer.sign_progress)
@@ -90,7 +89,8 @@ class Peer:
             config.membership,
             me,
             random=random,
-            outputs=self._news,
+            outputs=self._outputs,
+            emit=self._member_events.append,
             now=now,
             progress=self.progress,
             signer=signer,
@@ -111,7 +111,7 @@ class Peer:
         self.spreading: Spreading | None = None
         if config.algorithm == "epidemic":
             spreading = partial(Spreading, config.spreading, self.membership, self.progress, self._outputs, random, now)
-            self.spreading = spreading(sign=sign, verify=verify, shuns=self.conduct.shuns)
+            self.spreading = spreading(sign=sign, verify=verify, shuns=self.strikes.shuns)
         self._strategy: Averaging | Spreading = self.spreading or self.averaging
         """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
         self.rounds = Rounds(self._outputs, self.spreading)
@@ -131,7 +131,7 @@ class Peer:
         )
         transfer = replace(config.transfer, exact=self.spreading is not None)
         joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
-        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.conduct.shuns, clock=self.progress.clock)
+        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.strikes.shuns, clock=self.progress.clock)
         joiner = partial(joiner, came=self.pacing.state_came)
         self._attaching = Attaching(
             self.rounds,
@@ -177,7 +177,7 @@ class Peer:
             # Where all apply the same increments, an idle peer is as far as the others.
             standby=self._standby if self.spreading is None else None,
         )
-        self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.conduct.shuns
+        self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.strikes.shuns
         self.averaging.began = self._reunion.began
         self._remembered: list[Member] = []
         self._took = ""
@@ -301,7 +301,8 @@ class Peer:
             message, buffers = wire.decode(frames)
         except RemoteProtocolError as error:
             return self._outputs.emit(MessageDropped(source, str(error)))
-        self.membership.contact(source, now)
+        if not isinstance(message, MembershipMessage):
+            self.membership.contact(source, now)
         match message:
             case _ if isinstance(message, MembershipMessage):
                 self.membership.receive(message, source, now)
@@ -309,7 +310,7 @@ class Peer:
                 model = self._current_model() if self._reunion.gives(message, source) else None
                 self._source.receive(message, source, model, now)
                 if isinstance(message, StateRequest):
-                    if not self.conduct.shuns(source, now):
+                    if not self.strikes.shuns(source, now):
                         self._reunion.asked(now)
                     if self._reunion.line != NO_LINE:
                         # Whose model it fetches, so that it belongs to that side if there are two.
@@ -517,7 +518,10 @@ class Peer:
 
     def _step(self, now: float) -> None:
         """What follows from news, whichever input brought it."""
-        if self.conduct.judge(now):
+        struck = self.strikes.judge(now)
+        for event in struck:
+            self._outputs.emit(event)
+        if any(event.pause for event in struck):
             self.averaging.step(now)
             if self.spreading is not None:
                 self.spreading.follow(now)
@@ -525,15 +529,15 @@ class Peer:
             missing = self._remembered if self._own else []
             self._reunion.ready(self._origin.giver, missing, now)
             self._took = ""
-        while self._news.events:
-            event = self._news.events.popleft()
-            self._outputs.emit(event)
-            if isinstance(event, MemberChanged):
-                self._strategy.member_changed(event.member, now)
-                self._origin.member_changed(event.member, now)
-                self._reunion.member_changed(event.member, now)
-                if event.member.state in (State.FAILED, State.LEFT):
-                    self.moments.gone(event.member.id, now)
+        while self._member_events:
+            news = self._member_events.popleft()
+            self._outputs.emit(news)
+            if isinstance(news, MemberChanged):
+                self._strategy.member_changed(news.member, now)
+                self._origin.member_changed(news.member, now)
+                self._reunion.member_changed(news.member, now)
+                if news.member.state in (State.FAILED, State.LEFT):
+                    self.moments.gone(news.member.id, now)
                 self.sharding.member_changed(now)
         self._origin.step(now)
         if self.rounds.trains == self._standby.idle:
@@ -599,12 +603,12 @@ class Peer:
         """Steps a second of the members that are there and train, or have paused for less than `lasting` seconds, and
         are not set aside."""
         speeds = self.membership.speeds(lasting, now)
-        return [speed for peer, speed in speeds.items() if not self.conduct.shuns(peer, now)]
+        return [speed for peer, speed in speeds.items() if not self.strikes.shuns(peer, now)]
 
     def _trusted(self, now: float) -> list[bytes]:
         """Who is alive, within reach and not set aside."""
         live = [member.id for member in self.membership.alive() if self.membership.reaches(member.id)]
-        return [peer for peer in live if not self.conduct.shuns(peer, now)]
+        return [peer for peer in live if not self.strikes.shuns(peer, now)]
 
     def _givers(self) -> list[bytes]:
         """Members to fetch the model from: those that train, if any is known to."""

@@ -1,32 +1,30 @@
-"""What this peer holds against others: which faults are strikes, and who is set aside for them.
+"""Strikes that this peer counts against other members, and the pauses for which it sets them aside.
 
-A strike needs proof: words that no honest peer says, whatever the network does to it. Loss, delay, repetition, a cut, a
-crash, an answer that never comes: all of that happens to the honest, and nothing of it is counted here; who merely
-wastes time is left by another rule (`acquaintances`). What was refused has proof in it, for a payload is checked
-against what its sender has signed or agreed to, but for what stands in `EXCUSED`; and what is signed, or said, by later
-software than this peer's may have more in it than this peer knows of.
+A strike needs proof: a message that no honest peer sends, whatever the network does to it. Loss, delay, repetition, a
+cut, a crash and an unanswered request also happen to honest peers, so they do not count. Partners that waste time are
+left to `partner_history`. A refused payload is proof, because it is checked against what its sender signed or agreed
+to. `EXCUSED` lists the refusals that prove nothing. Signed or undecodable data of another software version proves
+nothing either, because it may hold fields that this version does not know.
 
-Who is set aside is not averaged with, no state is fetched from it, and what it says of rumours is not listened to; its
-own come by way of others. Else it stays a member like any other: it is probed, what it says of others counts, and its
-data leases hold. How long that lasts is `quarantine`'s business. Nobody else is told, or a liar could have others set
-aside.
+This peer does not average with a member that is set aside, fetches no state from it and ignores its epidemic messages.
+Its rumours still arrive through other members. In all other respects it stays a member: it is probed, its gossip counts
+and its data leases hold. No other peer is told, or a liar could have honest members set aside.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.protocol.events import Event, MessageDropped, Struck, UpdateRefused
-from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.quarantine import Quarantine, QuarantineConfig
 
-__all__ = ["Conduct"]
+__all__ = ["EXCUSED", "GARBLED", "SIGNED", "Quarantine", "QuarantineConfig", "Strikes"]
 
 EXCUSED: Final = frozenset({"implausible", "schema"})
-"""reasons of a refusal that prove nothing: a witness has denied the state, and may be the liar; of two sources with
-models that differ either may"""
+"""Refusal reasons that prove nothing. The witness that denied a state may be the liar. If two sources have different
+models, either may be wrong."""
 SIGNED: Final = frozenset(
     {
         "manifest",
@@ -36,36 +34,106 @@ SIGNED: Final = frozenset(
         "signature of a progress report",
     }
 )
-"""reasons that prove nothing against other software: what is signed may have a part that is not known here"""
+"""Refusal reasons that prove nothing against other software versions: the signature may cover an unknown field."""
 GARBLED: Final = 8
-"""messages that cannot be read, of one peer, that are one fault"""
+"""undecodable messages of one peer that make one fault"""
 
 
-class Conduct:
-    """Args:
+@dataclass(frozen=True, kw_only=True)
+class QuarantineConfig:
+    """Times in seconds."""
 
-    me: this peer, of whom nothing is held: its own rumours come back to it.
-    akin: does that member run this very software?
-    admits: whom the operator lets this peer deal with.
+    strikes: int = 3
+    """strikes at which a member is set aside"""
+    together: float = 1.0
+    """faults within this time after a strike belong to that strike"""
+    forgiven: float = 21_600.0
+    """one strike expires after each such time since the last strike, or since the end of its pause; longer than the
+    usual time between two meetings with one member of a large network"""
+    shortest: float = 60.0
+    """pause = shortest * 2^(strikes of the member - strikes)"""
+    longest: float = 3600.0
+    """longest pause"""
+    remembered: int = 1024
+    """members whose strikes are kept; past it, the member with the oldest last strike is forgotten"""
+
+
+@dataclass(slots=True)
+class _Record:
+    strikes: int
+    last: float
+    until: float
+    """end of the pause, or `last` if there was none"""
+
+
+class Quarantine:
+    """Counts the strikes of all members, and doubles the pause with each strike past the limit.
+
+    One fault may be a passing bug; the third within hours is a habit. Faults that come together, such as the chunks of
+    one exchange, are one strike. During a pause no strike is added: late messages belong to the fault that caused it.
+    """
+
+    def __init__(self, config: QuarantineConfig | None = None) -> None:
+        self._config = config or QuarantineConfig()
+        self._records: dict[bytes, _Record] = {}
+
+    def strike(self, peer: bytes, now: float) -> bool:
+        """Record a fault of `peer`. Returns whether it counts as a new strike."""
+        config, record = self._config, self._records.get(peer)
+        if record is not None and now < max(record.until, record.last + config.together):
+            return False
+        count = self.count(peer, now) + 1
+        beyond = count - config.strikes
+        # The exponent is bounded, or the power would overflow.
+        pause = min(config.longest, config.shortest * 2.0 ** min(beyond, 64)) if beyond >= 0 else 0.0
+        self._records.pop(peer, None)
+        self._records[peer] = _Record(count, now, now + pause)
+        if len(self._records) > config.remembered:
+            del self._records[next(iter(self._records))]
+        return True
+
+    def count(self, peer: bytes, now: float) -> int:
+        """Strikes of `peer` that have not expired."""
+        record = self._records.get(peer)
+        if record is None:
+            return 0
+        return max(0, record.strikes - max(0, int((now - record.until) / self._config.forgiven)))
+
+    def left(self, peer: bytes, now: float) -> float:
+        """Seconds until the pause of `peer` ends; 0 without a pause."""
+        record = self._records.get(peer)
+        return 0.0 if record is None else max(0.0, record.until - now)
+
+    def aside(self, now: float) -> list[bytes]:
+        """Members that are set aside."""
+        return [peer for peer, record in self._records.items() if now < record.until]
+
+
+class Strikes:
+    """Turns events of this peer into strikes, and says which members it shuns.
+
+    Args:
+        me: id of this peer. Its own rumours come back to it, so it never strikes itself.
+        akin: whether a member runs the software version of this peer.
+        admits: whether the operator lets this peer deal with a member.
     """
 
     def __init__(
         self,
         config: QuarantineConfig,
         me: bytes,
-        outputs: Outputs,
         akin: Callable[[bytes], bool],
         admits: Callable[[bytes], bool] = lambda peer: True,
     ) -> None:
-        self._me, self._outputs, self._akin, self._admits = me, outputs, akin, admits
+        self._me, self._akin, self._admits = me, akin, admits
         self._most = config.remembered
         self._quarantine = Quarantine(config)
         self._garbled: Counter[bytes] = Counter()
         self._faults: list[tuple[bytes, str]] = []
-        """not judged yet"""
+        """(peer, reason) of faults that `judge` has not counted yet"""
 
-    def heard(self, event: Event) -> None:
-        """Whatever a machine of this peer tells of others."""
+    def observe(self, event: Event) -> None:
+        """Remember the fault that `event` proves, if it proves one."""
         match event:
             case UpdateRefused(peer, reason) if reason not in EXCUSED and (reason not in SIGNED or self._akin(peer)):
                 self._faults.append((peer, reason))
@@ -77,25 +145,24 @@ class Conduct:
                 elif len(self._garbled) > self._most:
                     self._garbled.clear()
 
-    def judge(self, now: float) -> bool:
-        """Count what was heard; whether somebody has been set aside."""
+    def judge(self, now: float) -> list[Struck]:
+        """Count the faults observed since the last call. Returns the new strikes."""
         faults, self._faults = self._faults, []
-        new = False
+        struck = []
         for peer, reason in faults:
             if peer != self._me and self._quarantine.strike(peer, now):
                 pause = self._quarantine.left(peer, now)
-                new = new or pause > 0.0
-                self._outputs.emit(Struck(peer, reason, self._quarantine.strikes(peer, now), pause))
-        return new
+                struck.append(Struck(peer, reason, self._quarantine.count(peer, now), pause))
+        return struck
 
-    def strikes(self, peer: bytes, now: float) -> int:
-        """Those it has."""
-        return self._quarantine.strikes(peer, now)
+    def count(self, peer: bytes, now: float) -> int:
+        """Strikes of `peer` that have not expired."""
+        return self._quarantine.count(peer, now)
 
     def shuns(self, peer: bytes, now: float) -> bool:
-        """Is `peer` set aside, for its faults or by the operator?"""
+        """Whether `peer` is set aside, or not admitted by the operator."""
         return not self._admits(peer) or self._quarantine.left(peer, now) > 0.0
 
     def aside(self, now: float) -> list[bytes]:
-        """Who is."""
+        """Members that are set aside."""
         return self._quarantine.aside(now)

@@ -33,7 +33,7 @@ from gossipdp.protocol.events import Event, ExchangeEnded, ExchangeStarted, Stru
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.pairwise.exchange import Deadlines
-from gossipdp.protocol.quarantine import QuarantineConfig
+from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (

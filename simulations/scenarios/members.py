@@ -102,6 +102,7 @@ class Members:
             me,
             random=self.random(f"peer/{host.index}"),
             outputs=host.outputs,
+            emit=host.outputs.emit,
             now=self.now,
             progress=board,
             signer=signer,
@@ -173,7 +174,6 @@ class Members:
     def _deliver(self, host: Host, sender: Host, message: MembershipMessage) -> None:
         assert host.membership is not None
         self.events += 1
-        host.membership.contact(sender.id, self.now)
         host.membership.receive(message, sender.id, self.now)
         self._drain(host)
 

@@ -130,7 +130,7 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
         "safety.allow": friend.hex(), "safety.ban": foe.hex(),
     }  # fmt: skip
     node = assembly.build(where, home.read_config(where, flags, {}))
-    shunned = [node.peer.conduct.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
+    shunned = [node.peer.strikes.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
     node.close()
     assert (given[0]["allowed"], given[0]["banned"]) == ({friend}, {foe})
     assert shunned == [False, True, True], "nor is anything offered to these"

@@ -243,7 +243,7 @@ def test_h_is_not_by_who_has_left_though_a_word_of_it_comes_late():
 def test_h_is_not_by_who_is_set_aside_nor_by_who_is_no_member():
     peer = a_peer()
     assert hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
-    peer.conduct.shuns = lambda peer, now: True
+    peer.strikes.shuns = lambda peer, now: True
     assert hears(peer, Pong(8, (OTHER_MEMBER,)), at=3.0) == 1.0
     assert hears(a_peer(), Ping(7, (), speed=40.0)) == 1.0
 

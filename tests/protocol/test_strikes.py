@@ -1,13 +1,11 @@
-"""A strike needs proof: what no honest peer says, whatever the network does to it (safety: threats and controls)."""
+"""A strike needs proof that no honest peer gives (safety: threats and controls). Pauses double and strikes expire."""
 
 from __future__ import annotations
 
 import pytest
 
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, MessageDropped, OfferRefused, Struck, UpdateRefused
-from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.quarantine import QuarantineConfig
-from gossipdp.protocol.strikes import EXCUSED, GARBLED, SIGNED, Conduct
+from gossipdp.protocol.strikes import EXCUSED, GARBLED, SIGNED, Quarantine, QuarantineConfig, Strikes
 
 ME, BAD, OTHER, NEWER = (bytes([letter]) * 32 for letter in b"mbon")
 CONFIG = QuarantineConfig(strikes=2, together=0.5, shortest=10.0, remembered=8)
@@ -15,17 +13,12 @@ CONFIG = QuarantineConfig(strikes=2, together=0.5, shortest=10.0, remembered=8)
 
 class Rig:
     def __init__(self):
-        self.outputs = Outputs()
-        self.conduct = Conduct(CONFIG, ME, self.outputs, lambda peer: peer != NEWER)
-        self.outputs.listener = self.conduct.heard
+        self.strikes = Strikes(CONFIG, ME, lambda peer: peer != NEWER)
 
     def told(self, now, *events):
         for event in events:
-            self.outputs.emit(event)
-        self.conduct.judge(now)
-        struck = [event for event in self.outputs.events if isinstance(event, Struck)]
-        self.outputs.events.clear()
-        return struck
+            self.strikes.observe(event)
+        return self.strikes.judge(now)
 
 
 @pytest.fixture
@@ -33,33 +26,33 @@ def rig():
     return Rig()
 
 
-def test_whom_the_operator_does_not_admit_is_shunned_from_the_first_and_has_no_strike():
-    conduct = Conduct(CONFIG, ME, Outputs(), lambda peer: True, lambda peer: peer != BAD)
-    assert conduct.shuns(BAD, 0.0) and not conduct.shuns(OTHER, 0.0)
-    assert conduct.strikes(BAD, 0.0) == 0 and conduct.aside(0.0) == []
+def test_member_that_the_operator_does_not_admit_is_shunned_without_a_strike():
+    strikes = Strikes(CONFIG, ME, lambda peer: True, lambda peer: peer != BAD)
+    assert strikes.shuns(BAD, 0.0) and not strikes.shuns(OTHER, 0.0)
+    assert strikes.count(BAD, 0.0) == 0 and strikes.aside(0.0) == []
 
 
 @pytest.mark.parametrize("reason", ["payload", "nan", "share", "hash", "manifest", "signature", "void", "moments"])
 def test_refused_update_is_a_strike_and_the_second_sets_aside(rig, reason):
     assert rig.told(0.0, UpdateRefused(BAD, reason)) == [Struck(BAD, reason, 1, 0.0)]
-    assert not rig.conduct.shuns(BAD, 0.0) and rig.conduct.strikes(BAD, 0.0) == 1
+    assert not rig.strikes.shuns(BAD, 0.0) and rig.strikes.count(BAD, 0.0) == 1
     assert rig.told(1.0, UpdateRefused(BAD, reason)) == [Struck(BAD, reason, 2, 10.0)]
-    assert rig.conduct.shuns(BAD, 1.0) and rig.conduct.aside(1.0) == [BAD] and not rig.conduct.shuns(OTHER, 1.0)
-    assert not rig.conduct.shuns(BAD, 11.0)
+    assert rig.strikes.shuns(BAD, 1.0) and rig.strikes.aside(1.0) == [BAD] and not rig.strikes.shuns(OTHER, 1.0)
+    assert not rig.strikes.shuns(BAD, 11.0)
 
 
 @pytest.mark.parametrize("reason", sorted(SIGNED))
-def test_later_software_may_sign_what_is_not_known_here_and_that_is_no_strike(rig, reason):
+def test_bad_signature_of_another_software_version_is_no_strike(rig, reason):
     assert not any(rig.told(float(now), UpdateRefused(NEWER, reason)) for now in range(9))
     assert rig.told(9.0, UpdateRefused(NEWER, "payload")) == [Struck(NEWER, "payload", 1, 0.0)]
 
 
 @pytest.mark.parametrize("reason", sorted(EXCUSED))
-def test_refusal_that_another_may_be_to_blame_for_is_no_strike(rig, reason):
+def test_refusal_that_another_peer_may_have_caused_is_no_strike(rig, reason):
     assert not any(rig.told(float(now), UpdateRefused(BAD, reason)) for now in range(9))
 
 
-def test_what_the_network_does_to_the_honest_is_no_strike(rig):
+def test_loss_silence_and_doubt_are_no_strike(rig):
     lost = ExchangeEnded(BAD, 1, True, "lost", "modulo4", 0, 9, 0.0, 0, 0, 0, 0, 0, 0, 9.0)
     happened = (lost, OfferRefused(BAD, "silent"), ChunksInDoubt(BAD, 2))
     assert not any(rig.told(float(now), *happened) for now in range(9))
@@ -69,11 +62,11 @@ def test_window_of_chunks_refused_at_once_is_one_strike(rig):
     assert rig.told(0.0, *[UpdateRefused(BAD, "payload")] * 8) == [Struck(BAD, "payload", 1, 0.0)]
 
 
-def test_own_rumours_that_come_back_are_nobodys_fault(rig):
+def test_own_rumour_that_comes_back_is_no_strike(rig):
     assert not rig.told(0.0, UpdateRefused(ME, "payload"))
 
 
-def test_so_many_messages_that_cannot_be_read_are_one_fault(rig):
+def test_undecodable_messages_up_to_the_limit_are_one_fault(rig):
     garbled = MessageDropped(BAD, "header is not msgpack")
     assert not rig.told(0.0, *[garbled] * (GARBLED - 1), *[MessageDropped(OTHER, "unknown message type")])
     assert rig.told(1.0, garbled) == [Struck(BAD, "garbled", 1, 0.0)]
@@ -81,18 +74,105 @@ def test_so_many_messages_that_cannot_be_read_are_one_fault(rig):
     assert rig.told(3.0, garbled) == [Struck(BAD, "garbled", 2, 10.0)]
 
 
-def test_words_of_another_version_may_be_new_and_are_no_fault(rig):
+def test_undecodable_messages_of_another_version_are_no_fault(rig):
     assert not rig.told(0.0, *[MessageDropped(NEWER, "unknown message type 99")] * 100)
 
 
-def test_peers_whose_words_are_counted_are_bounded(rig):
+def test_peers_with_undecodable_messages_are_bounded(rig):
     for number in range(100):
         rig.told(0.0, MessageDropped(bytes([number]) * 32, "garbage"))
-        assert len(rig.conduct._garbled) <= CONFIG.remembered + 1
+        assert len(rig.strikes._garbled) <= CONFIG.remembered + 1
 
 
-def test_only_a_strike_that_sets_somebody_aside_changes_what_is_under_way(rig):
-    rig.outputs.emit(UpdateRefused(BAD, "nan"))
-    assert not rig.conduct.judge(0.0), "a strike alone changes nothing"
-    rig.outputs.emit(UpdateRefused(BAD, "nan"))
-    assert rig.conduct.judge(1.0)
+# -- the table of strikes and pauses ---------------------------------------------------------------------------
+
+TABLE = QuarantineConfig(strikes=3, together=0.5, forgiven=100.0, shortest=10.0, longest=60.0, remembered=4)
+
+
+def struck(times, config=TABLE):
+    """For each fault: whether it is a new strike, and the pause in seconds."""
+    quarantine = Quarantine(config)
+    return [(quarantine.strike(b"bad", now), quarantine.left(b"bad", now)) for now in times]
+
+
+@pytest.mark.parametrize(
+    ("times", "pauses"),
+    [
+        ([0.0], [0.0]),
+        ([0.0, 1.0, 2.0], [0.0, 0.0, 10.0]),
+        ([0.0, 99.0, 198.0], [0.0, 0.0, 10.0]),  # each within `forgiven` of the one before
+        ([0.0, 101.0, 202.0, 303.0], [0.0, 0.0, 0.0, 0.0]),  # single strikes expire in between
+        ([0.0, 1.0, 2.0, 13.0, 34.0, 75.0, 136.0], [0.0, 0.0, 10.0, 20.0, 40.0, 60.0, 60.0]),
+        ([0.0, 1.0, 2.0, 13.0, 250.0], [0.0, 0.0, 10.0, 20.0, 10.0]),  # two of four expired, then the third
+        ([0.0, 1.0, 2.0, 1000.0], [0.0, 0.0, 10.0, 0.0]),
+    ],
+)
+def test_pause_after_each_strike(times, pauses):
+    assert struck(times) == [(True, pause) for pause in pauses]
+
+
+def test_faults_that_come_together_are_one_strike():
+    """Such as a window of chunks of one bad exchange."""
+    assert struck([0.0, 0.0, 0.4, 1.0, 1.0, 1.4]) == [(kept, 0.0) for kept in (True, False, False, True, False, False)]
+
+
+def test_fault_during_a_pause_does_not_lengthen_it():
+    outcomes = struck([0.0, 1.0, 2.0, 2.1, 7.0, 11.9, 12.0])
+    assert outcomes[2:] == [
+        (True, 10.0),
+        (False, pytest.approx(9.9)),
+        (False, 5.0),
+        (False, pytest.approx(0.1)),
+        (True, 20.0),
+    ]
+
+
+def test_member_is_aside_for_its_pause_and_no_longer():
+    quarantine = Quarantine(TABLE)
+    for now in (0.0, 1.0, 2.0):
+        assert not quarantine.aside(now)
+        quarantine.strike(b"bad", now)
+    assert quarantine.aside(2.0) == quarantine.aside(11.9) == [b"bad"]
+    assert not quarantine.aside(12.0) and quarantine.left(b"bad", 12.0) == 0.0
+    assert quarantine.count(b"other", 2.0) == 0 and quarantine.left(b"other", 2.0) == 0.0
+
+
+def test_strikes_expire_one_by_one_after_the_pause():
+    """If they expired during the pause, a long pause would forgive the habit that caused it."""
+    quarantine = Quarantine(TABLE)
+    for now in (0.0, 1.0, 2.0):
+        quarantine.strike(b"bad", now)
+    counts = {now: quarantine.count(b"bad", now) for now in (2.0, 12.0, 111.0, 112.0, 212.0, 312.0, 900.0)}
+    assert counts == {2.0: 3, 12.0: 3, 111.0: 3, 112.0: 2, 212.0: 1, 312.0: 0, 900.0: 0}
+
+
+def test_member_that_never_stops_soon_gets_the_longest_pause():
+    outcomes, now = [], 0.0
+    quarantine = Quarantine(TABLE)
+    for _ in range(200):
+        quarantine.strike(b"bad", now)
+        outcomes.append(quarantine.left(b"bad", now))
+        now += 1.0 + outcomes[-1]
+    assert outcomes[:7] == [0.0, 0.0, 10.0, 20.0, 40.0, 60.0, 60.0] and set(outcomes[6:]) == {60.0}
+
+
+def test_records_are_bounded_and_the_oldest_strike_goes_first():
+    quarantine = Quarantine(TABLE)
+    for number in range(4):
+        quarantine.strike(bytes([number]), float(number))
+    quarantine.strike(bytes([0]), 4.0)
+    quarantine.strike(bytes([9]), 5.0)
+    assert [quarantine.count(bytes([number]), 5.0) for number in (0, 1, 2, 3, 9)] == [2, 0, 1, 1, 1]
+
+
+def test_by_default_a_hostile_partner_is_set_aside_well_within_ten_exchanges():
+    """T12: met every 100 s, it is met three times, then once in each pause."""
+    times = [100.0 * met for met in range(6)]
+    assert struck(times, QuarantineConfig()) == [
+        (True, 0.0),
+        (True, 0.0),
+        (True, 60.0),
+        (True, 120.0),
+        (False, 20.0),
+        (True, 240.0),
+    ]

@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gossipdp.protocol.events import Joined, MemberChanged, Notice, UpdateRefused
+from gossipdp.protocol.events import Event, Joined, MemberChanged, Notice, UpdateRefused
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
 from gossipdp.protocol.membership.dissemination import UNASKED, Dissemination, MembershipMessage
@@ -64,13 +64,14 @@ class Membership:
         *,
         random: Random,
         outputs: Outputs,
+        emit: Callable[[Event], None],
         now: float,
         progress: ProgressBoard,
         signer: Signer,
         speed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.config = config
-        self._random, self._outputs, self._progress, self._signer = random, outputs, progress, signer
+        self._random, self._emit, self._progress, self._signer = random, emit, progress, signer
         self._view = View(config, signer.sign_member(me))
         self._dissemination = Dissemination(
             self._view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
@@ -224,7 +225,7 @@ class Membership:
         """A message from the peer whose id the transport has verified as `source`."""
         if source == self.me.id:
             return
-        self._view.hear(source, now)
+        self.contact(source, now)
         if isinstance(message, Ping | Pong | PushPull):
             asked = self._prober.asked(message.sequence, source) if isinstance(message, Pong) else -math.inf
             self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull), asked=asked)
@@ -352,9 +353,12 @@ class Membership:
         if self.me != me or self.me.state == State.LEFT:
             self._answers.owe(source, self.me, now)
         self._answers.handle_timer(now)
-        if self._view.hear(source, now) is not None and not self._joined:
+        if not self._view.heard(source):
+            # This message may have introduced its sender.
+            self._view.hear(source, now)
+        if not self._joined and self._view.heard(source):
             self._joined = True
-            self._outputs.emit(Joined(source))
+            self._emit(Joined(source))
 
     def _introduces(self, source: bytes, record: Member, known: Member | None, now: float) -> bool:
         """Whether `source` may tell this peer of a member that it did not know, or knew as dead."""
@@ -384,7 +388,7 @@ class Membership:
         self._unheard[source] = now + self.config.probe_timeout
         if len(self._unheard) > _FORGERS:
             del self._unheard[next(iter(self._unheard))]
-        self._outputs.emit(UpdateRefused(source, f"signature of a {what}"))
+        self._emit(UpdateRefused(source, f"signature of a {what}"))
 
     def _mistrusts(self, source: bytes, now: float) -> bool:
         """Whether `source` has just passed on a forged word: then nothing more is checked of it for a probe timeout."""
@@ -414,7 +418,7 @@ class Membership:
                 f"this identity is said to be live at {where}, start {record.incarnation} there and {me.incarnation} "
                 "here: a copied home needs keys of its own"
             )
-            self._outputs.emit(Notice("GD-205", text))
+            self._emit(Notice("GD-205", text))
         if doubts:
             if elsewhere:
                 if now < self._against_copy_at:
@@ -475,7 +479,7 @@ class Membership:
             record.incarnation,
             record.address,
         ):
-            self._outputs.emit(MemberChanged(record, None if before is None else before.state))
+            self._emit(MemberChanged(record, None if before is None else before.state))
 
     def _room_for(self, record: Member) -> bool:
         gone = self._view.room_for(record)

@@ -268,7 +268,7 @@ class Metrics:
         self._round.set(peer.rounds.rounds)
         self._clock_steps.set(peer.clock)
         self._ratio.set(peer.pacing.ratio)
-        self._set_aside.set(len(peer.conduct.aside(self._clock())))
+        self._set_aside.set(len(peer.strikes.aside(self._clock())))
         self.set_training(
             steps=status.steps,
             samples=status.samples,

@@ -195,7 +195,7 @@ class Status:
             "resyncing": peer.resyncing,
             "resyncs": dict(self.resyncs),
             "apart": len(peer.apart),
-            "set_aside": [other.hex() for other in peer.conduct.aside(time.monotonic())],
+            "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
             "round": peer.rounds.rounds,
@@ -258,7 +258,7 @@ class Status:
                     "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
                     "last_exchange": _number(now - partner.last_exchange),
                     "exchanges": partner.exchanges,
-                    "strikes": peer.conduct.strikes(member.id, now),
+                    "strikes": peer.strikes.count(member.id, now),
                     "version": member.software,
                 }
             )

@@ -161,9 +161,22 @@ class Host:
         self.me = Member(self.id, f"p{number}", f"10.0.0.{number}:1", incarnation, 0, State.ALIVE)
         random = Random(number)
         self.membership = Membership(
-            LAN, self.me, random=random, outputs=self.news, now=0.0, progress=ProgressBoard(self.id), signer=TRUSTING
+            LAN,
+            self.me,
+            random=random,
+            outputs=self.news,
+            emit=self.news.emit,
+            now=0.0,
+            progress=ProgressBoard(self.id),
+            signer=TRUSTING,
         )
-        self.sharding = Sharding(self.membership, incarnation=incarnation, random=random, outputs=self.outputs, now=0.0)
+        self.sharding = Sharding(
+            self.membership,
+            incarnation=incarnation,
+            random=random,
+            outputs=self.outputs,
+            now=0.0,
+        )
         self.used: list[Lease] = []
 
     def sees(self, member: Member) -> None:

@@ -16,8 +16,7 @@ from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, Rumou
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.events import EpochDiverged, EpochSettled, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.quarantine import QuarantineConfig
-from gossipdp.protocol.strikes import Conduct
+from gossipdp.protocol.strikes import QuarantineConfig, Strikes
 
 
 def peer(number: int) -> bytes:
@@ -36,9 +35,8 @@ def verify(by: bytes, data: bytes, signed: bytes) -> bool:
 class Host:
     def __init__(self, net: Net, number: int, incarnation: int) -> None:
         self.net, self.id, self.incarnation = net, peer(number), incarnation
-        self.out = Outputs()
-        self.conduct = Conduct(QuarantineConfig(), self.id, Outputs(), lambda peer: True)
-        self.out.listener = self.conduct.heard
+        self.strikes = Strikes(QuarantineConfig(), self.id, lambda peer: True)
+        self.out = Outputs(self.strikes.observe)
         self.machine = Rumours(
             net.config,
             self.id,
@@ -48,7 +46,7 @@ class Host:
             sign=lambda data: signature(self.id, data),
             verify=verify,
             knows=lambda origin: origin in net.known,
-            shuns=lambda source, now: net.strict and self.conduct.shuns(source, now),
+            shuns=lambda source, now: net.strict and self.strikes.shuns(source, now),
             now=net.now,
         )
         self.applied: Counter[bytes] = Counter()
@@ -123,7 +121,7 @@ class Net:
         live = [
             other
             for other in self.hosts
-            if self.sides.get(other, 0) == side and not (self.strict and host.conduct.shuns(other, self.now))
+            if self.sides.get(other, 0) == side and not (self.strict and host.strikes.shuns(other, self.now))
         ]
         host.machine.neighbours(live, self.now)
         self.drain(host)
@@ -223,7 +221,7 @@ class Net:
         if host is not None and source in self.hosts and self.sides.get(source, 0) == self.sides.get(to, 0):
             host.machine.receive(message, buffers, source, self.now)
             self.drain(host)
-            if host.conduct.judge(self.now):
+            if any(struck.pause for struck in host.strikes.judge(self.now)):
                 self.follow(host)
 
     # -- what must hold ---------------------------------------------------------------------------------------

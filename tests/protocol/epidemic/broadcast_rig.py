@@ -8,8 +8,7 @@ from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
 from gossipdp.protocol.epidemic.events import RumourReceived
 from gossipdp.protocol.epidemic.signing import make, name_of
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.quarantine import QuarantineConfig
-from gossipdp.protocol.strikes import Conduct
+from gossipdp.protocol.strikes import QuarantineConfig, Strikes
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.epidemic_messages import NO_RUN, Rumour, RumourPart
 from tests.protocol.epidemic.broadcast_network import peer, signature, verify
@@ -24,9 +23,8 @@ class Rig:
 
     def __init__(self, members=4, *, applies=True, **config):
         self.now, self.applies = 0.0, applies
-        self.out = Outputs()
-        self.conduct = Conduct(QuarantineConfig(), ME, Outputs(), lambda peer: True)
-        self.out.listener = self.conduct.heard
+        self.strikes = Strikes(QuarantineConfig(), ME, lambda peer: True)
+        self.out = Outputs(self.strikes.observe)
         self.members = {peer(number) for number in range(members)}
         self.machine = Rumours(
             RumoursConfig(**({"span": SPAN, "sync": 1e9, "again": 4.0, "patience": 6.0} | config)),
@@ -37,7 +35,7 @@ class Rig:
             sign=lambda data: signature(ME, data),
             verify=verify,
             knows=lambda origin: origin in self.members,
-            shuns=self.conduct.shuns,
+            shuns=self.strikes.shuns,
             now=0.0,
         )
         self.machine.found(0.0)
@@ -67,8 +65,8 @@ class Rig:
         for event in self.out.events if self.applies else ():
             if isinstance(event, RumourReceived):
                 self.machine.applied(event.name)
-        if self.conduct.judge(self.now):
-            self.machine.neighbours(self.members - {*self.conduct.aside(self.now)}, self.now)
+        if any(struck.pause for struck in self.strikes.judge(self.now)):
+            self.machine.neighbours(self.members - {*self.strikes.aside(self.now)}, self.now)
 
     def wait(self, seconds):
         until = self.now + seconds

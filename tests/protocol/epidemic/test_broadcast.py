@@ -170,7 +170,7 @@ def test_bad_parts_that_come_together_are_one_strike_and_their_sender_is_still_h
     for sequence in range(3):
         wrong(rig, sequence)
     assert rig.events() == [UpdateRefused(peer(1), "hash")] * 3
-    assert rig.conduct.strikes(peer(1), rig.now) == 1
+    assert rig.strikes.count(peer(1), rig.now) == 1
     rig.tell(peer(1), Told(peer(1)))
     assert len(rig.events(RumourReceived)) == 1 and not rig.machine.counts["shunned"]
 

@@ -189,7 +189,7 @@ def test_digest_made_under_other_settings_is_nobody_s_fault_and_told_to_the_oper
     [notice] = rig.events()
     assert isinstance(notice, Notice) and notice.code == "GD-303"
     assert rig.take() == [(peer(2), Prune(link=False))] * 3, "they are no neighbours, and have nothing to compare"
-    assert not rig.conduct.strikes(peer(2), rig.now) and peer(2) not in rig.machine.bases
+    assert not rig.strikes.count(peer(2), rig.now) and peer(2) not in rig.machine.bases
     rig.say(peer(2), *statement(peer(1), [], run=b"A" * 16))
     assert rig.events() == [UpdateRefused(peer(2), "signature")]
 

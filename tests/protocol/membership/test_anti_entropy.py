@@ -39,6 +39,7 @@ class Peer:
             record(number),
             random=Random(number),
             outputs=self.outputs,
+            emit=self.outputs.emit,
             now=0.0,
             progress=ProgressBoard(peer_id(number)),
             signer=TRUSTING,

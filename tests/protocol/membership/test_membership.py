@@ -61,12 +61,18 @@ class Peer:
         self.board = ProgressBoard(me.id)
         random = Random(f"{seed}/{me.name}/{me.incarnation}")
         self.membership = Membership(
-            config, me, random=random, outputs=self.outputs, now=now, progress=self.board, signer=TRUSTING
+            config,
+            me,
+            random=random,
+            outputs=self.outputs,
+            emit=self.outputs.emit,
+            now=now,
+            progress=self.board,
+            signer=TRUSTING,
         )
         self.events: list[tuple[float, Event]] = []
 
     def hear(self, message: Message, source: int, now: float) -> list[Envelope]:
-        self.membership.contact(peer_id(source), now)
         self.membership.receive(message, peer_id(source), now)  # type: ignore[arg-type]
         return self.sent()
 
@@ -167,7 +173,6 @@ class Network:
                 peer.membership.handle_timer(at)
             elif not self.cut(self._numbers[source], number):
                 message, _ = wire.decode([frame])
-                peer.membership.contact(source, at)
                 peer.membership.receive(message, source, at)  # type: ignore[arg-type]
             self._drain(number)
             if until is not None and until():

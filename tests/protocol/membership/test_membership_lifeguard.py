@@ -60,6 +60,7 @@ class Machine:
             record(0),
             random=Random(3),
             outputs=self.outputs,
+            emit=self.outputs.emit,
             now=0.0,
             progress=ProgressBoard(peer_id(0)),
             signer=TRUSTING,
@@ -68,7 +69,6 @@ class Machine:
             self.hear(Pong(0, (record(number),)), number, 0.0)
 
     def hear(self, message: Message, source: int, now: float) -> list[Envelope]:
-        self.membership.contact(peer_id(source), now)
         self.membership.receive(message, peer_id(source), now)  # type: ignore[arg-type]
         return self.sent()
 
@@ -213,6 +213,7 @@ def test_probe_of_a_suspect_tells_it_first_of_all_and_it_refutes_at_once() -> No
         record(5),
         random=Random(1),
         outputs=(outputs := Outputs()),
+        emit=outputs.emit,
         now=0.0,
         progress=ProgressBoard(peer_id(5)),
         signer=TRUSTING,

@@ -79,7 +79,9 @@ def test_silent_outbound_only_member_is_pinged_by_its_moorings_and_by_nobody_els
     me, behind = member(0x77), Member(ME, "", "", 1, 0, State.ALIVE)
     others = [member(first) for first in range(0x18, 0xF8, 0x10)]
     outputs, board = Outputs(), ProgressBoard(me.id)
-    machine = Membership(LAN, me, random=Random(1), outputs=outputs, now=0.0, progress=board, signer=TRUSTING)
+    machine = Membership(
+        LAN, me, random=Random(1), outputs=outputs, emit=outputs.emit, now=0.0, progress=board, signer=TRUSTING
+    )
     for heard in (*others, behind):
         machine.receive(Ping(1, (heard,)), heard.id, 0.0)
     asked: list[bytes] = []

@@ -45,6 +45,7 @@ class Peer:
             replace(signed(number), signature=bytes(64)),
             random=Random(1),
             outputs=self.outputs,
+            emit=self.outputs.emit,
             now=0.0,
             progress=self.board,
             signer=signer,
@@ -56,7 +57,6 @@ class Peer:
 
     def hear(self, message: Message, source: int, now: float) -> list[Event]:
         self.outputs.events.clear()
-        self.membership.contact(peer_id(source), now)
         self.membership.receive(message, peer_id(source), now)  # type: ignore[arg-type]
         return list(self.outputs.events)
 

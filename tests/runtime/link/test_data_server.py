@@ -34,6 +34,7 @@ class Peer:
             me,
             random=Random(0),
             outputs=Outputs(),
+            emit=lambda event: None,
             now=0.0,
             progress=ProgressBoard(me.id),
             signer=Signer(lambda data: bytes(64), lambda *_: True),

@@ -156,7 +156,7 @@ def status() -> types.SimpleNamespace:
             rounds=types.SimpleNamespace(rounds=3),
             clock=150,
             pacing=types.SimpleNamespace(ratio=1.25),
-            conduct=types.SimpleNamespace(aside=lambda now: [PARTNER]),
+            strikes=types.SimpleNamespace(aside=lambda now: [PARTNER]),
             membership=types.SimpleNamespace(rtt=lambda peer: 0.03 if peer == PARTNER else None),
         ),
         transport=types.SimpleNamespace(counters=counters, links=lambda: [link]),

@@ -12,7 +12,7 @@ from gossipdp.protocol.epidemic.events import RumourVoided
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, Struck, UpdateRefused
 from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.quarantine import QuarantineConfig
+from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 from gossipdp.protocol.wire.messages import State
@@ -158,7 +158,7 @@ def test_who_signs_two_increments_for_one_place_is_proven_and_set_aside():
     net.run(8 * SPAN * STEP)
     assert 0 < len(net.of(IncrementPublished, culprit.index)) <= WITHIN
     for host in net.network.hosts[:2]:
-        assert culprit.id in host.peer.conduct.aside(net.network.now)
+        assert culprit.id in host.peer.strikes.aside(net.network.now)
         reasons = {event.reason for event in net.of(Struck, host.index)}
         assert reasons == {"void"}, reasons
     assert not net.of(RumourVoided)
@@ -176,5 +176,5 @@ def test_who_tells_increments_in_anothers_name_is_proven_and_set_aside():
     net.run(8 * SPAN * STEP)
     assert 0 < len(net.of(IncrementPublished, culprit.index)) <= WITHIN
     for host in net.network.hosts[:2]:
-        assert culprit.id in host.peer.conduct.aside(net.network.now)
+        assert culprit.id in host.peer.strikes.aside(net.network.now)
     assert {(event.peer, event.reason) for event in net.of(Struck)} == {(culprit.id, "signature")}

@@ -60,7 +60,7 @@ def test_of_who_is_set_aside_increments_come_by_way_of_others():
     for _ in range(3):
         first.peer._outputs.emit(UpdateRefused(bad.id, "hash"))
         net.run(2.0)
-    assert first.peer.conduct.aside(net.network.now) == [bad.id]
+    assert first.peer.strikes.aside(net.network.now) == [bad.id]
     since = net.network.now
     net.run(5.0)
     assert first.peer.spreading._rumours.counts["shunned"]
