@@ -1,1 +1,1 @@
-"""The arithmetic of averaging: the ledger of sums, and one module or package a strategy. Pure numpy."""
+"""The arithmetic of averaging, in pure numpy: the ledger, and one module or package for each strategy."""

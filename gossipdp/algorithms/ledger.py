@@ -1,114 +1,47 @@
-"""What every algorithm shares: the ledger of one peer, and how jobs reach it.
+"""The ledger of one peer: anchor `a`, outer momentum `v`, and `pending` (algorithms section 1).
 
-The ledger holds the anchor `a`, the outer momentum `v` and `pending`, the corrections not yet known to be inside
-the live parameters `x` (algorithms section 1). Its invariant, at every instant:
+`pending` holds the corrections that may not be inside the live parameters `x` yet. The invariant, at every instant:
 
     x + pending - a = inner progress since the last snapshot
 
-One thread owns all of it; nothing here may lock, wait, or know a peer. Vectors are flat fp32 in schema order.
+One thread owns the ledger. The code never locks or waits, and knows no peer. Vectors are flat fp32 in schema order.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs import moments
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
 
-__all__ = ["Algorithm", "Ledger", "OnLedger", "block_max", "longest_of_late"]
+__all__ = ["LARGEST", "Ledger", "block_max", "decayed_maximum", "state_hash"]
 
 LARGEST: Final = 2.0**100
-"""no weight is as large, and sums of many that are would be infinite"""
+"""largest magnitude that a peer accepts in an anchor; sums of many such values stay finite"""
 FADING: Final = 1.0 - 2.0**-5
-"""of the longest outer step, with each that follows"""
+"""factor by which the remembered longest step shrinks at each further step"""
 OUTLIER: Final = 8.0
-"""times as long as the one that follows: more is not remembered of it"""
-
-
-class Algorithm(Protocol):
-    """Executes jobs on the vectors of one peer, one at a time, in order."""
-
-    ledger: Ledger
-
-    def run(self, job: jobs.Job) -> jobs.Result:
-        """The job's result, as its docstring says. A partner's fault is in the result, never raised."""
-
-
-class OnLedger(ABC):
-    """What every algorithm does with a job: nearly all of it is the ledger's. A subclass answers its own jobs first."""
-
-    ledger: Ledger
-
-    def run(self, job: jobs.Job) -> jobs.Result:
-        match job:
-            case jobs.Check(chunk):
-                return jobs.Checked(self.ledger.check(chunk))
-            case jobs.OuterStep(chunk, lr, momentum, applied):
-                return self._outer_step(chunk, lr, momentum, applied)
-            case jobs.Seal():
-                return self.ledger.seal()
-            case jobs.Release(slot):
-                return self.ledger.release(slot)
-            case jobs.Found(chunk):
-                return jobs.Checked(self.ledger.found(chunk))
-            case jobs.Attach(chunk):
-                return self.ledger.attach(chunk)
-            case jobs.Freeze(chunk):
-                return self.ledger.freeze(chunk)
-            case jobs.HashPiece(_, payload):
-                return jobs.Frozen(payload, state_hash(payload))
-            case jobs.CheckPiece(_, payload, digest):
-                return jobs.Checked(state_hash(payload) == digest)
-            case jobs.Adopt(chunk, payload, digest):
-                return self._taken(chunk, self.ledger.adopt(chunk, payload, digest))
-            case jobs.Resync(chunk, payload, digest):
-                return self._taken(chunk, self.ledger.resync(chunk, payload, digest))
-            case jobs.Conclude(chunk, back):
-                return self.ledger.conclude(chunk, back=back)
-            case jobs.Sample(starts):
-                return self._sample(starts)
-            case jobs.Compare(runs, size, payload):
-                return self.ledger.compare(runs, size, payload)
-            case jobs.CheckMoments(_, size, payload, digest):
-                return jobs.Checked(moments.digest(payload) == digest and moments.check(payload, size))
-            case jobs.Allocate(size, trainable, chunk_parameters):
-                return self.allocate(size, trainable, chunk_parameters)
-        raise TypeError(f"no such job: {job!r}")
-
-    @abstractmethod
-    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
-        """Make room for a model; what was held before is gone."""
-
-    @abstractmethod
-    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
-        """Of the ledger, and what the algorithm learns from it."""
-
-    @abstractmethod
-    def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
-        """Another's state stands on `chunk` now, if it was `taken`."""
-
-    @abstractmethod
-    def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
-        """Values of the anchor, and how far it usually is from others and moves in a round."""
+"""cap of the remembered longest step, as a multiple of the newest step"""
 
 
 class Ledger:
-    """a, v and pending of one peer, by chunks.
+    """a, v and pending of one peer, in chunks.
 
     Args:
-        size: parameters in all, padding included.
-        trainable: where buffers begin, a multiple of 256 if there are any; from there on lr is 1 and momentum 0, which
-            makes plain averages.
-        chunk_parameters: parameters a chunk; a multiple of 256.
+        size: all parameters, padding included.
+        trainable: index of the first buffer element, a multiple of 256 if the model has buffers. Buffers use lr 1 and
+            momentum 0, so they become plain averages.
+        chunk_parameters: parameters of one chunk, a multiple of 256.
+
+    Raises:
+        ValueError: the sizes do not fit each other.
     """
 
     def __init__(self, size: int, trainable: int, chunk_parameters: int) -> None:
@@ -125,40 +58,41 @@ class Ledger:
         self._dirty: tuple[set[int], set[int]] = (set(), set())
         self._sealed = 0
         self._resynced: dict[int, Vector] = {}
-        """what `resync` has added to chunks, while it may be taken back"""
+        """by chunk: the sum that `resync` added, until `conclude`"""
         self._scratch: Vector = np.zeros(min(size, chunk_parameters), np.float32)
 
     def span(self, chunk: int) -> slice:
+        """The parameters of `chunk` in the flat vector."""
         return self._spans[chunk]
 
     def averaged(self, chunk: int) -> bool:
-        """Does `chunk` hold buffers? They count in no norm of the parameters."""
+        """Whether `chunk` holds buffers, which count in no norm of the parameters."""
         return int(self._spans[chunk].start) >= self.trainable
 
     def chunks_of(self, starts: tuple[int, ...]) -> list[int]:
-        """The chunks in which these parameters stand, in order."""
+        """The chunks that contain these parameters, in order."""
         firsts = [span.start for span in self._spans]
         return sorted({bisect_right(firsts, start) - 1 for start in starts})
 
     # -- the training process ---------------------------------------------------------------------------------
 
     def bind(self, x: Vector, slots: tuple[Vector, Vector]) -> None:
-        """Use these shared vectors for x and the two slots from now on; slots must be zero."""
+        """Use these shared vectors for x and the two slots, shape (size,) each. The slots must be zero."""
         self.x, self._slots = x, slots
         self._open, self._sealed = 1, 0
         self._dirty = (set(), set())
 
     def unbind(self) -> None:
-        """No training process: corrections need not be kept, for the next one starts from the anchor."""
+        """Forget x and the slots: the next training process starts from the anchor and needs no correction."""
         self.x = self._slots = None
 
     @property
     def open_slot(self) -> int:
-        """Number of the slot that collects corrections now; its buffer is `number % 2`."""
+        """Number of the slot that collects corrections. Its buffer is `number % 2`."""
         return self._open
 
     def pending(self, chunk: int) -> Vector:
-        """The open slot's part of `chunk`, to be added to; a throw-away vector while nobody trains."""
+        """The open slot's part of `chunk`, for the caller to add to; scratch memory without a training process."""
         span = self.span(chunk)
         if self._slots is None:
             return self._scratch[: span.stop - span.start]
@@ -166,7 +100,7 @@ class Ledger:
         return self._slots[self._open % 2][span]
 
     def outstanding(self, chunk: int, applied: int) -> Vector:
-        """Sum of the corrections on `chunk` in slots past `applied`, a new vector."""
+        """Sum of the corrections of `chunk` in slots after number `applied`, a new vector."""
         span = self.span(chunk)
         total: Vector = np.zeros(span.stop - span.start, np.float32)
         if self._slots is not None:
@@ -176,7 +110,7 @@ class Ledger:
         return total
 
     def found(self, chunk: int) -> bool:
-        """a := x on `chunk` if x is finite there."""
+        """Set a := x on `chunk`. False, without a change, if x is not finite there."""
         assert self.x is not None
         span = self.span(chunk)
         if not _finite(self.x[span]):
@@ -185,7 +119,7 @@ class Ledger:
         return True
 
     def attach(self, chunk: int) -> None:
-        """x := a on `chunk`; what was pending on it is inside x by that."""
+        """Set x := a on `chunk` and clear both slots there, because x then contains every correction."""
         assert self.x is not None and self._slots is not None
         span = self.span(chunk)
         self.x[span] = self.a[span]
@@ -195,12 +129,16 @@ class Ledger:
                 dirty.discard(chunk)
 
     def check(self, chunk: int) -> bool:
-        """Is the snapshot finite on `chunk`, and will the anchor be that follows it?"""
+        """Whether the snapshot on `chunk` is finite, and small enough that the next anchor is finite too."""
         assert self.x is not None
         return _finite(self.x[self.span(chunk)])
 
     def seal(self) -> jobs.Sealed:
-        """Hand the open slot out and open the next. The one handed out before must have been released."""
+        """Seal the open slot and open the next one.
+
+        Returns:
+            The sealed slot and its dirty chunks. Slot 0 if nothing is dirty, or the slot before is not released yet.
+        """
         dirty = self._dirty[self._open % 2]
         if self._slots is None or not dirty or self._dirty[(self._open + 1) % 2]:
             return jobs.Sealed(0, ())
@@ -208,7 +146,7 @@ class Ledger:
         return jobs.Sealed(self._sealed, tuple(sorted(dirty)))
 
     def release(self, slot: int) -> None:
-        """`slot` is inside x now: its buffer serves again."""
+        """Clear the buffer of `slot`, which is inside x now."""
         if self._slots is None or slot != self._sealed or slot == self._open:
             return
         buffer, dirty = self._slots[slot % 2], self._dirty[slot % 2]
@@ -224,11 +162,16 @@ class Ledger:
             D = a - (x + slots > applied);   v <- mu v + D;   m = -alpha (D + mu v)
             a += m;   pending += (1 - alpha) D - alpha mu v
 
-        The last line equals a_new - (x + pending). With alpha 1 and mu 0 it is exactly zero, so that a lone peer is
-        the bare optimizer bit for bit; v is then set to 0.
+        The correction equals a_new - (x + pending). With alpha 1 and mu 0 it is exactly zero and v becomes 0. A lone
+        peer is therefore the bare optimizer bit for bit.
+
+        Args:
+            lr: alpha.
+            momentum: mu.
+            applied: number of the last slot inside the snapshot.
 
         Returns:
-            D and m, fp32 vectors of the chunk.
+            D and m, fp32, shape (parameters of the chunk,) each.
         """
         assert self.x is not None
         span = self.span(chunk)
@@ -257,7 +200,7 @@ class Ledger:
     # -- state transfer ---------------------------------------------------------------------------------------
 
     def freeze(self, chunk: int) -> jobs.Frozen:
-        """A copy of the anchor's chunk, and its hash: buffers as they are, parameters as bfloat16 (to nearest even)."""
+        """Copy the anchor's chunk and hash it. Buffers stay fp32; parameters become bfloat16, nearest, ties to even."""
         if self.averaged(chunk):
             exact = self.a[self.span(chunk)].astype("<f4")
             return jobs.Frozen(exact.data.cast("B"), state_hash(exact.data))
@@ -267,7 +210,7 @@ class Ledger:
         return jobs.Frozen(payload.data.cast("B"), state_hash(payload.data))
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
-        """a := payload on `chunk`, v := 0, if length and hash are right and every value is finite."""
+        """Set a := payload and v := 0 on `chunk`. False, without a change, if length, hash or a value is wrong."""
         values = self._thawed(chunk, payload, digest)
         if values is not None:
             span = self.span(chunk)
@@ -276,8 +219,10 @@ class Ledger:
         return values is not None
 
     def resync(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
-        """As `adopt`, while x is trained on: x + pending moves by what a moves by, so the invariant holds. It may be
-        taken back until it is concluded."""
+        """Adopt a chunk while training goes on: x + pending moves as far as a, so the invariant holds.
+
+        `conclude` keeps the change or takes it back.
+        """
         values = self._thawed(chunk, payload, digest)
         if values is not None:
             span = self.span(chunk)
@@ -291,8 +236,7 @@ class Ledger:
         return values is not None
 
     def conclude(self, chunk: int, *, back: bool) -> None:
-        """What has been done to `chunk` by `resync` stays, or with `back` is taken back. Steps taken since stay in
-        either case; v begins anew."""
+        """End the resync of `chunk`: keep its change, or subtract it again with `back`. Later steps stay either way."""
         moved = self._resynced.pop(chunk, None)
         if moved is not None and back:
             pending = self.pending(chunk)
@@ -300,7 +244,7 @@ class Ledger:
             self.a[self.span(chunk)] -= moved
 
     def _thawed(self, chunk: int, payload: Buffer, digest: bytes) -> Vector | None:
-        """What `freeze` wrote, or None if it is not that, or not finite."""
+        """The values of a payload of `freeze`. None if its length or hash is wrong, or a value is not finite."""
         span, exact = self.span(chunk), self.averaged(chunk)
         each = 4 if exact else 2
         if memoryview(payload).nbytes != each * (span.stop - span.start) or state_hash(payload) != digest:
@@ -313,11 +257,19 @@ class Ledger:
         return values if _finite(values) else None
 
     def sample(self, starts: tuple[int, ...]) -> Vector:
-        """RUN values of the anchor from each start on, fewer where the model ends; a new vector."""
+        """RUN values of the anchor from each start, fewer at the model's end; a new vector."""
         return np.concatenate([self.a[start : start + jobs.RUN] for start in starts])
 
     def compare(self, runs: tuple[tuple[int, int, int], ...], size: int, payload: Buffer) -> jobs.Compared | None:
-        """Distance of the anchor to `payload` over `runs`; None if payload has another length, or NaN or Inf."""
+        """RMS distance of the anchor to the fp32 values of `payload` over `runs`, and RMS of those values.
+
+        Args:
+            runs: (index in payload, first parameter, length) of each run.
+            size: number of values that `payload` must hold.
+
+        Returns:
+            NaN in both fields if `runs` is empty. None if the payload has another length or a value is not finite.
+        """
         if memoryview(payload).nbytes != 4 * size:
             return None
         values: Vector = np.frombuffer(payload, "<f4")
@@ -340,20 +292,22 @@ def state_hash(payload: Buffer) -> bytes:
 
 
 def block_max(values: Vector) -> NDArray[np.float32]:
-    """max |value| of each block of 256, shape (ceil(n / 256),); the last block may be short."""
+    """Largest |value| of each block of 256, shape (ceil(n / 256),). The last block may be short."""
     maxima: NDArray[np.float32] = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
     return maxima
 
 
-def longest_of_late(known: float, step: float) -> float:
-    """The longest outer step, which fades as others follow; NaN is unknown. Training moves less and less: by its last
-    step alone, a witness would deny a state of a while ago what everybody, itself too, has moved by since. One step
-    that was far too long is soon forgotten."""
+def decayed_maximum(known: float, step: float) -> float:
+    """The length of the longest recent outer step, after one more step of length `step`. NaN means unknown.
+
+    Training moves less and less. A witness that knew only its last step would call an older state implausible. The
+    maximum therefore decays slowly, and the cap `OUTLIER` soon forgets one step that was far too long.
+    """
     kept = FADING * known
     return float(np.fmax(min(kept, OUTLIER * step) if step > 0.0 else kept, step))
 
 
 def _finite(values: Vector) -> bool:
-    """So are sums of many such values."""
-    # NaN propagates through min and max, so two SIMD passes see everything without a temporary.
+    """Whether all values are finite and at most LARGEST, so that sums of many of them are finite too."""
+    # NaN propagates through min and max: two SIMD passes see every value without a temporary.
     return float(values.min()) >= -LARGEST and float(values.max()) <= LARGEST

@@ -1,22 +1,21 @@
 """`pairwise`: a local Nesterov outer step, then a compressed average of the anchors with one random partner.
 
-What travels is the difference of two anchors, that is, of sums of compressed local updates. Mixing is
-antisymmetric, so the mean of all anchors moves only by outer steps, exactly (algorithms section 3):
+The two peers exchange the difference of their anchors. Mixing is antisymmetric, so the mean of all anchors moves by
+outer steps alone (algorithms section 3):
 
     mean(a)' = mean(a) - alpha (mean D + mu mean v)
 
-Pair averaging follows AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al. 2021), the outer step DiLoCo (arXiv
-2311.08105) without its all-reduce, the encoding Moniqua (Lu & De Sa 2020, arXiv 2002.11787), the clipping
-ClippedGossip (He et al. 2022, arXiv 2202.01545). Both sides of a chunk know the share of the difference that clipping
-leaves: where it is less than all, neither pulls at its momentum, so that the sum of v is as exact as that of a.
+Sources: AD-PSGD (Lian et al. 2018) and SwarmSGD (Nadiradze et al. 2021) for pair averaging; DiLoCo (arXiv 2311.08105)
+for the outer step; Moniqua (Lu & De Sa 2020, arXiv 2002.11787) for the encoding; ClippedGossip (He et al. 2022, arXiv
+2202.01545) for the clipping.
 
-The bound tau follows what this peer does itself, a slow one in its short rounds as if they were usual ones: others go
-further meanwhile than it does, and it is to come along. The exchanges of a round share it, and all that are made
-between two of its steps move it by no more than `MOST_A_ROUND` times. No partner's distance widens it, nor that of most
-partners: liars who push honest peers apart make them far from one another in truth, so a bound that opened for them
-would open for liars. Before its first own step the anchor's own length is the measure, the one scale that no partner
-sets. Halves of a network that trained apart come together all the same, by up to tau at each exchange, in a few times
-as many rounds as they were apart. This module knows chunks and jobs, not peers or messages.
+The clipping bound tau follows this peer's own steps, scaled to a usual round. No partner's distance widens it: liars
+that push honest peers apart would otherwise widen it for themselves. Before the first own step the anchor's norm sets
+the scale. The exchanges of a round share tau, and all exchanges between two own steps move the anchor by at most
+`MOST_A_ROUND` tau. Halves of a network that trained apart still come together, by up to tau at each exchange.
+
+Both sides know which share of a difference the clipping leaves. Where it is below 1 neither side pulls at its momentum,
+so the sum of v is as exact as the sum of a. This module knows chunks and jobs, not peers or messages.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.ledger import Ledger, OnLedger, block_max, longest_of_late
+from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.ledger import Ledger, block_max, decayed_maximum
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs
@@ -39,43 +39,43 @@ RANGE_SHARE = 0.6
 RANGE_DECAY = 0.8
 """r_b <- max(0.6 |delta|_inf, 0.8 r_b) after each exchange of block b"""
 NORM_DECAY = 0.7
-"""of the EMA of ||delta_c|| behind the clipping bound"""
+"""decay of the EMA of ||delta_c|| that the clipping bound uses"""
 HEADROOM = 2.0
-"""the EMA learns so many times the distance: partners are not all as near as the mean, and an estimate that only falls
-would come to clip those who are not"""
+"""factor on a distance before it enters the EMA: some partners are further away than the mean, and an EMA without
+headroom would come to clip them"""
 CLIP_FACTOR = 1.5
 """tau_c = 1.5 max(EMA ||delta_c||, sqrt2 ||own outer step on c||) / k, at the k-th exchange of c since that step"""
 MOST_SHARED = 3
-"""the largest k: so many exchanges a round are made while the learning rate is high, and peers are then the nearer to
-each other at each"""
+"""largest k. Peers make up to this many exchanges a round while the learning rate is high, and come closer at each"""
 MOST_A_ROUND = 8.0
-"""tau, so many times, is what all exchanges between two outer steps may bring of differences. Who is met often is met
-by those who are faster, and needs about as many of its own steps as they make in one; who says nothing but lies could
-otherwise say as many as it likes"""
+"""largest sum of differences that all exchanges between two outer steps may bring, in units of tau. A slow peer needs
+several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
 NORM_SHARE = 2.0**-3
-"""of ||a_c||: the usual distance where no own step has moved anything yet, and no exchange"""
+"""usual distance as a share of ||a_c||, before the first own step and exchange"""
 APART = 4.0
-"""what is further away than so many times the usual counts for no more when a witness tells how far others are"""
+"""cap of one distance in a witness's estimate, in units of the usual distance"""
 SHARE_TOLERANCE = 1.001
-"""two hosts may sum ||delta||^2 in another order"""
+"""relative tolerance on the share: two hosts may sum ||delta||^2 in different orders"""
 JOIN_RANGE = 2.0**-7
-"""first range of a joiner relative to |a|_inf: twice the rounding of bfloat16, and then some movement"""
+"""first range of a joiner relative to |a|_inf: twice the rounding of bfloat16, plus some movement"""
 
 
 @dataclass(slots=True)
 class _Opened:
-    """One open chunk: `told` is the bound the partner was told, `moved` what the ranges it was told allowed for."""
+    """One open chunk of an exchange."""
 
     side: ChunkCodec
     moved: NDArray[np.float32]
+    """own movement that the announced ranges allowed for, shape (blocks,)"""
     told: float = math.inf
+    """the bound that was announced to the partner"""
 
 
-class Pairwise(OnLedger):
-    """The vectors of one peer and the jobs on them.
+class Pairwise(Algorithm):
+    """The vectors of one peer, and the jobs on them.
 
     Args:
-        clip: factor of the clipping bound; infinity switches clipping off.
+        clip: factor of the clipping bound. Infinity switches clipping off.
     """
 
     ledger: Ledger
@@ -102,37 +102,40 @@ class Pairwise(OnLedger):
                 return None
             case jobs.OuterStep(chunk, part=part):
                 stepped = super().run(job)
-                # By its own short rounds a slow host would let in too little of what the others do meanwhile.
+                # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
                 self._step[chunk] /= part
-                self._longest[chunk] = longest_of_late(self._longest[chunk], self._step[chunk])
+                self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
                 return stepped
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
-                self._taken(chunk, back)
+                self._adopted(chunk, back)
                 return None
         return super().run(job)
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
-        """Make room for a model; what was held before is gone."""
+        """Make room for a model and drop the one before. Arguments as of `Ledger`."""
         self.ledger = Ledger(size, trainable, chunk_parameters)
         self._open.clear()
         blocks = -(-size // BLOCK)
         self.range: NDArray[np.float32] = np.zeros(blocks, np.float32)
+        """r_b, the learnt range of each block"""
         self.moved: NDArray[np.float32] = np.zeros(blocks, np.float32)
+        """largest own movement of each block since its last exchange"""
         self._distance: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
-        """EMA of ||delta_c||, of which no more counts than the bound allows for"""
+        """EMA of ||delta_c|| for the bound; one exchange teaches at most the usual distance"""
         self._apart: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
-        """how far others are, for who has to judge a state: the same, of which more counts, and never below the last"""
+        """estimate of ||delta_c|| for witnesses: one exchange teaches up to APART usual distances; it rises at once"""
         self._step: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
+        """length of the last own outer step, scaled to a usual round"""
         self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
-        """what others may have moved by in a round of late, for who has to judge a state that is old"""
+        """length of the longest recent step, for witnesses of an older state"""
         self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
-        """sum of ||k delta_c|| since then"""
+        """sum of ||k delta_c|| since the last outer step"""
 
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
@@ -141,13 +144,13 @@ class Pairwise(OnLedger):
         return slice(span.start // BLOCK, -(-span.stop // BLOCK))
 
     def _usual(self, chunk: int) -> float:
-        """max(EMA ||delta_c||, sqrt2 ||own outer step||), or before there is either a share of ||a_c||."""
-        # NaN is unknown; so is 0, past which nothing could ever grow again.
+        """max(EMA ||delta_c||, sqrt2 ||own outer step||), or NORM_SHARE ||a_c|| before either is known."""
+        # NaN means unknown. 0 counts as unknown too, because an estimate of 0 could never grow again.
         known = [float(n) for n in (self._distance[chunk], math.sqrt(2.0) * self._step[chunk]) if 0.0 < n < math.inf]
         return max(known) if known else NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
 
     def _bound(self, chunk: int) -> float:
-        """tau_c."""
+        """The clipping bound tau_c, the longest difference of this chunk to be mixed whole."""
         if math.isinf(self.clip):
             return math.inf
         tau = self.clip * self._usual(chunk)
@@ -161,7 +164,7 @@ class Pairwise(OnLedger):
         self._step[chunk], self._mixed[chunk], self._brought[chunk] = math.sqrt(movement2), 0, 0.0
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
-    def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
+    def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:
             self._mixed[chunk], self._brought[chunk] = 0, 0.0
             self._longest[chunk] = self._step[chunk]
@@ -184,7 +187,7 @@ class Pairwise(OnLedger):
 
     def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
         span, blocks = self.ledger.span(key.chunk), self._blocks(key.chunk)
-        # Both sides round with the same stream: the error of the difference stays below one step, not two.
+        # Both sides round with the same random stream. The error of the difference then stays below one grid step.
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
         moved = self.moved[blocks].copy()
@@ -214,7 +217,7 @@ class Pairwise(OnLedger):
             side.absorb(buffers[1:] if first else buffers)
         except PayloadError:
             return self._refuse(key, "payload")
-        # This very bound holds when the acknowledgement comes, whatever has been learned by then.
+        # The acknowledgement is checked against this bound, even if the estimates change meanwhile.
         opened.told = self._bound(key.chunk)
         return jobs.Turn(tuple(side.emit()), side.complete, bound=opened.told)
 
@@ -253,11 +256,11 @@ class Pairwise(OnLedger):
         if not math.isfinite(norm2):
             return self._refuse(key, "nan")
         buffers = tuple(side.emit())
-        # A liar's pull at v would make the next outer step longer, and by that the bound wider that lets the liar in.
+        # A clipped difference does not pull at v: a longer next step would widen the bound for a partner that lies.
         momentum = ledger.v[span] if job.pull and share >= 1.0 else None
         largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
         self.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * self.range[blocks])
-        # An outer step taken meanwhile is not in delta: the next exchange has still to allow for it.
+        # An outer step since the ranges were sent is not part of delta. The next exchange must still allow for it.
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
         self._remember(chunk, math.sqrt(norm2), share)
         del self._open[key]
@@ -275,12 +278,12 @@ class Pairwise(OnLedger):
         )
 
     def _remember(self, chunk: int, distance: float, share: float) -> None:
-        # Whoever lies is as far away as it is let: a bound that learned itself would grow by a partner's word.
+        # The EMA learns at most `usual`: a bound that learnt from clipped distances would grow as a liar wants.
         usual = self._usual(chunk)
         self._mixed[chunk] += share > 0.0
         self._brought[chunk] += share * distance
         self._distance[chunk] = _follow(self._distance[chunk], min(HEADROOM * distance, usual))
-        # It rises at once: a witness should not call implausible what it has just seen.
+        # It rises at once: a witness must not call a distance implausible that it has just seen.
         apart = min(distance, APART * usual)
         self._apart[chunk] = max(apart, _follow(self._apart[chunk], apart))
 
@@ -290,13 +293,13 @@ class Pairwise(OnLedger):
 
 
 def _share(bound: float, norm2: float) -> float:
-    """k = min(1, tau / ||delta||)."""
+    """k = min(1, tau / ||delta||), the share of a difference that clipping leaves."""
     norm = math.sqrt(norm2)
     return 1.0 if norm <= bound else bound / norm
 
 
 def _follow(known: float, seen: float) -> float:
-    """EMA; NaN is unknown."""
+    """The EMA after one more value. NaN means unknown."""
     return seen if math.isnan(known) else NORM_DECAY * known + (1.0 - NORM_DECAY) * seen
 
 

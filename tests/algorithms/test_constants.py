@@ -1,4 +1,4 @@
-"""A buffer element that nobody moves is 0 in every vector, and stays 0 whatever moves beside it."""
+"""A constant buffer element is 0 in every vector, and stays 0 while elements beside it change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE, TRAINABLE, WIDTH = 1024, 512, 512
 BUFFERS = 1
 """the chunk that holds buffers"""
 STILL = np.arange(SIZE - TRAINABLE) % 3 == 0
-"""elements of it that are constants"""
+"""its constant elements"""
 
 
 class Peer:
@@ -25,7 +25,7 @@ class Peer:
         algorithm.ledger.bind(self.x, (slots[0], slots[1]))
 
     def train(self):
-        """x is where the anchor is, and one step further in all that moves."""
+        """Set x to the anchor, plus one step in every element that changes."""
         self.x[:] = self.algorithm.ledger.a
         self.x[TRAINABLE:] += np.where(STILL, 0.0, self.random.standard_normal(SIZE - TRAINABLE) * 0.01)
 
@@ -58,7 +58,7 @@ def test_constants_beside_moving_averages_after_many_exchanges_are_zero_to_the_l
         assert turn.distance2 == 0.0 and turn.blocks == turn.escalated == 0, "buffers count in no metric"
     for peer in peers:
         assert peer.constants.tobytes() == bytes(peer.constants.nbytes)
-        assert peer.algorithm.ledger.a[TRAINABLE:][~STILL].all(), "and what moves is averaged"
+        assert peer.algorithm.ledger.a[TRAINABLE:][~STILL].all(), "changing elements are averaged"
 
 
 def test_constants_beside_moving_averages_after_many_increments_are_zero_to_the_last_bit():

@@ -16,7 +16,7 @@ TOLERANCE = 2e-5
 
 
 class Host:
-    """A ledger, its training process in fp32, and what that process knows it has done, in fp64."""
+    """A ledger, its training process in fp32, and that process's own progress in fp64."""
 
     def __init__(self):
         self.ledger = Ledger(SIZE, TRAINABLE, WIDTH)
@@ -59,7 +59,7 @@ class Host:
             self.at_submit = None
 
     def land(self, chunk, scale):
-        """A chunk of an exchange: the same numbers on a and on pending."""
+        """Apply one chunk of an exchange: the same numbers to a and to pending."""
         span = self.ledger.span(chunk)
         delta = (self.rng.standard_normal(span.stop - span.start) * scale).astype(np.float32)
         self.ledger.a[span] += delta
@@ -163,7 +163,7 @@ def test_outer_step_counts_only_slots_past_the_snapshots():
     host.land(1, 1.0)
     host.submit()
     d = [host.ledger.outer_step(chunk, 1.0, 0.0, host.applied)[0] for chunk in range(CHUNKS)]
-    # Slot 1 is inside x, slot 2 is not: either way nothing was trained.
+    # Slot 1 is inside x and slot 2 is not. In both cases nothing was trained.
     assert max(np.abs(part).max() for part in d) < 1e-6
 
 
@@ -224,7 +224,7 @@ def test_no_chunk_holds_both_parameters_and_buffers():
     assert ledger.chunks_of((511, 512, 999, 0)) == [0, 1, 2, 3]
 
 
-def test_found_refuses_what_is_not_finite():
+def test_found_refuses_a_model_that_is_not_finite():
     host = Host()
     host.region[0] = 1.0
     host.region[0, 300] = np.nan
@@ -233,8 +233,8 @@ def test_found_refuses_what_is_not_finite():
 
 
 @pytest.mark.parametrize("weight", [3e38, -3e38])
-def test_weights_whose_sums_would_be_infinite_are_taken_neither_from_a_snapshot_nor_from_a_source(weight):
-    """They are finite, but one outer step later the anchor would not be, and nothing mends that."""
+def test_snapshot_or_state_with_values_near_the_end_of_fp32_is_refused(weight):
+    """They are finite, but one outer step would make the anchor infinite."""
     host = Host()
     host.region[0] = 0.0
     host.region[0, 300] = weight
@@ -280,7 +280,7 @@ def test_resync_moves_x_with_the_anchor_and_forgets_the_momentum():
     assert np.abs(before + outstanding - host.ledger.a - host.since).max() < TOLERANCE * 10
 
 
-def test_resync_of_a_peer_that_nobody_trains_is_an_adoption():
+def test_resync_without_a_training_process_is_an_adoption():
     host = Host()
     _, chunks = frozen()
     host.ledger.unbind()
@@ -291,7 +291,7 @@ def test_resync_of_a_peer_that_nobody_trains_is_an_adoption():
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_resync_that_is_taken_back_leaves_only_the_steps_taken_since(times):
+def test_resync_taken_back_leaves_only_the_later_steps(times):
     host = Host()
     _, chunks = frozen(100.0)
     _, later = frozen(-90.0)
@@ -327,7 +327,7 @@ def test_resync_that_is_concluded_stays():
 
 
 @pytest.mark.parametrize("fault", ["hash", "length", "nan"])
-def test_resync_with_what_is_no_frozen_chunk_changes_nothing(fault):
+def test_resync_with_a_payload_that_is_not_a_frozen_chunk_changes_nothing(fault):
     host = Host()
     other, chunks = frozen()
     if fault == "nan":
@@ -354,7 +354,7 @@ def test_released_buffer_is_zero_when_it_serves_again():
     assert host.error() < TOLERANCE
 
 
-def test_what_was_pending_when_a_session_begins_is_in_its_start_and_nowhere_else():
+def test_attach_clears_pending_because_x_then_holds_it():
     host = Host()
     for chunk in range(CHUNKS):
         host.land(chunk, 1.0)

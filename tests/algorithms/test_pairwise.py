@@ -59,7 +59,7 @@ COUNTER = itertools.count(1)
 
 
 def exchange(i, j, codec="fp32", weight=0.5, pull=0.0):
-    """All chunks between two replicas, i the initiator; returns the responder's turns."""
+    """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns."""
     number, mixed = next(COUNTER), []
     for chunk in range(i.ledger.chunks):
         key = jobs.ChunkKey(i.id, number, chunk)
@@ -101,7 +101,7 @@ def replicas(count, size=600, seed=0, **options):
     st.sampled_from([2.0, np.inf]),
 )
 def test_means_of_a_and_v_move_by_outer_steps_alone(codec, pairs, kappa, clip):
-    """mean(a)' = mean(a) - alpha (mean D + mu mean v), whoever meets whom, in any codec."""
+    """mean(a)' = mean(a) - alpha (mean D + mu mean v), for any sequence of partners and any codec."""
     alpha, mu, peers = 0.7, 0.8, replicas(4, seed=len(pairs), clip=clip)
     rng = np.random.default_rng(len(pairs))
     for replica in peers:
@@ -127,16 +127,16 @@ def test_means_of_a_and_v_move_by_outer_steps_alone(codec, pairs, kappa, clip):
 
 PEERS = 16
 MIXING = ((PEERS - 2) / (2 * (PEERS - 1))) ** 0.5
-"""what a random perfect matching leaves of a distance: 0.683; 0.707 for any number of peers"""
+"""factor of a random perfect matching on a distance: 0.683; 0.707 for any number of peers"""
 
 
 class Apart:
-    """Replicas whose anchors lie apart, and their momenta if `momenta`, in rounds of an outer step and a matching.
+    """Replicas with different anchors, and different momenta if `momenta`, in rounds of an outer step and a matching.
 
-    Progress is nil, so D = 0: what is left is how momentum and mixing treat a disagreement that is there. Before each
-    round every coordinate deals its pairs (a, v) to the peers anew. That gives it a matching of its own, so that one
-    round of many coordinates shows the mean over matchings, and growth is that of the mean square: a single row of
-    matchings would mostly look better than that.
+    Progress is zero, so D = 0: momentum and mixing alone change the disagreement. Before each round every coordinate
+    deals its pairs (a, v) to the peers at random. Each coordinate then has a matching of its own, so one round shows
+    the mean over many matchings, and growth of the mean square. One matching for all coordinates would mostly look
+    better.
     """
 
     def __init__(self, mu, kappa, momenta=True, alpha=0.7, size=1024):
@@ -167,7 +167,7 @@ class Apart:
             replica.settle()
 
     def distances(self, rounds):
-        """Root mean square distances of anchors and of momenta to their means, before and after each round."""
+        """RMS distances of anchors and of momenta to their means, before and after each round."""
         history = [(self.a.std(0), self.v.std(0))]
         for _ in range(rounds):
             self.round()
@@ -175,14 +175,14 @@ class Apart:
         return np.sqrt(np.square(history).mean(axis=2))
 
     def growth(self, rounds=24):
-        """Factor a round by which anchors come to lie further apart, when what they began with is forgotten."""
+        """Growth of the anchors' distance a round, after the influence of the start has decayed."""
         anchors = self.distances(rounds)[:, 0]
         return float((anchors[-1] / anchors[rounds // 2]) ** (1.0 / (rounds - rounds // 2)))
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
 def test_decoupled_anchors_shrink_by_the_mixing_alone_while_momenta_agree(mu):
-    """All anchors move by the same mu v then: 0.7 is the bound for every mu, as mixing leaves 0.683 of a distance."""
+    """All anchors move by the same mu v. Mixing leaves 0.683 of a distance, so 0.7 bounds every mu."""
     anchors, momenta = Apart(mu, 0.0, momenta=False).distances(8).T
     factors = anchors[1:] / anchors[:-1]
     np.testing.assert_allclose(factors, MIXING, rtol=0.05)
@@ -191,33 +191,35 @@ def test_decoupled_anchors_shrink_by_the_mixing_alone_while_momenta_agree(mu):
 
 @pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
 def test_decoupled_momenta_forget_their_disagreement_by_mu_a_round_and_no_sooner(mu):
-    """Mixing never touches them at kappa 0, so nothing but mu does."""
+    """At kappa 0 mixing does not touch momenta, so only mu shrinks their disagreement."""
     momenta = Apart(mu, 0.0).distances(8)[:, 1]
     np.testing.assert_allclose(momenta[1:] / momenta[:-1], mu, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
 def test_disagreement_shrinks_decoupled_in_the_long_run(mu):
-    """The slower of two decays rules: mixing leaves 0.683 of the anchors' distance, and mu of the momenta's, which
-    keep driving the anchors apart. So the bound is max(0.7, mu); 0.02 more is for what is drawn, and for mu 0.8,
-    where both decays are still to be told apart after so few rounds."""
+    """The slower of two decays decides: 0.683 for the anchors, and mu for the momenta, which drive the anchors apart.
+
+    The bound is max(0.7, mu), plus 0.02 for sampling noise and for mu 0.8, whose two decays are close.
+    """
     assert Apart(mu, 0.0).growth() < max(0.7, mu + 0.02)
 
 
 @pytest.mark.parametrize("mu", [0.5, 0.8, 0.9])
 def test_default_share_of_coupling_shrinks_disagreement_faster_than_momentum_alone_would(mu):
-    """At kappa 0.3 mixing pulls momenta together, too. Stable is below 1; derived are 0.693, 0.772 and 0.811."""
+    """At kappa 0.3 mixing also pulls momenta together. Below 1 is stable; the derivation gives 0.693, 0.772 and
+    0.811."""
     growth = Apart(mu, 0.3).growth()
     assert growth == pytest.approx(rate(mu, 0.3), rel=0.03) and growth < max(0.72, mu)
 
 
 def test_coupled_momentum_grows_disagreement():
-    """kappa 1 at mu 0.9: why momentum must not see the whole mixing (algorithms section 2). 1.013 with 16 peers."""
+    """With kappa 1 and mu 0.9 disagreement grows by 1.013 a round with 16 peers (algorithms section 2)."""
     assert 1.0 < Apart(0.9, 1.0, size=4096).growth() < 1.03
 
 
 def second_moments(mu, kappa, peers, alpha=0.7):
-    """How one round maps E[a^2], E[a v], E[v^2] of the disagreement: an outer step with D = 0, then a random matching.
+    """The map of one round on E[a^2], E[a v], E[v^2] of the disagreement: an outer step with D = 0, then a matching.
 
     Deviations of two peers correlate by -1/(N - 1); with d = (a_j - a_i)/2 the mixing is a + d, v - (kappa/alpha) d.
     """
@@ -228,14 +230,14 @@ def second_moments(mu, kappa, peers, alpha=0.7):
 
 
 def rate(mu, kappa, peers=16):
-    """Growth a round of the root mean square disagreement."""
+    """Growth of the RMS disagreement a round."""
     return float(np.abs(np.linalg.eigvals(second_moments(mu, kappa, peers))).max()) ** 0.5
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.8, 0.9])
 def test_one_round_maps_disagreement_as_derived(mu, kappa):
-    """Coordinates are drawn alike and independently, so one matching shows the expectation."""
+    """Coordinates are independent and identically distributed, so one matching shows the expectation."""
     peers, size, alpha = 16, 4096, 0.7
     rng, made = np.random.default_rng(11), replicas(peers, size=size, seed=12)
     a = rng.standard_normal((peers, size))
@@ -258,7 +260,7 @@ def test_one_round_maps_disagreement_as_derived(mu, kappa):
 @pytest.mark.parametrize("kappa", [0.3, 1.0])
 @pytest.mark.parametrize("mu", [0.8, 0.9])
 def test_growth_of_more_peers_is_a_little_more(mu, kappa):
-    """Of the derivation, which the replicas above confirm for 16: up to where many peers would be."""
+    """By the derivation, which the replicas above confirm for 16 peers."""
     assert rate(mu, kappa) < rate(mu, kappa, 64) < rate(mu, kappa, 10_000)
     assert (rate(mu, kappa, 10_000) < 0.84) == (kappa == 0.3)
 
@@ -267,7 +269,7 @@ def test_growth_of_more_peers_is_a_little_more(mu, kappa):
 
 
 def bounded(scale=1.0):
-    """Two replicas that know their bounds: own outer steps of norm about `scale`."""
+    """Two replicas with known bounds, from own outer steps of norm about `scale`."""
     i, j = replicas(2, size=256, clip=2.0)
     for replica in (i, j):
         replica.algorithm._step[:] = scale
@@ -332,7 +334,7 @@ def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges
 @pytest.mark.parametrize("byte", [0x7F, 0xFF])
 @pytest.mark.parametrize("codec", list(CODECS))
 def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
-    """0xFF throughout is NaN in every floating-point format, 0x7F a value near its largest or NaN."""
+    """All bytes 0xFF are NaN in every floating-point format. All bytes 0x7F are NaN or close to the largest value."""
     for begin in (0.0, 0.5):
         i, j = bounded()
         before, tau = j.a, j.algorithm._bound(0)
@@ -341,7 +343,7 @@ def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
         for first in (True, False, False, False, False):
             turn = i.run(jobs.Decode(key, turn.buffers, first))
             if turn.refused:
-                break  # the other side asked for more, as nothing checked, and sent nothing of use itself
+                break  # The checks failed, so the partner asked for more bits and sent none itself.
             frames = [bytearray(frame) for frame in turn.buffers]
             for frame in frames:
                 frame[int(begin * len(frame)) :] = bytes([byte]) * len(frame[int(begin * len(frame)) :])
@@ -375,8 +377,8 @@ def test_clipped_exchange_still_conserves_the_sum():
     np.testing.assert_allclose(i.a + j.a, total, atol=1e-6)
 
 
-def test_bound_is_not_widened_by_partners_who_are_far_away():
-    """Dissensus (He et al. 2022): who is always as far off as can be is not believed a little more each time."""
+def test_bound_is_not_widened_by_distant_partners():
+    """Dissensus attack (He et al. 2022): a partner at the largest distance does not widen the bound step by step."""
     i, j = bounded(0.1)
     first = i.algorithm._bound(0)
     for _ in range(20):
@@ -389,7 +391,7 @@ def test_bound_is_not_widened_by_partners_who_are_far_away():
 
 
 def test_exchanges_of_a_round_share_its_bound():
-    """Peers draw nearer at each, and a liar met thrice must not push three times as far."""
+    """Peers come closer at each exchange. A liar met three times must not push three times as far."""
     i, j = bounded()
     first = i.algorithm._bound(0)
     for share in (2.0, 3.0, 3.0, 3.0):
@@ -403,7 +405,7 @@ def test_exchanges_of_a_round_share_its_bound():
 @pytest.mark.parametrize("codec", ["fp32", "modulo4"])
 @pytest.mark.parametrize("clipped", [False, True])
 def test_momenta_are_pulled_by_chunks_that_are_mixed_whole_and_by_no_others(codec, clipped):
-    """Whoever begins, and whosever bound it is: both sides know the share, so the sum of v is as it was."""
+    """Both sides know the share, so the sum of v is unchanged for either initiator and either bound."""
     for begins, narrow in itertools.product((0, 1), repeat=2):
         pair = bounded(1e3)
         if clipped:
@@ -418,7 +420,7 @@ def test_momenta_are_pulled_by_chunks_that_are_mixed_whole_and_by_no_others(code
 
 
 class Trainee(Replica):
-    """A replica at the product's defaults, whose progress is the same each round, of norm 1."""
+    """A replica with the default settings and the same progress of norm 1 each round."""
 
     def __init__(self, number):
         super().__init__(number, 256, clip=CLIP_FACTOR)
@@ -426,7 +428,7 @@ class Trainee(Replica):
         self.progress /= np.linalg.norm(self.progress)
 
     def round(self, rounds=1.0):
-        """So long a part of a usual one, or so many."""
+        """Make rounds: `part` of a usual one, or several."""
         self.settle()
         self.x += np.float32(rounds) * self.progress
         self.outer(0.7, 0.8, min(1.0, rounds))
@@ -435,8 +437,8 @@ class Trainee(Replica):
 
 
 @pytest.mark.parametrize("way", [1.0, -1.0])
-def test_liar_that_is_far_away_and_met_in_every_round_does_not_widen_the_bound(way):
-    """Nor by the way of momentum: what it moved there would make the victim's own steps longer, and those the bound."""
+def test_distant_liar_met_in_every_round_does_not_widen_the_bound(way):
+    """Momentum must not widen it either: longer own steps of the victim would mean a wider bound."""
     victim, alone, liar = Trainee(1), Trainee(2), Replica(3, 256)
     for _ in range(60):
         bound, usual = victim.round(), alone.round()
@@ -446,8 +448,8 @@ def test_liar_that_is_far_away_and_met_in_every_round_does_not_widen_the_bound(w
         assert turn.share < 1.0
 
 
-def test_liar_that_is_just_within_the_bound_in_every_round_does_not_widen_it_without_end():
-    """It is let in whole, and pulls at momentum, but teaches no bound that would let in more."""
+def test_liar_just_within_the_bound_in_every_round_does_not_widen_it_without_limit():
+    """Its differences are mixed whole and pull at momentum, but do not teach a wider bound."""
     victim, liar, bounds = Trainee(1), Replica(3, 256), []
     for _ in range(90):
         bounds.append(victim.round())
@@ -458,8 +460,8 @@ def test_liar_that_is_just_within_the_bound_in_every_round_does_not_widen_it_wit
 
 
 @pytest.mark.parametrize("factor", [2, 10, 30])
-def test_slow_one_whose_rounds_last_as_long_as_a_fast_ones_does_not_lag_though_all_go_one_way(factor):
-    """Algorithms section 8: H by speed, here of the median of the two."""
+def test_slow_peer_with_rounds_as_long_as_a_fast_peers_does_not_lag(factor):
+    """H by speed (algorithms section 8). All progress has one direction."""
     fast, slow = Trainee(1), Trainee(2)
     for _ in range(300):
         fast.round(2 * factor / (factor + 1))
@@ -468,14 +470,14 @@ def test_slow_one_whose_rounds_last_as_long_as_a_fast_ones_does_not_lag_though_a
     assert np.linalg.norm(fast.a) > 900 and np.linalg.norm(fast.a - slow.a) < 10
 
 
-def test_bound_of_a_short_round_is_that_of_a_usual_one():
+def test_bound_after_a_short_round_is_that_of_a_usual_round():
     usual, short = Trainee(1), Trainee(2)
     for _ in range(20):
         assert short.round(0.1) == pytest.approx(usual.round(), rel=1e-4)
 
 
-def test_halves_that_trained_apart_come_together_though_all_is_clipped_between_them():
-    """In four times the rounds that they walked in opposite directions; after long cuts one side follows the other."""
+def test_halves_that_trained_apart_come_together_through_clipped_exchanges():
+    """They need four times the rounds that they walked in opposite directions."""
     sides = [[Trainee(2 * number + side) for number in range(4)] for side in (0, 1)]
     everybody, random, shares = sides[0] + sides[1], np.random.default_rng(0), []
 
@@ -503,22 +505,22 @@ def test_halves_that_trained_apart_come_together_though_all_is_clipped_between_t
     assert min(shares) < 0.2 and apart() < 0.01 * distance
 
 
-def test_bound_of_a_peer_that_knows_nothing_or_nought_is_a_share_of_its_anchor():
+def test_bound_before_any_step_or_distance_is_a_share_of_the_anchor():
     i, j = replicas(2, size=256, clip=2.0)
     bound = 2.0 * NORM_SHARE * np.linalg.norm(i.a)
     assert i.algorithm._bound(0) == pytest.approx(bound)
     j.ledger.a[:] = i.ledger.a
     exchange(i, j)
     i.algorithm._mixed[:] = 0
-    # Equal anchors give a distance of 0, which says nothing of what is to come.
+    # Equal anchors give a distance of 0, which predicts nothing.
     assert i.algorithm._bound(0) == pytest.approx(bound)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "modulo4"])
 @pytest.mark.parametrize("still", [False, True])
 @pytest.mark.parametrize("lie", [1e3, 1e12])
-def test_first_words_of_a_liar_move_a_peer_that_has_not_stepped_by_little_and_are_soon_forgotten(codec, still, lie):
-    """Nor does one that has stepped, but not on this chunk: a constant buffer, or an expert that nobody asked."""
+def test_first_exchange_with_a_liar_moves_a_peer_without_steps_little_and_is_soon_forgotten(codec, still, lie):
+    """The same holds for a chunk without own steps: a constant buffer, or an unused expert."""
     victim, liar = Trainee(1), Replica(3, 256)
     victim.ledger.a[:] = np.random.default_rng(2).standard_normal(256)
     victim.x[:] = victim.ledger.a
@@ -538,8 +540,8 @@ def test_first_words_of_a_liar_move_a_peer_that_has_not_stepped_by_little_and_ar
     assert bound <= 1.001 * usual
 
 
-def test_whose_training_stands_still_keeps_up_with_a_partner_that_goes_on():
-    """It makes no step of its own, and is met once in each of the other's rounds, all of which go one way."""
+def test_peer_without_steps_keeps_up_with_a_partner_that_trains():
+    """They meet once in each round of the partner, whose progress has one direction."""
     idle, other = Trainee(1), Trainee(1)
     for _ in range(5):
         idle.round()
@@ -560,12 +562,12 @@ def test_all_exchanges_of_a_round_together_bring_no_more_than_some_bounds():
         liar.ledger.a[:] = victim.ledger.a + np.float32(1e3) * victim.progress
         exchange(liar, victim)
     assert np.linalg.norm(victim.a - before) == pytest.approx(0.5 * MOST_A_ROUND * bound, rel=1e-3)
-    # Who makes no steps is let in by them again when a round should have been over.
+    # A peer without steps lets partners in again when a round should be over.
     victim.algorithm.run(jobs.Renew())
     liar.ledger.a[:] = victim.ledger.a + np.float32(1e3) * victim.progress
     [turn] = exchange(liar, victim)
     assert turn.share > 0.0
-    # What is near it brings little, and is let in whole again from the next step on.
+    # A near partner brings little, and is mixed whole again after the next step.
     victim.round()
     liar.ledger.a[:] = victim.ledger.a + np.float32(0.1) * victim.progress
     assert [turn.share for _ in range(50) for turn in exchange(liar, victim)] == [1.0] * 50
@@ -599,7 +601,7 @@ def test_step_taken_while_a_chunk_is_open_is_still_allowed_for_next_time():
     assert i.algorithm.moved[0] == pytest.approx(2.0, rel=1e-5)
 
 
-def test_drop_forgets_open_chunks_and_unknown_ones_alike():
+def test_drop_forgets_open_chunks_and_ignores_unknown_ones():
     i, _ = replicas(2, size=512)
     keys = tuple(jobs.ChunkKey(i.id, 1, chunk) for chunk in range(2))
     for key in keys:
@@ -658,6 +660,6 @@ def test_two_peers_every_step_equal_model_averaging():
         np.testing.assert_allclose(i.x, i.ledger.a, atol=1e-6)
 
 
-def test_jobs_that_do_not_exist_are_a_bug_here():
+def test_unknown_job_raises():
     with pytest.raises(TypeError):
         Pairwise().run(jobs.Job())

@@ -1,4 +1,4 @@
-"""What one exchange of two replicas has to do with ranges, rounding and differences that nobody can measure."""
+"""One exchange of two replicas: ranges, rounding, and differences of no finite length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = jobs.ChunkKey(b"i" * 32, 1, 0)
 
 
 class Pair:
-    """An initiator, of the lower id, and a responder, whose anchors are one block each."""
+    """An initiator with the lower id and a responder, with anchors of one block each."""
 
     def __init__(self, i: float, j: float) -> None:
         self.i, self.j = Pairwise(), Pairwise()
@@ -23,7 +23,7 @@ class Pair:
             side.ledger.a[:] = scale * shape
 
     def opened(self, codec: str) -> jobs.Turn:
-        """Up to where the responder has all it needs, if no block fails its check."""
+        """Open the chunk, up to the turn that lets the responder mix if no check fails."""
         ranges = self.i.run(jobs.Begin(KEY, codec, True)).buffers[0]
         answer = self.j.run(jobs.Answer(KEY, codec, False, ranges))
         return self.i.run(jobs.Decode(KEY, answer.buffers, True))
@@ -37,7 +37,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("codec", ["modulo2", "modulo4", "modulo8"])
-def test_equal_anchors_stay_equal_for_both_sides_round_with_one_stream(codec):
+def test_equal_anchors_stay_equal_because_both_sides_round_with_one_stream(codec):
     pair = Pair(1.0, 1.0)
     before = pair.i.ledger.a.copy()
     assert pair.exchange(codec).distance2 == 0.0
@@ -46,7 +46,7 @@ def test_equal_anchors_stay_equal_for_both_sides_round_with_one_stream(codec):
 
 @pytest.mark.parametrize(("moved", "escalated"), [(8.0, 0), (0.0, 1)])
 def test_range_told_allows_for_own_steps_since_the_last_exchange(moved, escalated):
-    """Or each block that an outer step has moved far would have to be told anew, and finer."""
+    """Without that, each block that an outer step moved far would escalate."""
     pair = Pair(2.0, 1.0)
     for side in (pair.i, pair.j):
         side.range[:] = 0.01
@@ -55,7 +55,7 @@ def test_range_told_allows_for_own_steps_since_the_last_exchange(moved, escalate
 
 
 @pytest.mark.parametrize("measured", [np.nan, np.inf])
-def test_difference_whose_length_is_no_number_is_refused_whatever_a_codec_lets_through(measured, monkeypatch):
+def test_difference_without_a_finite_length_is_refused(measured, monkeypatch):
     pair = Pair(2.0, 1.0)
     turn = pair.opened("fp32")
     monkeypatch.setattr(type(pair.j._open[KEY].side), "norm2", lambda side: measured)

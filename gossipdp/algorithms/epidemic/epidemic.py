@@ -1,35 +1,35 @@
-"""`epidemic`: every peer's compressed increment reaches everybody, and identical replicas need no barrier.
+"""`epidemic`: every peer's compressed increment reaches every peer, and identical replicas need no barrier.
 
     e <- beta e + D;   c = Q2(TopK(e));   e <- e - c            D as in the ledger; e is the ledger's v
-    a <- a - alpha p c, for every message once, in any order    p: fixed by the sender, about 1 in all
+    a <- a - alpha p c, once for every message, in any order    p: share of the message, fixed by its sender
 
-SparseLoCo (arXiv 2508.15706) with delays; with none, it is that. The movement of one message is rounded once, to the
-ledger's integers, and integers commute: replicas that applied the same set of messages are the same bits, whatever
-came first (see `fixed_point`). Who applies what, once, and when an epoch is closed, is the protocol's to know.
+This is SparseLoCo (arXiv 2508.15706) with delays. The movement of a message is rounded once, to the integers of the
+ledger, and integer sums commute. Replicas that applied the same set of messages hold the same bits (see `fixed_point`).
+The protocol decides which messages a peer applies, and when an epoch settles.
 
-Guards. What a *receiver* does must be the same at all of them, so it looks only at the message and at what the epoch
-agreed on: the payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; no parameter moves by more than 2^20; the movement alpha
-p c of a chunk is scaled down to `bound`. Its length cannot be held against the receiver's own e or a: both differ from
-peer to peer at any moment. `bound` follows from what settled epochs' increments said of their lengths, which all know
-alike (`protocol/epochs`). A *sender* looks at what it likes, for it ends up in the message: it may keep its movement
-under `bound`, and it listens for an overshoot. The daemon's limit is on all chunks together, which are known when the
-last is made: so it cuts its own as all others do, and then e <- e + kept c takes the rest back. A parameter that waited
-T rounds in e moves by up to T rounds' worth of D at once, more than there was to go when training is fast; then the
-next D there points back. So what is offered to the compressor shrinks while cos(D, last c) on the support of c is under
--0.3, and grows again when it is not; the rest stays in e.
+**Guards of a receiver** must decide the same at every peer, so they use the message and what the epoch agreed on: the
+payload decodes; 0 < p <= 1 and 0 <= alpha <= 8; one parameter moves by at most 2^20; the movement alpha p c of a chunk
+is scaled down to `bound`. Settled epochs give `bound` (see `protocol.epidemic.epochs`). A receiver's own e or a cannot
+serve as the measure, because they differ from peer to peer.
 
-With a robust rule an increment is applied when its epoch has settled, all of them at once, for the rule looks at all.
-That is some five epochs later, and an outer step that comes so late is unstable at any useful alpha, if meanwhile the
-peer goes back to what is shared. So it does not: its own increments lead, each whole and at alpha 1, until theirs is
-settled (as in CO2, arXiv 2401.16265, and DaSGD, arXiv 2006.00441: averages that land late on local steps that went on).
+**Guards of a sender** may use anything, because their effect is part of the message. The sender cuts its own movement
+as every receiver does. The limit holds for all chunks together and is known after the last one; e <- e + kept c then
+takes the rest back. A parameter that waited T rounds in e moves by up to T rounds of D at once. In fast training that
+overshoots, and the next D points back. The sender therefore offers less of e to the compressor while cos(D, last c) on
+the support of c is below -0.3.
 
-Buffers (past `trainable`) are averages of the peers' own: alpha and beta 1, and sent whole, as bfloat16: c = e but for
-the rounding, so a_new = sum_i p_i x_i when the weights add up to 1. They are few, and top-k of a variance is none.
+**Robust rules** need all increments of an epoch, so they apply them together when the epoch has settled, some five
+epochs late. An outer step that late is unstable at any useful alpha if the peer returns to the shared state meanwhile.
+Its own increments therefore lead, each whole and at alpha 1, until the epoch settles (as in CO2, arXiv 2401.16265, and
+DaSGD, arXiv 2006.00441).
 
-A lone peer does not publish. Its outer step is the ledger's with lr 1 and momentum 0: a := x, e := 0, and x is not
-touched: the bare optimizer bit for bit. What e held then is dropped (at most alpha p ||e|| of the mean): let out at
-weight 1 it would be many rounds' worth of old steps at once. It is alone until it gives its state away, and no longer:
-a step that is not in a message would be missing at whoever has that state.
+**Buffers** (past `trainable`) are averages: alpha and beta are 1 and bfloat16 carries them whole. c is e but for the
+rounding, so a_new = sum_i p_i x_i if the weights sum to 1.
+
+**A lone peer** does not publish. Its outer step is the ledger's with lr 1 and momentum 0: a := x, e := 0, x untouched.
+It is the bare optimizer bit for bit. The content of e is dropped, at most alpha p ||e|| of the mean: at weight 1 it
+would release many rounds of old steps at once. Giving its state to another peer ends this, because a step outside any
+message would then be missing at the receiver.
 
 This module knows chunks and jobs, not peers or messages.
 """
@@ -43,6 +43,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.algorithms.epidemic import robust
 from gossipdp.algorithms.epidemic.fixed_point import (
     SCALE,
@@ -53,7 +54,7 @@ from gossipdp.algorithms.epidemic.fixed_point import (
     magnitude,
     to_fixed,
 )
-from gossipdp.algorithms.ledger import OnLedger, longest_of_late
+from gossipdp.algorithms.ledger import decayed_maximum
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.codecs.increments.compressor import Compressor
@@ -63,21 +64,21 @@ from gossipdp.protocol import jobs
 __all__ = ["MOST_LR", "Epidemic"]
 
 MOST_LR: Final = 8.0
-"""of alpha; useful are 1 to 4, and somewhere past that every run explodes"""
+"""largest alpha. Useful values are 1 to 4; runs diverge somewhat above that"""
 OVERSHOT: Final = -0.3
-"""cos(D, last c) that only an overshoot explains; noisy progress alone makes it -0.1 to -0.2"""
+"""cos(D, last c) below which only an overshoot is plausible; noisy progress alone gives -0.1 to -0.2"""
 DEVIATIONS: Final = 2.0
-"""standard deviations of the cosine, 1 / sqrt(parameters), by which it has to be below that: few say little"""
+"""further margin below OVERSHOT, in standard deviations of the cosine, 1 / sqrt(parameters)"""
 RETREAT: Final = 0.7
 ADVANCE: Final = 1.1
-"""of the share of e that is offered, a round; from 1 down to `LEAST_SHARE`"""
+"""factors of a round on the share of e that is offered, which stays between `LEAST_SHARE` and 1"""
 LEAST_SHARE: Final = 1e-3
 MOST_MOVED: Final = 2.0**20
-"""of one parameter by one message"""
+"""largest movement of one parameter by one message"""
 SAFE: Final = 0.98
-"""what is held back is aimed so far below its limit, for levels are rounded to 2^-9"""
+"""share of the limit that a sender aims at when it cuts, because levels are rounded to 2^-9"""
 DENSE: Final = 0.25
-"""share of a chunk past which it is moved whole"""
+"""share of a chunk's parameters above which it is moved as a whole"""
 
 
 class _Increment:
@@ -90,17 +91,17 @@ class _Increment:
         """The terms, scaled down where they are longer than `bound`."""
         if not self.length > bound:
             return self.terms
-        # towards zero, so that rounding does not lengthen what was just cut
+        # Towards zero, so that rounding does not lengthen the cut movement.
         cut: Integers = np.trunc(self.terms * (bound / self.length)).astype(np.int64)
         return cut
 
 
-class Epidemic(OnLedger):
-    """The vectors of one peer and the jobs on them.
+class Epidemic(Algorithm):
+    """The vectors of one peer, and the jobs on them.
 
     Args:
-        compressors: those a job may name.
-        bad: share of the contributors that robust rules count with.
+        compressors: by name, those that a job may use.
+        bad: share of bad contributors that robust rules tolerate.
     """
 
     ledger: FixedLedger
@@ -112,16 +113,8 @@ class Epidemic(OnLedger):
         match job:
             case jobs.Publish():
                 return self._publish(job)
-            case jobs.Apply(chunk, compressor, payload, lr, weight, bound, back, kept):
-                increment = self._increment(chunk, compressor, payload, lr, weight)
-                if increment is None:
-                    return jobs.Inspected(False)
-                added = self._move(chunk, increment, bound, back=back)
-                if kept:
-                    # Buffers are replaced by averages, not added to: their next D has all that the cut left undone.
-                    trainable, c = self._parts(chunk)[0], self._decode(chunk, compressor, payload)
-                    self.ledger.v[self.ledger.span(chunk)][:trainable] += np.float32(kept) * c[:trainable]
-                return jobs.Inspected(True, increment.length, added)
+            case jobs.Apply():
+                return self._apply(job)
             case jobs.CheckIncrement(chunk, compressor, payload, lr, weight):
                 increment = self._increment(chunk, compressor, payload, lr, weight)
                 return jobs.Inspected(increment is not None, 0.0 if increment is None else increment.length)
@@ -136,20 +129,21 @@ class Epidemic(OnLedger):
         return super().run(job)
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
-        """Make room for a model; what was held before is gone."""
+        """Make room for a model and drop the one before. Arguments as of `FixedLedger`."""
         self.ledger = FixedLedger(size, trainable, chunk_parameters)
         self._measured, self._distances = 0, robust.Distances(0)
-        """of the epoch that was measured last"""
+        """chunks measured, and distances, of the epoch under way"""
         self._share: NDArray[np.float64] = np.ones(self.ledger.chunks)
+        """by chunk, the share of e that the compressor is offered"""
         self._last: dict[int, tuple[str, Buffer]] = {}
-        """compressor and payload of the own last message, by chunk"""
+        """by chunk, compressor and payload of the last own message"""
         self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
-        """the longest step of late"""
+        """by chunk, length of the longest recent step"""
         self._moved: NDArray[np.float64] = np.zeros(self.ledger.chunks)
-        """how far messages have moved a chunk since the last own one"""
+        """by chunk, sum of the movements since the last own message"""
 
     def most_bytes(self, chunk: int, compressor: str) -> int:
-        """The longest payload of this chunk that is taken."""
+        """The longest payload that this chunk accepts."""
         trainable, buffers = self._parts(chunk)
         head = self._compressors[compressor].most_bytes(trainable) if trainable else 0
         return head + WHOLE.most_bytes(buffers)
@@ -157,7 +151,7 @@ class Epidemic(OnLedger):
     # -- payloads ---------------------------------------------------------------------------------------------
 
     def _parts(self, chunk: int) -> tuple[int, int]:
-        """How many parameters of the chunk are trainable, and how many are buffers."""
+        """Numbers of trainable parameters and of buffer elements in the chunk."""
         span = self.ledger.span(chunk)
         trainable = min(max(self.ledger.trainable - span.start, 0), span.stop - span.start)
         return trainable, span.stop - span.start - trainable
@@ -168,18 +162,19 @@ class Epidemic(OnLedger):
         return head if not buffers else b"".join((head, WHOLE.encode(values[trainable:], seed=seed)))
 
     def _decode(self, chunk: int, compressor: str, payload: Buffer) -> Vector:
-        """What everybody reads in a payload. Raises PayloadError."""
+        """c of a payload, the same at every peer. Raises PayloadError."""
         trainable, buffers = self._parts(chunk)
         data = memoryview(payload).cast("B")
         if not 2 * buffers <= data.nbytes <= self.most_bytes(chunk, compressor):
-            raise PayloadError(f"{data.nbytes} bytes, wanted {self.most_bytes(chunk, compressor)} at the most")
+            raise PayloadError(f"{data.nbytes} bytes, at most {self.most_bytes(chunk, compressor)} allowed")
         split = data.nbytes - WHOLE.most_bytes(buffers)
         if not trainable:
             return WHOLE.decode(data, buffers)
         values = self._compressors[compressor].decode(data[:split], trainable)
         return values if not buffers else np.concatenate([values, WHOLE.decode(data[split:], buffers)])
 
-    def _terms(self, chunk: int, values: Vector | NDArray[np.float64], lr: float, weight: float) -> _Increment:
+    def _movement(self, chunk: int, values: Vector | NDArray[np.float64], lr: float, weight: float) -> _Increment:
+        """alpha p c as integers; alpha is 1 for buffers."""
         trainable, buffers = self._parts(chunk)
         moved = np.flatnonzero(values != 0.0)
         where: Where = moved if len(moved) <= DENSE * len(values) else slice(None)
@@ -191,37 +186,33 @@ class Epidemic(OnLedger):
         return _Increment(where, to_fixed(scaled, MOST_MOVED))
 
     def _increment(self, chunk: int, compressor: str, payload: Buffer, lr: float, weight: float) -> _Increment | None:
-        """What a message would move this chunk by; None if it is not to be taken."""
-        values = self._values(chunk, compressor, payload, lr, weight)
-        return None if values is None else self._terms(chunk, values, lr, weight)
-
-    def _values(self, chunk: int, compressor: str, payload: Buffer, lr: float, weight: float) -> Vector | None:
-        """What a message says of this chunk; None if it is not to be taken."""
+        """The movement of this chunk by a message. None if the payload, lr or weight is not allowed."""
         if not (0.0 <= lr <= MOST_LR and 0.0 < weight <= 1.0):
             return None
         try:
-            return self._decode(chunk, compressor, payload)
+            values = self._decode(chunk, compressor, payload)
         except PayloadError:
             return None
+        return self._movement(chunk, values, lr, weight)
 
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         if lr != 1.0 or momentum != 0.0:
-            raise ValueError(f"lr {lr}, momentum {momentum}: a lone peer's anchor is its model")
+            raise ValueError(f"lr {lr}, momentum {momentum}: a lone peer steps with lr 1 and momentum 0")
         pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
         self._forget(chunk)
         movement2 = _norm2(movement)
-        self._longest[chunk] = longest_of_late(self._longest[chunk], math.sqrt(movement2))
+        self._longest[chunk] = decayed_maximum(self._longest[chunk], math.sqrt(movement2))
         return jobs.Stepped(_norm2(pseudo_gradient), movement2)
 
-    def _taken(self, chunk: int, taken: bool) -> jobs.Checked:
+    def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:
             self._forget(chunk)
         return jobs.Checked(taken)
 
     def _forget(self, chunk: int) -> None:
-        """The anchor did not come here by the own last message."""
+        """Forget the last own message: the anchor did not come from it."""
         self._last.pop(chunk, None)
         self._share[chunk] = 1.0
 
@@ -242,13 +233,13 @@ class Epidemic(OnLedger):
         offered[:trainable] *= np.float32(share)
         payload = self._encode(chunk, job.compressor, offered, job.seed)
         sent = self._decode(chunk, job.compressor, payload)
-        increment = self._terms(chunk, sent, lr, weight)
+        increment = self._movement(chunk, sent, lr, weight)
         if increment.length > job.bound:
             within = SAFE * job.bound / increment.length
             share *= within
             payload = self._encode(chunk, job.compressor, offered * np.float32(within), job.seed)
             sent = self._decode(chunk, job.compressor, payload)
-            increment = self._terms(chunk, sent, lr, weight)
+            increment = self._movement(chunk, sent, lr, weight)
         self._last[chunk] = job.compressor, payload
         e -= sent
         ledger.v[span] = e
@@ -259,12 +250,23 @@ class Epidemic(OnLedger):
             self._lead(chunk, sent)
         else:
             added = self._move(chunk, increment, job.bound)
-        self._longest[chunk] = longest_of_late(self._longest[chunk], self._moved[chunk])
+        self._longest[chunk] = decayed_maximum(self._longest[chunk], self._moved[chunk])
         self._moved[chunk] = 0.0
         return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share, added)
 
+    def _apply(self, job: jobs.Apply) -> jobs.Inspected:
+        chunk, increment = job.chunk, self._increment(job.chunk, job.compressor, job.payload, job.lr, job.weight)
+        if increment is None:
+            return jobs.Inspected(False)
+        added = self._move(chunk, increment, job.bound, back=job.back)
+        if job.kept:
+            # Only parameters: the next D of a buffer contains all that the cut left out, because buffers are averages.
+            trainable, c = self._parts(chunk)[0], self._decode(chunk, job.compressor, job.payload)
+            self.ledger.v[self.ledger.span(chunk)][:trainable] += np.float32(job.kept) * c[:trainable]
+        return jobs.Inspected(True, increment.length, added)
+
     def _offered_share(self, chunk: int, d: Vector) -> float:
-        """How much of e to offer, now that D is there to be held against the last c."""
+        """The share of e to offer, after comparing D with the last c."""
         if chunk in self._last:
             trainable = self._parts(chunk)[0]
             c = self._decode(chunk, *self._last[chunk])[:trainable]
@@ -289,47 +291,51 @@ class Epidemic(OnLedger):
             self._distances = robust.Distances(len(job.weights))
             self._measured = 0
         if job.chunk != self._measured or len(job.weights) != len(self._distances.finite):
-            raise ValueError(f"chunk {job.chunk} of an epoch of which {self._measured} chunks are measured")
+            raise ValueError(f"chunk {job.chunk} of an epoch with {self._measured} chunks measured")
         rows, increments = self._rows(job)
-        # Buffers have units of their own, and would drown the rest.
+        # Buffers have other units, and their distances would dominate.
         self._distances.add(rows[:, : self._parts(job.chunk)[0]])
         for term, increment in zip(job.terms, increments, strict=True):
-            self._distances.finite[term.row] &= increment is not None
+            if increment is None:
+                self._distances.exclude(term.row)
         self._measured += 1
         movements = tuple(0.0 if increment is None else increment.length for increment in increments)
         return jobs.Measured(tuple(increment is not None for increment in increments), movements)
 
     def _apply_epoch(self, job: jobs.ApplyEpoch) -> jobs.EpochApplied:
         if self._measured != self.ledger.chunks or len(job.weights) != len(self._distances.finite):
-            raise ValueError(f"{self._measured} chunks are measured, of {len(self._distances.finite)} contributors")
+            raise ValueError(f"{self._measured} chunks measured for {len(self._distances.finite)} contributors")
         rows, _ = self._rows(job)
         counted = self._distances.finite & (np.array(job.weights) > 0.0)
-        # The rule gives a mean: of an epoch in which few have published, and one claims to be all, it is still a share.
-        weight = robust.together(np.array(job.weights)[counted].tolist())
+        # The rule gives a mean, which counts by the contributors' total weight: an epoch of few counts as a share.
+        weight = robust.total_weight(np.array(job.weights)[counted].tolist())
         trainable = self._parts(job.chunk)[0]
-        parts = [self._judged(job, job.rule, rows[:, :trainable])]
+        parts = [self._aggregate(job, job.rule, rows[:, :trainable])]
         if trainable < rows.shape[1]:
-            # Who is near was not asked of them, and vouches for none; not sparse, they can be trimmed as they are.
-            parts.append(self._judged(job, "mean" if job.rule == "mean" else "trimmed", rows[:, trainable:]))
-        movement = self._terms(job.chunk, np.concatenate(parts), 1.0, weight)
+            # The measured distances say nothing about buffers. Buffers are dense, so they are trimmed unmixed.
+            parts.append(self._aggregate(job, "mean" if job.rule == "mean" else "trimmed", rows[:, trainable:]))
+        movement = self._movement(job.chunk, np.concatenate(parts), 1.0, weight)
         for compressor, payload in job.leads:
             self._lead(job.chunk, self._decode(job.chunk, compressor, payload), back=True)
         added = self._move(job.chunk, movement, math.inf)
         return jobs.EpochApplied(tuple(counted.tolist()), movement.length, added)
 
-    def _judged(self, job: jobs.ApplyEpoch, rule: str, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What `rule` makes of rows that were measured."""
+    def _aggregate(self, job: jobs.ApplyEpoch, rule: str, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The aggregate of `rule` over measured rows, shape (contributors, d)."""
         return robust.plan(robust.RULES[rule], self._distances, job.weights, self._bad).combine(rows)
 
     def _lead(self, chunk: int, sent: Vector, *, back: bool = False) -> None:
-        alone = self._terms(chunk, sent, 1.0, 1.0)
+        """Add an own increment to the lead at alpha 1 and weight 1, or with `back` take it out again."""
+        alone = self._movement(chunk, sent, 1.0, 1.0)
         self.ledger.add_lead(chunk, alone.where, alone.terms if back else -alone.terms)
         if not back:
             self._moved[chunk] += alone.length
 
     def _rows(self, job: jobs.MeasureEpoch | jobs.ApplyEpoch) -> tuple[NDArray[np.float32], list[_Increment | None]]:
-        """What each contributor would move the chunk by at weight 1, a row each, and each term's own movement; None of
-        what is not to be taken."""
+        """Each contributor's movement of the chunk at weight 1, one row each, and the movement of each term.
+
+        A term that is not allowed has the movement None.
+        """
         span = self.ledger.span(job.chunk)
         rows = np.zeros((len(job.weights), span.stop - span.start), np.float32)
         increments: list[_Increment | None] = []
@@ -337,14 +343,15 @@ class Epidemic(OnLedger):
             increment = self._increment(job.chunk, term.compressor, term.payload, term.lr, term.weight)
             increments.append(increment)
             if increment is not None and job.weights[term.row] > 0.0:
-                # Of the terms, for their length is what was cut: what they leave out must not come back by a division.
+                # The rounded terms are divided, not c: the cut applies to their length.
                 share = term.scale / job.weights[term.row] / SCALE
-                with np.errstate(over="ignore", invalid="ignore"):  # whoever has no usable weight is no finite row
+                # A weight that is not usable gives a row that is not finite.
+                with np.errstate(over="ignore", invalid="ignore"):
                     rows[term.row, increment.where] += (increment.terms * share).astype(np.float32)
         return rows, increments
 
     def _move(self, chunk: int, increment: _Increment, bound: float, *, back: bool = False) -> int:
-        """The fingerprint of what the anchor has moved by."""
+        """Move the anchor, and return the fingerprint of the movement."""
         terms = increment.bounded(bound)
         added = terms if back else -terms
         self.ledger.add(chunk, increment.where, added)

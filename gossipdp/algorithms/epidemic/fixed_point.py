@@ -1,19 +1,19 @@
-"""The ledger in fixed point: what is added to the anchor may come in any order, and gives the same bits.
+"""The ledger in fixed point: additions to the anchor may come in any order, and give the same bits.
 
-Floating-point sums depend on their order; integers do not. So the truth of a shared anchor is one int64 a parameter,
-in units of 2^-32, and `a` is what fp32 can show of it:
+Floating-point sums depend on their order; integer sums do not. The truth of a shared anchor is therefore one int64 for
+each parameter, in units of 2^-32, and `a` is its fp32 image:
 
     a = fp32(2^-32 fixed)        |a| < 2^31, a step of 2.3e-10
 
-Additions wrap modulo 2^64 instead of saturating, for where a sum saturates depends on its order too. The state of such
-a ledger travels exactly; the digest of two equal states is equal, and that of others is not.
+Additions wrap modulo 2^64. Saturation would depend on the order. The state of such a ledger travels exactly, and two
+chunks have equal digests only if they are equal.
 
-A peer may be ahead of what it shares, by a `lead` of its own: then a = fp32(2^-32 (fixed + lead)), and all that is
-shared, digests, fingerprints, samples and frozen states, is of `fixed` alone.
+A peer may be ahead of the shared state by a `lead` of its own: then a = fp32(2^-32 (fixed + lead)). Digests,
+fingerprints, samples and frozen states cover `fixed` alone.
 
-While a chunk is `loose`, nobody shares it: `a` itself is the truth, every bit of it, and fixed means nothing. So a lone
-peer is the bare optimizer, whatever writes into `a` (a checkpoint does) need not know of this, and until there is
-company fixed takes no memory. What is shared is settled first. Nothing here may know messages, codecs or weights.
+A chunk is `loose` while no other peer shares it. Then `a` itself is the truth, bit for bit, and `fixed` is unused. A
+lone peer is therefore the bare optimizer. A checkpoint may be loaded straight into `a`, and `fixed` takes no memory
+until the first `settle`. Nothing here may know messages, codecs or weights.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ __all__ = [
 
 Integers: TypeAlias = NDArray[np.int64]
 Where: TypeAlias = "slice | NDArray[np.int64]"
-"""parameters of a chunk: all of them, or ascending indices"""
+"""parameters of a chunk: a slice of all, or ascending indices"""
 
 SCALE: Final = 2.0**32
-"""units of a parameter"""
+"""fixed-point units in 1.0"""
 LARGEST: Final = np.float32(2.0**30)
-"""a model with a value beyond this is not taken; it leaves half of the range to what will be added"""
+"""largest magnitude that a new model may have; half of the range is left for additions"""
 _WORD: Final = 8
+"""bytes of a fixed-point number"""
 _NORM_BITS: Final = 15
+"""bits of a term that enter `magnitude`, so that the integer sum of squares cannot overflow"""
 
 
 def to_fixed(values: NDArray[np.float32] | NDArray[np.float64], most: float = float(LARGEST)) -> Integers:
-    """The nearest fixed-point numbers, ties to even, cut to +-most; of no NaN."""
+    """The nearest fixed-point numbers, ties to even, cut to +-`most`. `values` must hold no NaN."""
     scaled = np.multiply(values, SCALE, dtype=np.float64)
     np.rint(scaled, out=scaled)
     np.clip(scaled, -most * SCALE, most * SCALE, out=scaled)
@@ -63,14 +65,14 @@ def to_fixed(values: NDArray[np.float32] | NDArray[np.float64], most: float = fl
 
 
 def to_float(fixed: Integers) -> Vector:
-    """What fp32 shows of fixed-point numbers; the same on every machine, for each step is rounded as IEEE 754 says."""
+    """The fp32 image of fixed-point numbers. IEEE 754 fixes each rounding, so it is the same on every machine."""
     return (fixed * (1.0 / SCALE)).astype(np.float32)
 
 
 def magnitude(terms: Integers) -> float:
-    """||terms||, in units of a parameter: at most 1 part in 1,000 above the truth, and never below it.
+    """||terms|| in units of a parameter, rounded up by at most 1 part in 1,000.
 
-    Summed in integers, so that every peer gets the same number: all must decide alike what is too long. |terms| < 2^62.
+    The sum is in integers, so every peer gets the same number and makes the same decision on it. Needs |terms| < 2^62.
     """
     if not terms.size:
         return 0.0
@@ -82,12 +84,16 @@ def magnitude(terms: Integers) -> float:
 
 
 def fingerprint(first: int, where: Where, terms: Integers) -> int:
-    """Of `terms` at `where` of a chunk that begins at parameter `first`: a sum modulo 2^64, each term times a number
-    drawn from its place (Steele, Lea & Flood 2014, the finalizer of SplitMix64), and odd.
+    """A linear hash: the sum modulo 2^64 of each term times an odd number drawn from its index.
 
-    It is linear: that of a state without an increment is the difference of theirs. So peers can compare what they held
-    at the end of an epoch though more has been added since. It finds a difference that nobody made on purpose, with
-    1 - 2^-64 or so; who looks for two states with one fingerprint finds them: against that there is `fixed_hash`.
+    The numbers come from the finalizer of SplitMix64 (Steele, Lea & Flood 2014). Fingerprints add up like the states,
+    so peers can compare what they held at the end of an epoch although they have applied more since. It misses an
+    accidental difference with a probability of about 2^-64. It does not resist an attacker; `fixed_hash` does.
+
+    Args:
+        first: index of the chunk's first parameter.
+        where: parameters of the chunk.
+        terms: their integers.
     """
     if isinstance(where, slice):
         places = np.arange(first, first + len(terms), dtype=np.uint64)
@@ -103,16 +109,17 @@ def fingerprint(first: int, where: Where, terms: Integers) -> int:
 
 
 def pack(fixed: Integers) -> Buffer:
-    """An exact state: one byte a block of 256 parameters, how many bytes a parameter it needs (0 to 8); then, from the
-    narrowest width to the widest, the blocks that need it in order, little-endian two's complement.
+    """The exact state of a chunk as bytes.
 
-    The last block is filled up with zeros. Four bytes suffice where |a| < 1/2, so this is as long as fp32.
+    First one byte for each block of 256 parameters: the bytes that one parameter of it needs (0 to 8). Then the blocks,
+    from the narrowest width to the widest and in order within a width, in little-endian two's complement. Zeros fill
+    the last block. Four bytes suffice where |a| < 1/2, so the payload is about as long as fp32.
     """
     blocks = _blocks(fixed)
-    # x ^ (x >> 63) has as many bits as x or -x - 1: a block needs those of the union, and one for the sign.
+    # x ^ (x >> 63) has the bits of x or -x - 1. A block needs the bits of the union, and one for the sign.
     bits = np.bitwise_or.reduce(blocks ^ (blocks >> 63), axis=1).astype(np.float64)
     widths = np.where(blocks.any(axis=1), np.frexp(bits)[1] // 8 + 1, 0).astype(np.uint8)
-    # A float of 63 ones rounds up to 2^63, whose exponent asks for a ninth byte.
+    # A float of 63 ones rounds up to 2^63, and its exponent would ask for a ninth byte.
     np.minimum(widths, _WORD, out=widths)
     parts = [widths.tobytes()]
     for width in range(1, _WORD + 1):
@@ -122,7 +129,7 @@ def pack(fixed: Integers) -> Buffer:
 
 
 def unpack(payload: Buffer, size: int) -> Integers | None:
-    """What `pack` wrote of `size` parameters, or None if nothing of that size is written so."""
+    """The `size` parameters that `pack` wrote. None if `pack` writes no such payload."""
     count = -(-size // BLOCK)
     data = np.frombuffer(payload, np.uint8)
     if len(data) < count:
@@ -152,13 +159,13 @@ def _blocks(fixed: Integers) -> Integers:
 
 
 def fixed_hash(fixed: Integers) -> bytes:
-    """16-byte BLAKE2b of a chunk's state itself, however it travels."""
+    """16-byte BLAKE2b of a chunk's state, independent of its encoding."""
     data = fixed.astype("<i8", copy=False).data
     return hashlib.blake2b(data, digest_size=16, person=b"gossipdp fixed").digest()
 
 
 class FixedLedger(Ledger):
-    """As `Ledger`, with an anchor in fixed point; `v` is there for its owner to use. Arguments as there.
+    """A `Ledger` with an anchor in fixed point, and the same arguments. `v` holds the residual of `epidemic`.
 
     `freeze`, `adopt` and `resync` carry the exact state instead of bfloat16.
     """
@@ -167,44 +174,43 @@ class FixedLedger(Ledger):
         super().__init__(size, trainable, chunk_parameters)
         self.fixed: Integers = np.zeros(size, np.int64)
         self.lead: Integers | None = None
-        """of this peer alone, once it has any"""
+        """movement of this peer that the shared state does not have; None until there is one"""
         self._loose = set(range(self.chunks))
         self._followed: dict[int, Integers] = {}
-        """what `resync` has added to chunks, while it may be taken back"""
+        """by chunk: the sum that `resync` added, until `conclude`"""
 
     # -- what is shared ---------------------------------------------------------------------------------------
 
     def settle(self, chunk: int) -> None:
-        """From now on `fixed` is the truth of `chunk`: a loses what is below 2^-32, and pending with it."""
+        """Make `fixed` the truth of `chunk`: a and pending are rounded to multiples of 2^-32."""
         if chunk in self._loose:
             self._loose.discard(chunk)
             self._place(chunk, slice(None), to_fixed(self.a[self.span(chunk)]))
 
     def add(self, chunk: int, where: Where, terms: Integers) -> None:
-        """fixed += terms at `where` of the chunk; a and pending move by what fp32 sees of it."""
+        """Add terms to `fixed` at `where` of the chunk. a and pending move by the change of the fp32 image."""
         self.settle(chunk)
         self._place(chunk, where, self.fixed[self.span(chunk)][where] + terms)
 
     def add_lead(self, chunk: int, where: Where, terms: Integers) -> None:
-        """lead += terms at `where` of the chunk; a and pending move as by `add`."""
+        """Add terms to `lead` at `where` of the chunk. a and pending move as in `add`."""
         self.settle(chunk)
         if self.lead is None:
             self.lead = np.zeros(self.size, np.int64)
         self.lead[self.span(chunk)][where] += terms
         self._place(chunk, where, self.fixed[self.span(chunk)][where])
 
-    def _no_lead(self, chunk: int) -> None:
-        """For whoever writes what is shared into a."""
+    def _clear_lead(self, chunk: int) -> None:
         if self.lead is not None:
             self.lead[self.span(chunk)] = 0
 
     def digest(self, chunk: int) -> bytes:
-        """Equal for equal chunks alone, and the hash that `freeze` gives."""
+        """The hash of the shared chunk, as `freeze` gives it. Equal only for equal chunks."""
         self.settle(chunk)
         return fixed_hash(self.fixed[self.span(chunk)])
 
     def fingerprint(self, chunk: int) -> int:
-        """See above; those of all chunks add up to that of the state."""
+        """The linear hash of the shared chunk. The fingerprints of all chunks sum to that of the state."""
         self.settle(chunk)
         span = self.span(chunk)
         return fingerprint(span.start, slice(None), self.fixed[span])
@@ -214,19 +220,19 @@ class FixedLedger(Ledger):
         self.fixed[span][where] = fixed
         values = to_float(fixed if self.lead is None else fixed + self.lead[span][where])
         a, pending = self.a[span], self.pending(chunk)
-        # The difference of two fp32 numbers so near each other is exact: x and a cannot drift apart.
+        # The difference of two fp32 numbers this close is exact, so x and a cannot drift apart.
         pending[where] += values - a[where]
         a[where] = values
 
     def sample(self, starts: tuple[int, ...]) -> Vector:
-        """As in `Ledger`, of what is shared: by how far this peer leads nobody's state is to be judged."""
+        """RUN values from each start, as `Ledger.sample`, but without the lead: a witness judges shared states."""
         return np.concatenate([self._shared(slice(start, start + jobs.RUN)) for start in starts])
 
     def compare(self, runs: tuple[tuple[int, int, int], ...], size: int, payload: Buffer) -> jobs.Compared | None:
-        """As in `Ledger`, with what is shared."""
+        """Distance of `payload` to the shared state, as `Ledger.compare`."""
         if self.lead is None or memoryview(payload).nbytes != 4 * size:
             return super().compare(runs, size, payload)
-        # As far ahead as `a` is: what is left is the distance without the lead.
+        # The lead is added to the payload too, so it cancels.
         values = np.frombuffer(payload, "<f4").copy()
         for place, first, length in runs:
             span = slice(first, first + length)
@@ -234,48 +240,48 @@ class FixedLedger(Ledger):
         return super().compare(runs, size, values.data)
 
     def _shared(self, span: slice) -> Vector:
-        """`a` but for the lead."""
+        """`a` without the lead."""
         leads = self.lead is not None and self.lead[span].any()
         return to_float(self.fixed[span]) if leads else self.a[span]
 
-    # -- what a lone peer does ---------------------------------------------------------------------------------
+    # -- a lone peer -------------------------------------------------------------------------------------------
 
     def found(self, chunk: int) -> bool:
-        """a := x on `chunk` if x is finite there and within +-2^30."""
+        """Set a := x on `chunk`. False, without a change, if x is not finite there or exceeds 2^30."""
         assert self.x is not None
         x = self.x[self.span(chunk)]
         if not (x.min() >= -LARGEST and x.max() <= LARGEST and super().found(chunk)):
             return False
         self._loose.add(chunk)
-        self._no_lead(chunk)
+        self._clear_lead(chunk)
         return True
 
     def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> tuple[Vector, Vector]:
-        """As in `Ledger`; only for a peer whose anchor nobody shares, for nobody is told of it."""
+        """The outer step of `Ledger`, for a lone peer only, because other peers do not learn of it."""
         self._loose.add(chunk)
-        self._no_lead(chunk)
+        self._clear_lead(chunk)
         return super().outer_step(chunk, lr, momentum, applied)
 
     # -- state transfer ---------------------------------------------------------------------------------------
 
     def freeze(self, chunk: int) -> jobs.Frozen:
-        """The exact state of the chunk (see `pack`), and its hash."""
+        """Copy the exact state of the chunk (see `pack`) and hash it."""
         self.settle(chunk)
         fixed = self.fixed[self.span(chunk)]
         return jobs.Frozen(pack(fixed), fixed_hash(fixed))
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
-        """a := payload on `chunk`, v := 0, if it is well formed and of this hash: the giver's anchor, bit for bit."""
+        """Set a to the source's anchor, bit for bit, and v := 0. False, without a change, if the payload is wrong."""
         fixed = self._unpacked(chunk, payload, digest)
         if fixed is not None:
             span = self.span(chunk)
             self._loose.discard(chunk)
-            self._no_lead(chunk)
+            self._clear_lead(chunk)
             self.fixed[span], self.a[span], self.v[span] = fixed, to_float(fixed), 0.0
         return fixed is not None
 
     def resync(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
-        """As `adopt`, while x is trained on; it may be taken back until it is concluded."""
+        """Adopt a chunk while training goes on. `conclude` keeps the change or takes it back."""
         fixed = self._unpacked(chunk, payload, digest)
         if fixed is not None:
             span = self.span(chunk)
@@ -287,13 +293,16 @@ class FixedLedger(Ledger):
         return fixed is not None
 
     def conclude(self, chunk: int, *, back: bool) -> None:
-        """As in `Ledger`, and exact; taken back, v is what it was, for what nobody was told of is nowhere else."""
+        """End the resync of `chunk`: keep its change, or take it back exactly with `back`.
+
+        v becomes 0 if the change stays. With `back` v keeps its value, because no other copy of the residual exists.
+        """
         moved = self._followed.pop(chunk, None)
         if moved is not None and back:
             self.add(chunk, slice(None), -moved)
         elif moved is not None:
             self.v[self.span(chunk)] = 0.0
-            self._no_lead(chunk)
+            self._clear_lead(chunk)
             self._place(chunk, slice(None), self.fixed[self.span(chunk)])
 
     def _unpacked(self, chunk: int, payload: Buffer, digest: bytes) -> Integers | None:

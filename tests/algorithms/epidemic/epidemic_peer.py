@@ -1,6 +1,6 @@
-"""One peer of `epidemic` as tests want it: its vectors, a training process beside it, and its messages.
+"""One peer of `epidemic` for tests: its vectors, its training process and its messages.
 
-No protocol: whoever uses this decides who gets what, and in which order.
+There is no protocol. The test decides which peer gets which message, and in which order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gossipdp.protocol import jobs
 
 SIZE, TRAINABLE, WIDTH = 6400, 4500, 2048
 CHUNKS = 4
-"""of which the third has buffers from its 405th parameter on, and the last nothing else"""
+"""number of chunks; the third has buffers from its 405th parameter, the last has only buffers"""
 INFINITE = float("inf")
 
 
 class Raw:
-    """Every parameter as it is."""
+    """A compressor that sends every parameter in fp32."""
 
     name = "raw"
     contraction = 1.0
@@ -48,7 +48,7 @@ COMPRESSORS_HERE = {**COMPRESSORS, "whole": WHOLE, "raw": Raw()}
 
 @dataclass(frozen=True)
 class Message:
-    """A round of one peer: a payload for each chunk. All of a run share alpha and the bound of the epoch."""
+    """One round of one peer: a payload for each chunk. All peers use the same alpha and bound."""
 
     payloads: tuple
     weight: float
@@ -86,7 +86,7 @@ class Peer:
         self.since += self.x - before
 
     def publish(self, compressor="topk128", lr=1.0, beta=0.95, weight=0.25, bound=INFINITE, lead=False):
-        """(Message, what the jobs said)."""
+        """Publish a round. Returns the message and the results of the jobs."""
         self.region[0] = self.x
         said = [
             self.algorithm.run(jobs.Publish(chunk, compressor, lr, beta, weight, self.applied, chunk, bound, lead))
@@ -122,12 +122,12 @@ class Peer:
             self.unreleased = 0
 
     def error(self):
-        """Of the ledger's invariant: x + pending - a = progress since the snapshot."""
+        """Largest deviation from the ledger's invariant: x + pending - a = progress since the snapshot."""
         outstanding = np.concatenate([self.ledger.outstanding(chunk, self.applied) for chunk in self.chunks])
         return float(np.abs(self.x.astype(np.float64) + outstanding - self.ledger.a - self.since).max())
 
     def state(self):
-        """What has to be the same at every peer."""
+        """The state that must be the same at every peer."""
         return (
             tuple(self.algorithm.run(jobs.Digest(chunk)).hash for chunk in self.chunks),
             self.ledger.fixed.tobytes(),

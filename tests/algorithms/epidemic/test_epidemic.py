@@ -24,7 +24,7 @@ TOLERANCE = 2e-5
 
 
 class Host(Peer):
-    """A peer, and a stranger of the same model whose messages it gets."""
+    """A peer, and another peer with the same model that sends messages to it."""
 
     def __init__(self):
         super().__init__(1)
@@ -71,7 +71,7 @@ EVENTS = st.one_of(
 @settings(max_examples=25, deadline=None)
 @given(st.lists(EVENTS, min_size=10, max_size=40))
 def test_invariant_holds_after_every_event_whatever_the_order(events):
-    """Own and others' increments, late drains, lone steps, training processes that attach anew, sides followed."""
+    """Own and received increments, late drains, lone steps, new sessions, and resyncs."""
     host = Host()
     for name, *arguments in events:
         getattr(host, name)(*arguments)
@@ -82,8 +82,8 @@ def test_invariant_holds_after_every_event_whatever_the_order(events):
 
 
 @pytest.mark.parametrize("compressor", ["topk64", "topk128", "whole", "twobit", "lowrank4"])
-def test_sparseloco_is_what_comes_of_messages_without_delay(compressor):
-    """SparseLoCo (arXiv 2508.15706), as it is written there: e_i <- beta e_i + D_i, c_i = Q(e_i), e_i <- e_i - c_i,
+def test_messages_without_delay_give_sparseloco(compressor):
+    """SparseLoCo (arXiv 2508.15706): e_i <- beta e_i + D_i, c_i = Q(e_i), e_i <- e_i - c_i,
     a <- a - alpha/N sum c_i. Buffers are averages."""
     count, rounds, alpha, beta = 4, 5, 1.0, 0.95
     peers = [Peer(seed) for seed in range(count)]
@@ -118,14 +118,14 @@ def test_sparseloco_is_what_comes_of_messages_without_delay(compressor):
             peer.drain()
             peer.release()
             assert peer.state() == peers[0].state()
-        # what is chosen at a tie, or put on the one level or the other, may follow the last bit of fp32
+        # The last bit of fp32 may decide a tie, or the level of a value.
         assert np.mean(np.abs(peers[0].ledger.a - a) > 1e-6) < 2e-3
         for number, peer in enumerate(peers):
             assert np.abs(peer.x - peer.ledger.a).max() < 1e-6
             a[:], e[number] = peer.ledger.a, peer.ledger.v
 
 
-def test_buffers_become_the_weighted_mean_of_what_peers_have():
+def test_buffers_become_the_weighted_mean_of_the_peers_buffers():
     weights = [0.5, 0.3, 0.2]
     peers = [Peer(seed) for seed in range(3)]
     for _ in range(2):
@@ -139,14 +139,14 @@ def test_buffers_become_the_weighted_mean_of_what_peers_have():
                     peer.apply(message)
             peer.drain()
             peer.release()
-        # bfloat16 loses 2^-9 of a difference, and the next round has it
+        # bfloat16 loses 2^-9 of a difference. The next round sends it.
         assert np.abs(peers[0].ledger.a - mean)[TRAINABLE:].max() < 2.0**-9 * 1.5
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.sampled_from(["topk64", "sign", "whole"]))
-def test_nothing_is_lost_by_what_is_left_out(seed, lr, compressor):
-    """Algorithms section 9, 7: with beta 1, a - alpha mean(e) moves by exactly -alpha mean(D), whatever is dropped."""
+def test_compression_loses_nothing(seed, lr, compressor):
+    """Algorithms section 9, 7: with beta 1, a - alpha mean(e) moves by exactly -alpha mean(D)."""
     peers = [Peer((seed, number)) for number in range(3)]
     weight = scale(lr, 1 / 3)
     start, given_ = peers[0].ledger.a.astype(np.float64), np.zeros(SIZE)
@@ -166,8 +166,8 @@ def test_nothing_is_lost_by_what_is_left_out(seed, lr, compressor):
         np.testing.assert_allclose(peers[0].ledger.a - weight * residual, start - weight * given_, atol=2e-5)
 
 
-def test_what_a_cut_takes_off_buffers_is_in_their_next_difference_and_not_in_the_residual_too():
-    """A running variance that falls from 10 to 1, by an increment that is cut to half, does not end below 0."""
+def test_cut_of_buffers_returns_by_their_next_difference_and_not_by_the_residual():
+    """A running variance that falls from 10 to 1 by a halved increment does not end below 0."""
     peer = Peer(7)
     buffers = slice(TRAINABLE, SIZE)
     peer.ledger.a[:] = 10.0
@@ -188,8 +188,8 @@ def test_what_a_cut_takes_off_buffers_is_in_their_next_difference_and_not_in_the
 
 @pytest.mark.parametrize("kept", [0.25, 0.5])
 @pytest.mark.parametrize("compressor", ["topk64", "whole"])
-def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
-    """Algorithms section 9, 7, for what all peers cut alike."""
+def test_cut_that_the_origin_knows_loses_nothing(compressor, kept):
+    """Algorithms section 9, 7, for increments that all peers cut to the same length."""
     peer, weight = Peer(7), scale(2.0, 0.5)
     peer.train()
     given_ = peer.ledger.a - peer.x.astype(np.float64)
@@ -210,7 +210,8 @@ def test_nothing_is_lost_by_a_cut_that_its_origin_knows_of(compressor, kept):
 @pytest.mark.parametrize("compressor", ["topk64", "topk256", "whole"])
 @pytest.mark.parametrize("beta", [0.5, 0.95])
 def test_residual_is_bounded_by_what_the_compressor_keeps(compressor, beta):
-    """Algorithms section 9, 8: ||e|| <= sqrt(1 - d) G / (1 - beta sqrt(1 - d)), d the least share that was sent."""
+    """Algorithms section 9, 8: ||e|| <= sqrt(1 - d) G / (1 - beta sqrt(1 - d)), where d is the smallest share that was
+    sent."""
     peer, largest, kept = Peer(4, SIZE, SIZE), 0.0, 0.0
     for _ in range(25):
         peer.train()
@@ -226,7 +227,7 @@ def test_residual_is_bounded_by_what_the_compressor_keeps(compressor, beta):
     assert kept > 0.0
 
 
-def test_published_says_what_it_did():
+def test_published_reports_the_norms_and_the_movement():
     peer = Peer(5)
     peer.train()
     d = peer.ledger.a - peer.x
@@ -268,7 +269,7 @@ def test_lone_peer_is_the_bare_optimizer_bit_for_bit(seed, rounds):
         assert not peer.ledger.v.any() and not peer.region[1:].any()
 
 
-def test_peer_that_was_left_alone_is_the_bare_optimizer_from_the_next_drain_on():
+def test_peer_left_alone_is_the_bare_optimizer_from_the_next_drain():
     peer = Peer(1)
     peer.train()
     peer.publish()
@@ -286,14 +287,13 @@ def test_peer_that_was_left_alone_is_the_bare_optimizer_from_the_next_drain_on()
 
 
 @pytest.mark.parametrize(("lr", "momentum"), [(0.7, 0.0), (1.0, 0.8)])
-def test_outer_step_other_than_a_lone_peers_is_refused(lr, momentum):
+def test_outer_step_with_other_settings_than_a_lone_peers_raises(lr, momentum):
     with pytest.raises(ValueError):
         Peer(1).algorithm.run(jobs.OuterStep(0, lr, momentum, 0))
 
 
 def test_whole_increments_of_one_peer_reproduce_it_to_the_resolution_of_the_anchor():
-    """alpha 1, beta 0, every parameter, p 1: c = D, so a becomes x. What remains is one rounding to 2^-32 and one to
-    fp32."""
+    """With alpha 1, beta 0, p 1 and every parameter sent, c = D and a becomes x, but for two roundings."""
     peer = Peer(3, SIZE, SIZE)
     for _ in range(4):
         peer.train()
@@ -325,8 +325,10 @@ def test_sender_stays_under_the_bound_and_keeps_the_rest():
 
 
 def pull(rounds=60, steps=20, alpha=2.0, size=4096, count=2):
-    """How much nearer `count` peers come to the optimum of a quadratic on which inner steps converge within a round, so
-    that a parameter that waited has gathered many times what there is to go."""
+    """Ratio of the final to the first distance of `count` peers to the optimum of a quadratic.
+
+    Inner steps converge within a round, so a parameter that waited has gathered many times the remaining distance.
+    """
     peers = [Peer((1, number), size, size, size) for number in range(count)]
     curvature = np.random.default_rng(1).permutation(np.logspace(-2, 0, size))
     ratio, start = (1.0 - 0.3 * curvature) ** steps, np.linalg.norm(peers[0].ledger.a)
@@ -342,14 +344,14 @@ def pull(rounds=60, steps=20, alpha=2.0, size=4096, count=2):
     return np.linalg.norm(peers[0].ledger.a) / start
 
 
-def test_overshoot_is_heard_and_held_back(monkeypatch):
+def test_overshoot_is_detected_and_held_back(monkeypatch):
     assert pull() < 0.3
     monkeypatch.setattr(epidemic, "OVERSHOT", -2.0)
     assert pull() > 3.0, "without the guard the same run ends further away than it began"
 
 
 @pytest.mark.parametrize("how", ["alone", "adopts", "resyncs"])
-def test_what_was_held_back_is_no_measure_of_an_anchor_that_came_from_elsewhere(how):
+def test_adopted_anchor_resets_the_share_that_the_overshoot_guard_offers(how):
     peer, other = Peer(7), Peer(8)
     for _ in range(3):
         message, said = peer.publish(lr=4.0, weight=1.0)
@@ -402,7 +404,7 @@ WEIGHT_OR_NOT = st.one_of(st.sampled_from([0.0, 1e-300, 1.0, 1.0001, -0.5, math.
 
 @st.composite
 def hostile(draw):
-    """Any bytes, or a sound payload of extreme values, damaged or not."""
+    """Random bytes, or a sound payload with extreme values, possibly damaged."""
     chunk, compressor = draw(CHUNK), draw(st.sampled_from(["topk128", "whole", "sign", "raw"]))
     if draw(st.booleans()):
         return chunk, compressor, draw(st.binary(max_size=300))
@@ -418,7 +420,7 @@ def hostile(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(hostile(), LR_OR_NOT, WEIGHT_OR_NOT, st.sampled_from([0.0, 2e-10, 1e-6, 1.0, INFINITE]))
-def test_hostile_payload_moves_the_anchor_by_the_bound_at_the_most_and_never_raises(attack, lr, weight, bound):
+def test_hostile_payload_moves_the_anchor_by_at_most_the_bound_and_never_raises(attack, lr, weight, bound):
     """Algorithms section 9, 11."""
     chunk, compressor, payload = attack
     peer = Peer(8)
@@ -435,8 +437,8 @@ def test_hostile_payload_moves_the_anchor_by_the_bound_at_the_most_and_never_rai
     assert np.abs(moved).max() <= epidemic.MOST_MOVED and np.isfinite(peer.ledger.a).all()
 
 
-def test_rounding_does_not_lengthen_what_was_cut_to_the_bound():
-    """256 parameters of three units each, to be 0.9 times as long: three again would be too long."""
+def test_rounding_does_not_lengthen_a_cut_movement():
+    """256 parameters of three units each are cut to 0.9 times their length. Rounding up to three would be too long."""
     peer = Peer(8, 256, 256, 256)
     peer.algorithm.run(jobs.Digest(0))
     fixed = peer.ledger.fixed.copy()
@@ -482,8 +484,13 @@ def contributions(count, compressor="topk256", seed=0):
 
 
 def epoch(peer, messages, rule, *, lr=1.0, rows=None, weights=None, own=(), scales=None):
-    """rows: whose each message is; everybody's one unless said. own: which of them are in the peer's lead. scales: what
-    is left of the movement of each."""
+    """Judge an epoch of messages.
+
+    Args:
+        rows: the contributor of each message; by default each has its own.
+        own: indices of the messages in the peer's lead.
+        scales: share of each movement that counts.
+    """
     scales = [1.0] * len(messages) if scales is None else scales
     rows = list(range(len(messages))) if rows is None else rows
     if weights is None:
@@ -507,7 +514,7 @@ def epoch(peer, messages, rule, *, lr=1.0, rows=None, weights=None, own=(), scal
 
 
 @pytest.mark.parametrize("compressor", ["topk256", "whole"])
-def test_epoch_by_its_mean_is_one_message_after_the_other_but_for_rounding(compressor):
+def test_epoch_by_its_mean_equals_its_messages_one_by_one_but_for_rounding(compressor):
     messages = contributions(5, compressor)
     cut = Message(tuple(b"short" for _ in range(CHUNKS)), 0.2, compressor, 1.0)
     whole, single = Peer(1), Peer(1)
@@ -523,7 +530,7 @@ def test_epoch_by_its_mean_is_one_message_after_the_other_but_for_rounding(compr
 
 @pytest.mark.parametrize("rule", ["mean", "nnm-trimmed", "median"])
 def test_own_increments_lead_until_their_epoch_is_settled(rule):
-    """What is shared, and all that is told of it, knows nothing of them; taken out again they leave no trace."""
+    """The shared state and its digests do not contain them. Taken out again they leave no trace."""
     others, peer, bystander = contributions(5), Peer((0, 9)), Peer(1)
     before, rounds = peer.state()[:2], []
     for _ in range(2):
@@ -563,8 +570,8 @@ def test_state_taken_over_while_training_ends_the_lead_unless_it_is_taken_back(b
     assert peer.ledger.lead.any() == back and peer.error() < TOLERANCE
 
 
-def test_who_sends_twice_has_one_voice():
-    """Two messages of one contributor count as their sum: so do the bits."""
+def test_two_messages_of_one_contributor_have_one_vote():
+    """They count as their sum, bit for bit."""
     messages = contributions(5, "whole")
     halves = [Message(messages[0].payloads, 0.1, "whole", 1.0)] * 2
     one, two = Peer(1), Peer(1)
@@ -573,7 +580,7 @@ def test_who_sends_twice_has_one_voice():
     assert np.abs(one.ledger.fixed - two.ledger.fixed).max() < 2**10
 
 
-def test_who_is_given_no_weight_counts_nothing():
+def test_contributor_without_weight_counts_nothing():
     messages = contributions(6, "whole")
     with_, without = Peer(1), Peer(1)
     done = epoch(with_, messages, "nnm-median", weights=[1 / 6] * 5 + [0.0])
@@ -583,8 +590,8 @@ def test_who_is_given_no_weight_counts_nothing():
 
 
 @pytest.mark.parametrize("rule", ["nnm-trimmed", "nnm-median", "median"])
-def test_robust_rule_holds_where_the_mean_is_lost(rule):
-    """Ten peers that agree but for noise, two of whom send the opposite, a hundred times as long."""
+def test_robust_rule_holds_where_the_mean_fails(rule):
+    """Eight of ten peers agree but for noise. Two send the opposite, a hundred times as long."""
     count, bad = 10, 2
     direction = np.random.default_rng(5).standard_normal(SIZE) * 0.01
     messages = []
@@ -604,7 +611,7 @@ def test_robust_rule_holds_where_the_mean_is_lost(rule):
     assert judged.error() < TOLERANCE
 
 
-def test_robust_rule_forgets_whoever_is_unsound_in_one_chunk_in_all_of_them():
+def test_contributor_malformed_in_one_chunk_counts_in_no_chunk():
     messages = contributions(6, "whole")
     broken = Message((*messages[2].payloads[:3], b""), 1 / 6, "whole", 1.0)
     without, with_ = Peer(1), Peer(1)
@@ -615,7 +622,7 @@ def test_robust_rule_forgets_whoever_is_unsound_in_one_chunk_in_all_of_them():
     assert with_.state() == without.state()
 
 
-def test_robust_rule_does_not_believe_weights_of_more_than_everything():
+def test_robust_rule_does_not_believe_weights_that_sum_to_more_than_one():
     messages = contributions(6, "whole")
     greedy = [Message(m.payloads, 1.0, "whole", 1.0) for m in messages]
     one, other = Peer(1), Peer(1)
@@ -624,7 +631,7 @@ def test_robust_rule_does_not_believe_weights_of_more_than_everything():
     assert np.abs(one.ledger.a - other.ledger.a).max() < 1e-6
 
 
-def test_one_who_claims_to_be_all_does_not_move_a_small_epoch_by_all():
+def test_one_weight_near_one_does_not_move_a_small_epoch_by_all():
     messages = contributions(3, "whole")
     small = [Message(m.payloads, 1 / 16, "whole", 1.0) for m in messages]
     greedy = [*small[:2], Message(messages[2].payloads, 1.0, "whole", 1.0)]
@@ -635,8 +642,8 @@ def test_one_who_claims_to_be_all_does_not_move_a_small_epoch_by_all():
     assert moved[1] < 3.0 * moved[0]
 
 
-def test_buffers_of_other_units_have_no_say_in_who_is_near():
-    """One honest peer of ten whose running variance is of another scale is as near as before."""
+def test_buffers_do_not_count_in_the_distances():
+    """One of ten honest peers has a running variance of another scale. Its distances are unchanged."""
     count, messages = 10, []
     for number in range(count):
         peer = Peer((3, number))
@@ -656,8 +663,8 @@ def test_buffers_of_other_units_have_no_say_in_who_is_near():
 
 
 @pytest.mark.parametrize("rule", ["nnm-trimmed", "nnm-median", "median"])
-def test_who_is_near_by_its_parameters_is_not_believed_its_buffers(rule):
-    """Two of ten train as all do, and say that their running averages are far off."""
+def test_near_parameters_do_not_vouch_for_buffers(rule):
+    """Two of ten send honest parameters and running averages that are far off."""
     count, bad, honest = 10, 2, contributions(10, "whole", 3)
     messages = []
     for number in range(count):
@@ -674,13 +681,13 @@ def test_who_is_near_by_its_parameters_is_not_believed_its_buffers(rule):
 
 
 HUGE = [(1e25, 0.25), (1e25, 1e-36)]
-"""values, and the weight at which they are told: past what a message may move by, or so light that it rounds to none"""
+"""values and weight: beyond the largest movement of a message, or so light that the movement rounds to zero"""
 
 
 @pytest.mark.parametrize(("value", "weight"), HUGE)
 @pytest.mark.parametrize("rule", ["mean", "nnm-trimmed", "nnm-median", "median"])
-def test_what_was_cut_moves_no_further_by_being_huge_or_light(rule, value, weight):
-    """Fewer than five are all believed: then the cut is all there is. It goes by lengths as they are measured."""
+def test_cut_movement_is_no_longer_for_being_huge_or_light(rule, value, weight):
+    """With fewer than five contributors the cut is the only guard. It uses the measured lengths."""
     honest, liar = contributions(3, "whole"), Peer(9)
     values = (value * liar.random.standard_normal(SIZE)).astype(np.float32)
     payloads = (liar.algorithm._encode(chunk, "whole", values[liar.ledger.span(chunk)], 0) for chunk in range(CHUNKS))
@@ -733,7 +740,7 @@ def test_robust_rule_needs_every_chunk_measured_in_order():
 # -- the other jobs --------------------------------------------------------------------------------------------
 
 
-def test_sample_says_how_far_a_round_moves_and_that_replicas_do_not_differ():
+def test_sample_reports_the_movement_of_a_round_and_no_distance():
     peer = Peer(1, SIZE, SIZE)
     unknown = peer.algorithm.run(jobs.Sample((0, 2048)))
     assert math.isnan(unknown.step) and unknown.distance == 0.0
@@ -750,8 +757,8 @@ def test_sample_says_how_far_a_round_moves_and_that_replicas_do_not_differ():
     assert compared.distance == 0.0
 
 
-def test_sample_is_of_what_is_shared_and_so_is_what_it_is_compared_with():
-    """By how far a peer leads says nothing of anybody's state."""
+def test_sample_and_compare_use_the_shared_state():
+    """A peer's lead must not count when it judges a state."""
     giver, leading, behind = Peer(1, SIZE, SIZE), Peer(2, SIZE, SIZE), Peer(3, SIZE, SIZE)
     for peer in (leading, behind):
         peer.train(0.1)
@@ -784,7 +791,7 @@ def test_job_of_another_algorithm_is_an_error():
         Peer(1).algorithm.run(jobs.Drop(()))
 
 
-def test_every_compressor_of_the_registry_serves():
+def test_every_compressor_of_the_registry_works():
     for name in COMPRESSORS:
         one, other = Peer(1), Peer(2)
         one.train()
@@ -792,7 +799,7 @@ def test_every_compressor_of_the_registry_serves():
         assert one.state() == other.state(), name
 
 
-def test_what_was_applied_is_taken_back_to_the_last_bit():
+def test_applied_increment_is_taken_back_to_the_last_bit():
     algorithm = epidemic.Epidemic()
     algorithm.allocate(5000, 4900, 8192)
     random = np.random.default_rng(3)

@@ -1,6 +1,6 @@
 """`epidemic` (algorithms section 9, 10): any order, duplication and heal of one set of messages gives the same bits.
 
-Whoever delivers keeps the set of what was seen, as the protocol does; the algorithm knows nothing of it.
+The test keeps the set of delivered messages, as the protocol does. The algorithm does not know it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.algorithms.epidemic.epidemic_peer import CHUNKS, INFINITE, WIDTH, Pee
 
 
 class Network:
-    """Peers that publish now and then; each delivers to itself, in its own time, what it has not seen."""
+    """Peers that publish now and then. Each applies unseen messages at its own time."""
 
     def __init__(self, count, seed=0, bound=INFINITE):
         self.peers = [Peer((seed, number)) for number in range(count)]
@@ -33,7 +33,7 @@ class Network:
         self.seen[number].add(len(self.messages) - 1)
 
     def deliver(self, number, message):
-        """Once, however often it comes."""
+        """Apply a message once, even if it comes several times."""
         if message not in self.seen[number]:
             self.seen[number].add(message)
             self.peers[number].apply(self.messages[message])
@@ -65,7 +65,7 @@ EVENTS = st.one_of(
 @settings(max_examples=25, deadline=None)
 @given(st.lists(EVENTS, min_size=5, max_size=25), st.randoms(use_true_random=False), st.sampled_from([INFINITE, 0.02]))
 def test_any_order_and_duplication_gives_the_same_bits(events, order, bound):
-    """Messages overtake each other, own ones come before and after; with bounds that cut many of them as well."""
+    """Messages overtake each other and own ones. A second case has bounds that cut many of them."""
     network = Network(3, bound=bound)
     for name, number, *arguments in events:
         if name == "deliver" and not arguments[0] < len(network.messages):
@@ -75,7 +75,7 @@ def test_any_order_and_duplication_gives_the_same_bits(events, order, bound):
     network.check()
 
 
-def test_two_halves_that_were_apart_are_one_after_the_heal():
+def test_two_halves_hold_the_same_bits_after_a_heal():
     network, order = Network(4), Random(5)
     for _ in range(3):
         for number in range(4):
@@ -105,8 +105,8 @@ def test_order_of_chunks_and_of_messages_within_a_chunk_leaves_no_trace():
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_joiner_is_a_copy_and_stays_one(trains):
-    """It takes over state and the set of what is in it, chunk by chunk, while messages keep coming."""
+def test_joiner_holds_the_same_bits_and_keeps_them(trains):
+    """It takes over the state and its set of messages, chunk by chunk, while more messages come."""
     network = Network(2)
     for _ in range(3):
         network.publish(0)
@@ -142,8 +142,8 @@ def test_joiner_is_a_copy_and_stays_one(trains):
     network.check()
 
 
-def test_joiner_of_a_lone_peer_that_kept_bits_no_replica_can_hold():
-    """Giving state away settles it: from then on both hold what the grid holds."""
+def test_joiner_of_a_lone_peer_with_bits_below_the_grid():
+    """Giving the state away settles it: both then hold multiples of the grid."""
     lone, joiner = Peer(1), Peer(2)
     lone.x[:] = np.float32(1e-11) * lone.random.standard_normal(lone.ledger.size)
     lone.since[:] = 0.0
@@ -160,7 +160,7 @@ def test_joiner_of_a_lone_peer_that_kept_bits_no_replica_can_hold():
     assert lone.state() == joiner.state()
 
 
-def test_replicas_of_other_first_bits_are_told_apart_by_their_digests():
+def test_digests_tell_replicas_with_different_starts_apart():
     one, other = Peer(1), Peer(2)
     other.ledger.a[WIDTH + 3] += 2.0**-20
     digests = [[peer.algorithm.run(jobs.Digest(chunk)) for chunk in range(CHUNKS)] for peer in (one, other)]

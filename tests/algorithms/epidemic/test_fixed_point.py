@@ -78,7 +78,7 @@ def test_magnitude_of_nothing_is_zero():
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(40)))
 def test_any_order_of_additions_gives_the_same_bits_even_past_the_range(order):
-    """With 2^30 at once sums wrap; they would not agree if they saturated."""
+    """With 2^30 each, sums wrap. Saturating sums would not agree."""
     for most in (1.0, 2.0**30):
         one, other = ledger(), ledger()
         moves = additions(most=most)
@@ -116,7 +116,7 @@ def test_many_additions_below_the_resolution_of_fp32_add_up():
 # -- alone -----------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_shares_keeps_every_bit_and_settling_costs_less_than_a_step_of_the_grid():
+def test_loose_chunk_keeps_every_bit_and_settling_moves_it_by_less_than_a_grid_step():
     one = ledger()
     one.a[:5] = [1e-30, -3e-11, 2.0**-33, 0.1, 2.0**29]
     before = one.a.copy()
@@ -125,7 +125,7 @@ def test_what_nobody_shares_keeps_every_bit_and_settling_costs_less_than_a_step_
     for chunk in range(CHUNKS):
         one.settle(chunk)
     assert (one.a == to_float(one.fixed)).all() and np.abs(one.a - before).max() <= 2.0**-33
-    # as fp32 sums it: x follows to the very anchor
+    # Summed in fp32: x reaches the anchor exactly.
     assert (region[0][:WIDTH] + one.outstanding(0, 0) == one.a[:WIDTH]).all()
     again = one.a.copy(), one.fixed.copy()
     for chunk in range(CHUNKS):
@@ -133,7 +133,7 @@ def test_what_nobody_shares_keeps_every_bit_and_settling_costs_less_than_a_step_
     assert (one.a == again[0]).all() and (one.fixed == again[1]).all()
 
 
-def test_settled_chunk_that_is_left_alone_again_is_the_model_once_more():
+def test_lone_step_makes_a_settled_chunk_loose_again():
     one = ledger()
     region = bind(one)
     for chunk in range(CHUNKS):
@@ -145,8 +145,8 @@ def test_settled_chunk_that_is_left_alone_again_is_the_model_once_more():
     assert (one.a == np.float32(1e-20)).all()
 
 
-def test_what_is_given_away_after_a_lone_step_or_a_new_start_is_the_anchor_of_now():
-    """Not what was shared before it."""
+def test_state_given_away_after_a_lone_step_or_founding_is_the_current_anchor():
+    """It must not be the state that was shared before."""
     one, taker = ledger(), ledger(9)
     region = bind(one)
     for verb in (lambda chunk: one.outer_step(chunk, 1.0, 0.0, one.open_slot), one.found):
@@ -160,7 +160,7 @@ def test_what_is_given_away_after_a_lone_step_or_a_new_start_is_the_anchor_of_no
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.1e9, -1.1e9])
-def test_found_refuses_what_has_no_place_in_the_range(value):
+def test_found_refuses_values_beyond_the_range(value):
     one = ledger()
     region = bind(one)
     region[0, 300] = value
@@ -192,7 +192,7 @@ def test_packed_state_comes_back_bit_for_bit_whatever_its_width(seed, count, bit
         *((2**62, 8), (2**63 - 1, 8), (-(2**63), 8)),
     ],
 )
-def test_block_takes_no_more_bytes_than_its_longest_value(value, width):
+def test_block_uses_the_bytes_of_its_widest_value(value, width):
     fixed = np.zeros(300, np.int64)
     fixed[7] = value
     payload = pack(fixed)
@@ -206,13 +206,13 @@ def test_model_of_small_values_is_as_long_as_fp32():
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=600), st.integers(1, 600))
-def test_bytes_from_anywhere_unpack_to_something_of_the_size_or_to_nothing(data, size):
+def test_arbitrary_bytes_unpack_to_the_right_size_or_to_none(data, size):
     values = unpack(data, size)
     assert values is None or values.shape == (size,)
 
 
 @pytest.mark.parametrize("width", [9, 255])
-def test_width_of_more_than_a_word_is_nothing(width):
+def test_width_of_more_than_a_word_is_refused(width):
     assert unpack(bytes([width]) + bytes(256 * width), 256) is None
 
 
@@ -233,7 +233,7 @@ def test_copy_is_bit_identical_and_stays_so():
     assert (giver.fixed == taker.fixed).all() and (giver.a == taker.a).all()
 
 
-def test_digest_tells_one_unit_in_one_parameter():
+def test_digest_differs_by_one_unit_in_one_parameter():
     one = ledger()
     before = [one.digest(chunk) for chunk in range(CHUNKS)]
     one.add(1, np.array([5]), np.array([1]))
@@ -243,7 +243,7 @@ def test_digest_tells_one_unit_in_one_parameter():
 
 @pytest.mark.parametrize("verb", ["adopt", "resync"])
 @pytest.mark.parametrize("fault", ["hash", "length", "bit", "chunk"])
-def test_state_that_is_not_the_one_promised_changes_nothing(verb, fault):
+def test_state_with_another_hash_changes_nothing(verb, fault):
     giver, taker = ledger(), ledger(9)
     region = bind(taker)
     frozen = giver.freeze(0)
@@ -264,7 +264,7 @@ def test_state_that_is_not_the_one_promised_changes_nothing(verb, fault):
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_followed_side_is_left_again_exactly_or_stayed_with(back):
+def test_resync_is_taken_back_exactly_or_kept(back):
     giver, taker = ledger(), ledger(9)
     region = bind(taker)
     for chunk in range(CHUNKS):
@@ -292,12 +292,12 @@ def test_followed_side_is_left_again_exactly_or_stayed_with(back):
         assert (taker.fixed == alone.fixed).all() and (taker.a == alone.a).all()
     else:
         assert (taker.fixed == giver.fixed).all()
-    assert (taker.v == (0.25 if back else 0.0)).all(), "what nobody was told of is nowhere else"
+    assert (taker.v == (0.25 if back else 0.0)).all(), "no other copy of the residual exists"
     outstanding = np.concatenate([taker.outstanding(chunk, 0) for chunk in range(CHUNKS)])
     assert np.abs(region[0] + outstanding - taker.a).max() < 1e-5
 
 
-def test_hash_is_of_the_state_and_not_of_how_it_travels():
+def test_hash_depends_on_the_state_and_not_on_its_encoding():
     fixed = to_fixed(np.linspace(-0.4, 0.4, 256))
     wide = bytes([8]) + fixed.astype("<i8").tobytes()
     assert (unpack(wide, 256) == fixed).all() and len(wide) > len(pack(fixed))
@@ -305,7 +305,7 @@ def test_hash_is_of_the_state_and_not_of_how_it_travels():
     assert one.adopt(0, wide, fixed_hash(fixed)) and one.digest(0) == fixed_hash(fixed)
 
 
-def test_a_fingerprint_is_linear_in_what_was_added_and_in_chunks():
+def test_fingerprint_is_linear_in_additions_and_in_chunks():
     one = ledger()
     before = sum(one.fingerprint(chunk) for chunk in range(CHUNKS))
     told = 0
@@ -314,10 +314,10 @@ def test_a_fingerprint_is_linear_in_what_was_added_and_in_chunks():
         told += fingerprint(one.span(chunk).start, where, terms)
     after = sum(one.fingerprint(chunk) for chunk in range(CHUNKS))
     assert (before + told - after) % 2**64 == 0 and before != after
-    assert fingerprint(0, slice(None), one.fixed) == after % 2**64, "places are those of the model, not of the chunk"
+    assert fingerprint(0, slice(None), one.fixed) == after % 2**64, "indices are those of the model, not of the chunk"
 
 
-def test_a_fingerprint_tells_one_unit_in_any_place_and_two_places_exchanged():
+def test_fingerprint_differs_by_one_unit_and_by_two_exchanged_values():
     fixed = to_fixed(np.random.default_rng(5).standard_normal(WIDTH))
     seen = {fingerprint(0, slice(None), fixed)}
     for place in range(WIDTH):

@@ -1,4 +1,4 @@
-"""Robust aggregation against its bounds: whatever f rows say, the result stays near the others; and the same bits."""
+"""Robust aggregation against its bounds: f bad rows leave the result near the others; and the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = [(3, 1), (5, 1), (5, 2), (8, 3), (10, 2), (15, 3), (16, 3), (16, 7), (31
 
 
 def kappa(name, n, f):
-    """Of (f, kappa)-robustness, from table 1 and lemma 1 of arXiv 2302.01772."""
+    """kappa of (f, kappa)-robustness, from table 1 and lemma 1 of arXiv 2302.01772."""
     over = f / (n - 2 * f)
     plain = 6 * over * (1 + over) if name.endswith("trimmed") else 4 * (1 + over) ** 2
     return plain if not name.startswith("nnm") else 8 * f / (n - f) * (plain + 1)
@@ -45,7 +45,7 @@ def normal(seed, n, size=50):
 
 
 def influence(decided):
-    """Of each contributor, its share in the points before trimming."""
+    """Share of each contributor in the points before trimming."""
     return decided.masses / max(1, decided.masses.sum()) @ decided.combination
 
 
@@ -56,12 +56,12 @@ def self_centred_clipping(own, other, weight, tau):
     return own + weight * min(1.0, tau / np.linalg.norm(apart)) * apart
 
 
-# -- how far the bad ones can move it ----------------------------------------------------------------------------------
+# -- bad rows ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ROBUST)
 @pytest.mark.parametrize(("n", "f"), SIZES)
-def test_bad_rows_however_far_leave_the_result_within_the_bound_of_the_paper(name, n, f):
+def test_bad_rows_at_any_distance_leave_the_result_within_the_bound_of_the_paper(name, n, f):
     honest = normal((n, f), n - f) + np.float32(3.0)
     bound = np.sqrt(kappa(name, n, f)) * spread(honest.astype(np.float64))
     direction = normal(1, f)
@@ -73,15 +73,15 @@ def test_bad_rows_however_far_leave_the_result_within_the_bound_of_the_paper(nam
 
 
 @pytest.mark.parametrize(("n", "f"), SIZES)
-def test_one_bad_row_moves_the_mean_as_far_as_it_likes(n, f):
+def test_one_bad_row_moves_the_mean_to_any_place(n, f):
     rows = normal(0, n)
     rows[0] = 1e18
     assert np.linalg.norm(aggregate(RULES["mean"], rows, [1.0] * n, f / n)) > 1e16
 
 
 @pytest.mark.parametrize("name", ROBUST)
-def test_one_more_bad_row_than_tolerated_can_break_every_rule_or_half_of_all_does(name):
-    """The bound is of f: this one is told, not promised."""
+def test_more_bad_rows_than_tolerated_break_every_rule(name):
+    """Documents the limit: the bound holds for f bad rows only."""
     n, f = 16, 3
     rows = normal(0, n)
     rows[: n // 2 + 1] = 1e6
@@ -89,7 +89,7 @@ def test_one_more_bad_row_than_tolerated_can_break_every_rule_or_half_of_all_doe
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_colluders_far_off_are_in_no_honest_neighbourhood(name):
+def test_distant_colluders_are_in_no_honest_neighbourhood(name):
     rows = normal(0, 16)
     rows[[0, 7, 15]] = 1e6
     distances = Distances(16)
@@ -105,7 +105,7 @@ def test_trimming_alone_leaves_nothing_of_sparse_increments_and_mixing_first_lea
     signal = np.zeros(4096)
     signal[:64] = 1.0
     rows = np.zeros((16, 4096), np.float32)
-    for row in rows:  # a quarter of the true places each, as a top-k of noisy increments has them
+    for row in rows:  # A quarter of the true indices each, as in a top-k of noisy increments.
         row[random.choice(64, 16, replace=False)] = 1.0
         row[random.choice(4096, 48, replace=False)] += random.standard_normal(48)
     kept = {name: aggregate(rule, rows, [1.0] * 16) @ signal / 64 for name, rule in RULES.items()}
@@ -144,7 +144,7 @@ def test_mean_is_the_weighted_mean_and_believes_every_weight():
 
 def test_trimmed_mean_cuts_as_much_mass_as_the_heaviest_have():
     rows = np.array([[0.0], [1.0], [2.0], [3.0], [100.0]], np.float32)
-    # Half of the mass of 4 at each end is cut: 0 and half of 1 below, 100 above, and of 3 what is left of 2.
+    # Half of the mass of 4 is cut at each end: 0 and half of 1 below, 100 and part of 3 above.
     assert aggregate(trimmed_mean, rows, [1.0, 2.0, 1.0, 1.0, 1.0], 0.2)[0] == pytest.approx((1.0 + 2.0) / 2)
     assert aggregate(trimmed_mean, rows, [1.0] * 5, 0.2)[0] == 2.0
     assert aggregate(trimmed_mean, rows, [1.0] * 5, 0.0)[0] == pytest.approx(21.2)
@@ -154,13 +154,13 @@ def test_trimming_of_half_or_more_is_the_weighted_median():
     rows = np.array([[0.0], [1.0], [5.0], [9.0]], np.float32)
     # The heaviest may have 2 of 5.
     assert aggregate(trimmed_mean, rows, [1.0, 1.0, 1.0, 2.0], 0.25)[0] == 5.0
-    # 4 of 6, which would leave less than nothing: the median of the mass lies between these two.
+    # 4 of 6 at each end would leave nothing: the weighted median lies between these two.
     assert aggregate(trimmed_mean, rows[1:], [1.0, 2.0, 2.0], 0.4)[0] == 5.0
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])
-def test_row_of_no_usable_weight_does_not_count(name, weight):
+def test_row_without_a_usable_weight_does_not_count(name, weight):
     rows = normal(5, 11)
     found = aggregate(RULES[name], rows, [1.0] * 4 + [weight] + [2.0] * 6)
     assert np.array_equal(found, aggregate(RULES[name], np.delete(rows, 4, axis=0), [1.0] * 4 + [2.0] * 6))
@@ -190,7 +190,7 @@ def test_row_with_one_value_that_is_not_finite_counts_in_no_chunk(name, value):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_nobody_left_moves_nothing(name):
+def test_no_usable_contributor_moves_nothing(name):
     rows = np.full((4, 7), np.nan, np.float32)
     assert np.array_equal(aggregate(RULES[name], rows, [1.0] * 4), np.zeros(7))
     assert np.array_equal(aggregate(RULES[name], np.zeros((0, 7), np.float32), []), np.zeros(7))
@@ -228,8 +228,8 @@ def test_unit_of_rows_and_of_weights_does_not_matter(name, factor):
 
 
 @pytest.mark.parametrize("name", ROBUST)
-def test_duplicates_of_one_row_are_so_many_contributors(name):
-    """Copies are near each other, so they must not count as more than they are: f of them move no more than f."""
+def test_copies_of_one_row_count_as_that_number_of_contributors(name):
+    """Copies are near each other, but f copies must not move the result further than f bad rows."""
     honest = normal(10, 13)
     copied = np.repeat(honest[:1] + np.float32(2.0), 3, axis=0)
     found = aggregate(RULES[name], np.concatenate([copied, honest]), [1.0] * 16)
@@ -238,7 +238,7 @@ def test_duplicates_of_one_row_are_so_many_contributors(name):
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_fewer_than_five_have_none_to_spare(name, n):
+def test_fewer_than_five_tolerate_none(name, n):
     assert tolerated(SHARE, n) == 0
     rows, weights = normal(11, n), [1.0, 2.0, 1.0, 2.0][:n]
     if not name.endswith("median"):
@@ -266,7 +266,7 @@ def test_wrong_shapes_are_refused():
     for rows in (np.zeros((4, 5), np.float32), np.zeros(3, np.float32)):
         with pytest.raises(ValueError, match="3 contributors"):
             distances.add(rows)
-    with pytest.raises(ValueError, match="2 weights of 3"):
+    with pytest.raises(ValueError, match="2 weights for 3"):
         plan(trimmed_mean, distances, [1.0, 1.0])
 
 
@@ -280,14 +280,14 @@ def test_geometric_median_of_a_line_is_its_median():
 
 
 @pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 1.5]])
-def test_geometric_median_of_two_is_neither_of_them_alone(weights):
-    """Of two members the one of the higher id, or the lighter, would train for nothing."""
+def test_geometric_median_of_two_is_neither_of_them(weights):
+    """Otherwise one of two members would train without effect."""
     rows = normal(5, 2)
     expected = np.average(rows.astype(np.float64), axis=0, weights=weights)
     np.testing.assert_allclose(aggregate(geometric_median, rows, weights), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_row_thousands_of_median_distances_off_has_no_say_in_the_geometric_median():
+def test_row_thousands_of_median_distances_away_does_not_count_in_the_geometric_median():
     rows = normal(17, 8)
     rows[0] = 1e7
     found = aggregate(geometric_median, rows, [1.0] * 8)
@@ -313,10 +313,10 @@ def test_geometric_median_is_where_more_than_half_are():
 
 
 def digest():
-    """Of every rule's result on rows that come of integers, in uneven chunks."""
+    """Hash of every rule's result on rows from integers, in uneven chunks."""
     counts = (np.arange(16 * 9000, dtype=np.int64) * 2654435761 + 12345) % 65537
     rows = (counts.reshape(16, 9000) - 32768).astype(np.float32) / np.float32(1000.0)
-    rows *= rows * rows  # numpy's ** has other last bits on other processors
+    rows *= rows * rows  # The last bits of numpy's ** depend on the processor.
     rows[3] *= np.float32(1e6)
     rows[4] = rows[5]
     weights = [float(1 + n % 5) for n in range(16)]
@@ -357,7 +357,7 @@ def test_bits_are_the_same_without_the_vector_instructions_of_this_processor():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_second_pass_may_cut_chunks_as_it_likes(name):
+def test_second_pass_gives_the_same_result_for_other_chunks(name):
     rows = normal(13, 10, 5000)
     whole = Distances(10)
     whole.add(rows)
@@ -380,7 +380,7 @@ def test_distances_are_those_of_whole_vectors():
 # -- self-centred clipping ---------------------------------------------------------------------------------------------
 
 
-def test_clipping_is_what_pairwise_does_to_each_chunk():
+def test_pairwise_clips_each_chunk():
     """Algorithms section 3: tau_c = 2 sqrt2 ||own outer step on c|| before any exchange; k from the smaller tau."""
     random = np.random.default_rng(15)
     size, factors = 3 * 256, np.repeat([0.1, 1.0, 30.0], 256)
@@ -388,7 +388,7 @@ def test_clipping_is_what_pairwise_does_to_each_chunk():
     for peer in (first, second):
         peer.step(random.standard_normal(size).astype(np.float32))
     steps = [peer.ledger.a - peer.began for peer in (first, second)]
-    # Now they are moved apart, little in the first chunk and far in the last.
+    # Move them apart: little in the first chunk, far in the last.
     apart = (factors * random.standard_normal(size)).astype(np.float32)
     second.ledger.a[:] = first.ledger.a + apart
     before = first.ledger.a.copy(), second.ledger.a.copy()

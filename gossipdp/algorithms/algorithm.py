@@ -1,0 +1,80 @@
+"""The base class of the algorithms: it runs the jobs that need nothing but the ledger.
+
+A subclass (`Pairwise`, `Epidemic`) answers its own jobs first and passes the rest on. Jobs run one at a time, in order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from gossipdp.algorithms.ledger import Ledger, state_hash
+from gossipdp.codecs import moments
+from gossipdp.protocol import jobs
+
+__all__ = ["Algorithm"]
+
+
+class Algorithm(ABC):
+    """Runs jobs on the vectors of one peer."""
+
+    ledger: Ledger
+
+    def run(self, job: jobs.Job) -> jobs.Result:
+        """Run one job.
+
+        Returns:
+            What the job's docstring says. A fault of the partner is part of the result.
+
+        Raises:
+            TypeError: no algorithm runs this job.
+        """
+        match job:
+            case jobs.Check(chunk):
+                return jobs.Checked(self.ledger.check(chunk))
+            case jobs.OuterStep(chunk, lr, momentum, applied):
+                return self._outer_step(chunk, lr, momentum, applied)
+            case jobs.Seal():
+                return self.ledger.seal()
+            case jobs.Release(slot):
+                return self.ledger.release(slot)
+            case jobs.Found(chunk):
+                return jobs.Checked(self.ledger.found(chunk))
+            case jobs.Attach(chunk):
+                return self.ledger.attach(chunk)
+            case jobs.Freeze(chunk):
+                return self.ledger.freeze(chunk)
+            case jobs.HashPiece(_, payload):
+                return jobs.Frozen(payload, state_hash(payload))
+            case jobs.CheckPiece(_, payload, digest):
+                return jobs.Checked(state_hash(payload) == digest)
+            case jobs.Adopt(chunk, payload, digest):
+                return self._adopted(chunk, self.ledger.adopt(chunk, payload, digest))
+            case jobs.Resync(chunk, payload, digest):
+                return self._adopted(chunk, self.ledger.resync(chunk, payload, digest))
+            case jobs.Conclude(chunk, back):
+                return self.ledger.conclude(chunk, back=back)
+            case jobs.Sample(starts):
+                return self._sample(starts)
+            case jobs.Compare(runs, size, payload):
+                return self.ledger.compare(runs, size, payload)
+            case jobs.CheckMoments(_, size, payload, digest):
+                return jobs.Checked(moments.digest(payload) == digest and moments.check(payload, size))
+            case jobs.Allocate(size, trainable, chunk_parameters):
+                return self.allocate(size, trainable, chunk_parameters)
+        raise TypeError(f"no such job: {job!r}")
+
+    @abstractmethod
+    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
+        """Make room for a model and drop the one before. Arguments as of `Ledger`."""
+
+    @abstractmethod
+    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
+        """Take the ledger's outer step, and learn from its length."""
+
+    @abstractmethod
+    def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
+        """If `taken`, `chunk` now holds the state of another peer: forget what was learnt about the old one."""
+
+    @abstractmethod
+    def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
+        """Values of the anchor, its usual distance to other anchors, and its usual movement in a round."""
