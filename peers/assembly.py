@@ -18,8 +18,9 @@ from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import advertised, doubt
-from gossipdp.runtime.network.identity import Identity, NetworkSecret, next_incarnation
-from gossipdp.runtime.network.refusals import Doors
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.incarnation import next_incarnation
+from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.network.transport import Transport, TransportLimits
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
@@ -190,7 +191,7 @@ def _start(
     newest = store.newest()
     resume = None
     if newest is None and not remembered:
-        node.doors = Doors(seeds)
+        node.refusals = Refusals(seeds)
     if newest is not None and not founder:
         path, meta = newest
         node.holds(path, store.saved_at(path))

@@ -18,7 +18,7 @@ from gossipdp.errors import GossipdpError
 from gossipdp.runtime import descriptors
 from gossipdp.runtime.home_paths import expanded
 from gossipdp.runtime.network.duplicate_identity import OvertakenError
-from gossipdp.runtime.network.identity import count_from
+from gossipdp.runtime.network.incarnation import count_from
 from peers import home as homes
 from peers import logs
 from peers.assembly import build

@@ -32,7 +32,9 @@ from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
-from gossipdp.runtime.network.identity import MAX_SEEDS, Identity, Invite, NetworkSecret, replace_file
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
+from gossipdp.runtime.network.key_files import replace_file
 
 __all__ = [
     "Belonging",

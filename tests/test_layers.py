@@ -70,7 +70,7 @@ PROTOCOL_NEVER = {
     "secrets",
 }
 ONLY_IN = {
-    "zmq": {"gossipdp/runtime/network/transport.py", "gossipdp/runtime/network/sockets.py"},
+    "zmq": {"gossipdp/runtime/network/zmq_wire.py", "gossipdp/runtime/network/sockets.py"},
     "prometheus_client": {"gossipdp/runtime/observability/metrics.py"},
 }
 NEVER_ANYWHERE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}

@@ -1,4 +1,4 @@
-"""Blocking calls in threads of their own, few at a time, whose results are collected without waiting."""
+"""Blocking calls, a few at a time, each in its own thread. Their results are collected without waiting."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["MAX_ERRANDS", "Errands"]
+__all__ = ["MAX_CALLS", "BackgroundCalls"]
 
-MAX_ERRANDS: Final = 8
+MAX_CALLS: Final = 8
 R = TypeVar("R")
 
 
-class Errands(Generic[R]):
+class BackgroundCalls(Generic[R]):
     """Args:
 
     name: of the threads.
@@ -23,10 +23,15 @@ class Errands(Generic[R]):
         self._name = name
         self._done: queue.SimpleQueue[tuple[str, R]] = queue.SimpleQueue()
         self.pending = 0
+        """calls whose results are not collected"""
 
     def start(self, key: str, call: Callable[[], R]) -> bool:
-        """Run `call`, which must not raise; `collect` returns its result under `key`. False: too many run already."""
-        if self.pending >= MAX_ERRANDS:
+        """Run `call`, which must not raise. `collect` returns its result under `key`.
+
+        Returns:
+            False if MAX_CALLS run already, or the system has no thread left.
+        """
+        if self.pending >= MAX_CALLS:
             return False
 
         def run() -> None:
@@ -34,13 +39,13 @@ class Errands(Generic[R]):
 
         try:
             threading.Thread(target=run, name=self._name, daemon=True).start()
-        except RuntimeError:  # the system has no thread left
+        except RuntimeError:
             return False
         self.pending += 1
         return True
 
     def collect(self) -> list[tuple[str, R]]:
-        """What has come since the last call."""
+        """Keys and results since the last call."""
         done = []
         while not self._done.empty():
             done.append(self._done.get_nowait())

@@ -40,7 +40,7 @@ class Shares(NamedTuple):
     limit: int
     reserve: int
     """for what the daemon itself opens"""
-    strangers: int
+    unproven: int
     """inbound connections on which no member is proven"""
     links: int
 
@@ -48,8 +48,8 @@ class Shares(NamedTuple):
 def shares(limit: int = 0) -> Shares:
     """The shares of `limit` open files, of this process's limit by default."""
     limit = limit or _limit or resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    reserve, strangers = min(max(64, limit // 8), limit // 4, 256), min(limit // 8, 256)
-    return Shares(limit, reserve, strangers, max(4, (limit - reserve - strangers - OWN) // A_LINK))
+    reserve, unproven = min(max(64, limit // 8), limit // 4, 256), min(limit // 8, 256)
+    return Shares(limit, reserve, unproven, max(4, (limit - reserve - unproven - OWN) // A_LINK))
 
 
 def claim() -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.error_codes import ADVICE
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.carried_state import NOTHING
@@ -34,13 +35,13 @@ from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.link.state_delivery import Renewals
 from gossipdp.runtime.moments import ROUNDS, MomentsKeeper
 from gossipdp.runtime.network import transport as wires
-from gossipdp.runtime.network.dial_causes import told as dial_told
+from gossipdp.runtime.network.dial_causes import dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
-from gossipdp.runtime.network.refusals import Doors
+from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.observability.join_progress import Headway
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.observability.notices import DO, Journal
+from gossipdp.runtime.observability.notices import Journal
 from gossipdp.runtime.observability.status import Status
 from gossipdp.runtime.storage.checkpoint import BESIDE
 from gossipdp.runtime.storage.checkpointer import Keeper
@@ -136,7 +137,7 @@ class Node:
         self._headway = Headway(clock())
         self._pins = Pins(store, self._journal)
         self._memory = MemoryWatch(config.waiting)
-        self.doors = Doors()
+        self.refusals = Refusals()
         """the addresses without which this peer is nobody's member"""
         self._attached_schema = b""
         self._region: links.Region | None = None
@@ -172,7 +173,7 @@ class Node:
         """Until the peer has left.
 
         Raises:
-            RefusedError, MismatchError: GD-203, 204, 302, all `doors` are shut; GD-205, see `copies`.
+            RefusedError, MismatchError: GD-203, 204, 302, all `refusals`; GD-205, see `copies`.
         """
         while not self._finished:
             self._turn()
@@ -371,19 +372,19 @@ class Node:
             case wires.LinkDown(peer, reason):
                 self.peer.link_down(peer, reason, now)
             case wires.LinkUp(peer, address, inbound):
-                self.doors.opened()
+                self.refusals.met_member()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code, ours, do):
                 dialled, cause = address or short(peer), "no peer met there: " if code == "GD-101" else ""
                 if not (code == "GD-101" and self.peer.membership.left(address)):
-                    self._journal.trouble(code, dial_told(dialled, reason, cause), now, do)
-                    self._headway.failed(dialled, code, dial_told(dialled, reason), do or DO.get(code, ""))
+                    self._journal.trouble(code, dial_text(dialled, reason, cause), now, do)
+                    self._headway.failed(dialled, code, dial_text(dialled, reason), do or ADVICE.get(code, ""))
                 if peer:
                     self.peer.link_down(peer, reason, now)
-                if (error := self.doors.failed(address, code, reason, ours=ours)) is not None:
+                if (error := self.refusals.failed(address, code, reason, ours=ours)) is not None:
                     raise error
             case wires.HandshakeRefused() | wires.Crowded() | wires.Flooded():
-                self._journal.trouble(*wires.told(event), now)
+                self._journal.trouble(*wires.code_and_text(event), now)
             case wires.CopyMet(address, incarnation, start):
                 mine, copy = (self._incarnation, self._transport.start), (incarnation, start)
                 error = judge(mine, copy, address)
@@ -541,7 +542,7 @@ class Node:
     def _belong(self) -> None:
         """A founder's first model makes a new run."""
         if self.peer.founds and not self._transport.run:
-            self._transport.run = self._found_run()
+            self._transport.found(self._found_run())
 
     def _ready(self, origin: str, clock: int, now: float) -> None:
         self._belong()

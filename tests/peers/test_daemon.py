@@ -285,7 +285,7 @@ def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
     peer = protocol_settings.peer_config(load(""))
     assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.spreading.rumours.retain <= 1 << 30
-    assert start()._transport._limits.total_bytes <= 1 << 30
+    assert start()._transport.limits.total_bytes <= 1 << 30
 
 
 def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(

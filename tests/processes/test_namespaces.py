@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gossipdp.runtime.network.identity import Invite, NetworkSecret
+from gossipdp.runtime.network.identity import NetworkSecret
+from gossipdp.runtime.network.invite import Invite
 from peers import home as homes
 from simulations.processes.namespaces.hosts import Counters, Lab, unavailable
 from tests.processes.running import Host, end, gossipdp, until

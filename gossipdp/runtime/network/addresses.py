@@ -1,8 +1,7 @@
-"""Which address other peers should dial: chosen, explained, doubted where it looks wrong, and never guessed silently.
+"""The address that other peers should dial: chosen with a reason, and doubted where it looks wrong.
 
-Joining fails most often because a wrong interface was advertised; so what is chosen, and why, is said. Only
-addresses are looked at here: nothing is sent and nothing bound. Whether others can dial it is found out by them
-(`reachability`).
+Joining fails most often because a wrong interface was advertised. So the choice comes with a sentence for the operator.
+Nothing is sent or bound here. Other peers find out whether they can dial the address (`reachability`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final, TypeAlias
 import psutil
 
 from gossipdp.errors import ConfigError
-from gossipdp.runtime.network.identity import split_address
+from gossipdp.runtime.network.host_port import split_address
 
 __all__ = ["advertised", "doubt"]
 
@@ -27,8 +26,8 @@ _Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 def advertised(listen_host: str, port: int, seeds: Sequence[str]) -> tuple[str, str]:
     """``host:port`` to advertise, and one sentence on why.
 
-    A host that listens on one address advertises that. One that listens on all advertises the address from which it
-    would reach the first seed, else its first address that is not loopback, public ones first.
+    A host that listens on one address advertises it. A host that listens on all addresses advertises the one from which
+    it would reach the first seed. Without a seed it takes its first address that is not loopback, public ones first.
     """
     if listen_host not in ANY:
         return _join(listen_host, port), "the address it listens on"
@@ -45,9 +44,9 @@ def advertised(listen_host: str, port: int, seeds: Sequence[str]) -> tuple[str, 
 
 
 def doubt(address: str, listen_host: str, seeds: Sequence[str]) -> ConfigError | None:
-    """GD-103 if `address` is hardly where other peers can dial this one, as far as this host can tell; not raised.
+    """The error GD-103, not raised, if other peers can hardly dial `address`; else None.
 
-    It cannot tell what a router in front of it forwards: a public address is believed.
+    This host cannot know what a router in front of it forwards, so a public address is believed.
     """
     if not address:
         return None
@@ -89,7 +88,7 @@ def _kind(ip: _Ip) -> str:
 
 
 def _resolved(host: str) -> list[_Ip]:
-    """The addresses that `host`, a name or an address, stands for here."""
+    """The IP addresses of `host`, a name or an address, on this host."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -98,7 +97,7 @@ def _resolved(host: str) -> list[_Ip]:
 
 
 def _source_towards(host: str, port: int) -> str:
-    """The local address of a UDP socket connected there; connecting one sends nothing."""
+    """The local address of a UDP socket connected there, or "". Connecting sends nothing."""
     try:
         for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
             try:

@@ -1,163 +1,199 @@
-"""What is kept of one connection, one link and one dial, and what the parts of a peering ask of each other. Records and
-interfaces; nothing may happen here.
-"""
+"""What is kept of one connection, one link and one dial. Records; no message is sent here."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.dial_causes import Cause
-from gossipdp.runtime.network.events import TransportCounters, TransportEvent, TransportLimits
-from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello, Self
+from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello
 from gossipdp.runtime.network.resolver import Target
+
+__all__ = ["Connection", "Dial", "Link"]
 
 
 class Connection:
-    """One of the two connections of a link: an own DEALER, or a route of the ROUTER."""
+    """One of the two connections of a link.
 
-    def __init__(self, lane: Lane, hello: DiallerHello | ListenerHello) -> None:
-        self.lane = lane
-        self.hello = hello
-        self.link: Link | None = None
-        self.handle: Any = None
-        """the wire's, for a dialled connection"""
-        self.route = b""
-        self.user = ""
-        """what CURVE said of a route's peer"""
-        self.origin = ""
-        self.descriptor = -1
-        self.deadline = math.inf
+    Args:
+        link: the link it belongs to; None for an inbound connection whose link is not up yet.
+        route: libzmq's name for an inbound connection; b"" for a dialled one.
+        user: the CURVE key of an inbound connection's peer, as hexadecimal digits.
+        origin: the IP address that an inbound connection came from.
+        descriptor: the number of an inbound connection's socket.
+        deadline: when an inbound connection must be verified, in seconds.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        hello: DiallerHello | ListenerHello,
+        link: Link | None = None,
+        *,
+        route: bytes = b"",
+        user: str = "",
+        origin: str = "",
+        descriptor: int = -1,
+        deadline: float = math.inf,
+    ) -> None:
+        self.lane, self.hello, self.link = lane, hello, link
+        self.route, self.user, self.origin, self.descriptor = route, user, origin, descriptor
+        self.deadline = deadline
         self.proof_sent = False
         self.heard = self.said = 0.0
-        """times of the last message that came, and of the last that was sent"""
+        """times of the last message received and of the last message sent"""
         self.queue: deque[tuple[Sequence[Buffer], int]] = deque()
+        """frames and size of the messages that wait until the connection takes them; size 0 marks a service message"""
+        self.queued_bytes = 0
+
+    def join(self, link: Link) -> None:
+        """The hello is complete: the connection belongs to `link`."""
+        self.link, self.deadline = link, math.inf
+
+    def hear(self, now: float) -> None:
+        self.heard = now
+
+    def say(self, now: float) -> None:
+        self.said = now
+
+    def sent_proof(self, sent: bool) -> None:
+        self.proof_sent = sent
+
+    def enqueue(self, frames: Sequence[Buffer], size: int) -> None:
+        self.queue.append((frames, size))
+        self.queued_bytes += size
+
+    def dequeue(self) -> None:
+        """Remove the first message of the queue."""
+        _, size = self.queue.popleft()
+        self.queued_bytes -= size
+
+    def clear_queue(self) -> None:
+        self.queue.clear()
         self.queued_bytes = 0
 
 
 class Link:
-    """`dial` is set while the link is not up yet; inbound links are made when they are up."""
+    """Two connections with one peer, one for each lane.
 
-    def __init__(self, address: str, *, inbound: bool, now: float) -> None:
+    Args:
+        address: as dialled, or the IP address that an inbound link came from.
+        dial: the dial that makes the link; None for an inbound link, which is up when it is made.
+        connections: both connections of an inbound link.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        inbound: bool,
+        now: float,
+        dial: Dial | None = None,
+        connections: dict[Lane, Connection] | None = None,
+    ) -> None:
         self.peer = b""
-        self.address = address
-        self.inbound = inbound
+        self.address, self.inbound, self.dial = address, inbound, dial
         self.incarnation = 0
         self.start = b""
         self.told_run = b""
-        self.connections: dict[Lane, Connection] = {}
-        self.dial: Dial | None = None
+        """the run that the other side knows"""
+        self.connections: dict[Lane, Connection] = connections or {}
         self.opened = self.used = now
         self.retired = math.inf
+        """when a link that a better one replaced is closed"""
+
+    def verify(self, peer: bytes, incarnation: int, start: bytes, told_run: bytes) -> None:
+        """`peer` is proven on both connections."""
+        self.peer, self.incarnation, self.start, self.told_run = peer, incarnation, start, told_run
+        self.dial = None
+
+    def use(self, now: float) -> None:
+        self.used = now
+
+    def retire(self, until: float) -> None:
+        self.retired = until
+
+    def tell_run(self, run: bytes) -> None:
+        self.told_run = run
 
     def rank(self, me: bytes) -> tuple[int, bool]:
-        """Of two links with one peer the higher rank stays, at equal rank the newer: later starts of the peer first,
-        then the link that the lower id dialled. Both ends come to the same answer."""
+        """Order of two links with one peer: the higher rank stays, and at equal rank the newer link.
+
+        Later starts of the peer rank first, then the link that the lower id dialled. Both ends rank equally.
+        """
         return self.incarnation, (min(me, self.peer) == self.peer) == self.inbound
 
 
 class Dial:
-    """One address being dialled, and what waits for it."""
+    """One address being dialled, and the messages that wait for it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.wanted: set[bytes] = set()
-        """whom messages wait for"""
+        """peers that messages wait for"""
         self.askers: set[bytes] = set()
-        """who asked to be dialled back there"""
+        """members that asked to be dialled back there"""
         self.targets: deque[Target] = deque()
+        """IP addresses that are not tried yet"""
         self.target = ""
+        """the IP address tried now"""
         self.failures: list[Cause] = []
-        """of each address tried; their texts begin with it"""
+        """one for each IP address tried; its text begins with the address"""
         self.began = -math.inf
-        """when the address tried now was dialled"""
+        """when the present attempt began"""
         self.opened = False
-        """CURVE is done there on one connection"""
-        self.looking = ""
-        """under which key a second look at it comes back"""
+        """CURVE is complete on one connection of the present attempt"""
+        self.look = ""
+        """key of the second look at the address, while one is under way"""
         self.leads_back = False
         """this peer itself answers there"""
         self.ours = False
-        """this peer's own lists keep out who is there"""
+        """this peer's own lists exclude the peer there"""
         self.link: Link | None = None
         self.nonce = b""
         self.deadline = math.inf
         self.queue: deque[tuple[bytes, Lane, Sequence[Buffer], int]] = deque()
         self.queued_bytes = 0
 
+    def begin_attempt(self, target: str, nonce: bytes, now: float, deadline: float) -> Link:
+        """Try `target`; returns the link that it is to become."""
+        self.target, self.nonce, self.began, self.deadline = target, nonce, now, deadline
+        self.opened, self.look = False, ""
+        self.link = Link(self.address, inbound=False, now=now, dial=self)
+        return self.link
 
-class Wire(Protocol):
-    """What the sockets can do. None of it blocks."""
+    def skip(self, target: str) -> None:
+        """Give `target` up without an attempt."""
+        self.target = target
 
-    def open(self, connection: Connection, endpoint: str) -> None:
-        """Dial; OSError if there is no socket left."""
+    def open(self, deadline: float) -> None:
+        """CURVE is complete on one connection; the hello must be over at `deadline`."""
+        self.opened, self.deadline = True, deadline
 
-    def push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
-        """Hand over one message; False if the connection is full, BrokenPipeError if it is gone."""
+    def end_attempt(self) -> None:
+        self.link = None
 
-    def answer(self, route: bytes, frames: Sequence[Buffer]) -> None:
-        """Say something to an inbound connection; a full or vanished one does not hear it."""
+    def await_look(self, key: str) -> None:
+        """A second look under `key` will tell the cause."""
+        self.look, self.deadline = key, math.inf
 
-    def prove(self, connection: Connection) -> None:
-        """A member is proven on this inbound connection."""
+    def lead_back(self) -> None:
+        self.leads_back = True
 
-    def dismiss(self, connection: Connection) -> None:
-        """The link of this inbound connection is over: close it soon, once last words have left."""
+    def exclude(self) -> None:
+        self.ours = True
 
-    def shut(self, connection: Connection, linger: float) -> None:
-        """Close a dialled connection; what has been handed over has `linger` seconds to leave."""
+    def enqueue(self, to: bytes, lane: Lane, frames: Sequence[Buffer], size: int) -> None:
+        self.wanted.add(to)
+        self.queue.append((to, lane, frames, size))
+        self.queued_bytes += size
 
-
-class Links(Protocol):
-    """The links as a whole, to which the dialling and the listening half belong."""
-
-    now: float
-    me: Self
-    wire: Wire
-    limits: TransportLimits
-    counters: TransportCounters
-    events: list[TransportEvent]
-
-    def write(self, connection: Connection, frames: Sequence[Buffer], size: int = 0) -> bool:
-        """Send, or queue if the connection is full. `size` 0 marks a service message."""
-
-    def unqueue(self, connection: Connection) -> None:
-        """What waits for `connection` is not sent any more."""
-
-    def probe(self, connection: Connection) -> None:
-        """See whether an inbound connection is there."""
-
-    def fits(self, messages: int, queued: int, size: int) -> bool:
-        """Is there room for `size` bytes in a queue of so many messages and bytes?"""
-
-    def drop(self, reason: str, count: int = 1) -> bool:
-        """Count what was dropped; False."""
-
-    def room(self) -> bool:
-        """Is there room for one more link, if need be that of the one longest unused?"""
-
-    def linked(self, peer: bytes) -> Link | None: ...
-
-    def live(self, peer: bytes) -> tuple[int, bytes] | None:
-        """Incarnation and start of the daemon at the other end of the link with `peer`, if there is one."""
-
-    def shunned(self, peer: bytes) -> bool:
-        """Whether `peer` gets no link for now because it sent more than this peer could read."""
-
-    def bring_up(self, link: Link) -> Link:
-        """`link` is verified; returns the one on which its peer is sent to from now on."""
-
-    def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
-        """A message on a verified connection."""
-
-    def learn_run(self, run: bytes, peer: bytes) -> None:
-        """A verified peer belongs to `run`."""
-
-    def close_connections(self, link: Link, linger: float = 0.0) -> None: ...
-
-    def tell_in_vain(self, asker: bytes, address: str) -> None:
-        """`asker` was not met at the `address` it asked to be dialled back at."""
+    def take_messages(self, peer: bytes) -> list[tuple[Lane, Sequence[Buffer], int]]:
+        """Remove and return the messages that wait for `peer`."""
+        taken = [(lane, frames, size) for to, lane, frames, size in self.queue if to == peer]
+        self.queue = deque(message for message in self.queue if message[0] != peer)
+        self.queued_bytes -= sum(size for _, _, size in taken)
+        return taken

@@ -1,8 +1,8 @@
-"""Why a dialled address does not answer, in words for people, and what to do about it.
+"""Why a dialled address does not answer, as text for the operator, and what to do about it.
 
-libzmq says only that a connection was not made, or broke off. `look` makes one more connection, says no more
-than the begin of a greeting, and sees what the system and the other side say. It blocks: call it in a thread. No zmq
-socket may stand here.
+libzmq reports only that a connection was not made or broke off. `look` makes one more connection, sends the start of a
+greeting, and reads the answer of the system and of the other side. It blocks: call it in a thread. No zmq socket may
+stand here.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import socket
 from functools import partial
 from typing import Final, NamedTuple
 
-from gossipdp.runtime.background import Errands
+from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
-from gossipdp.runtime.network.identity import split_address
+from gossipdp.runtime.network.host_port import split_address
 
-__all__ = ["SILENT", "Cause", "Looks", "look", "timed_out", "unreachable", "unresolved"]
+__all__ = ["SILENT", "Cause", "Looks", "dial_text", "look", "timed_out", "unreachable", "unresolved"]
 
 HOLDS: Final = 10.0
-"""Seconds for which what was found at an address holds."""
+"""seconds for which the cause found at an address stays valid"""
 
 SIGNATURE: Final = b"\xff" + bytes(7) + b"\x01\x7f"
-"""How a ZMTP greeting begins (ZeroMQ RFC 23). A peer answers it with its own."""
+"""start of a ZMTP greeting (ZeroMQ RFC 23); a peer answers with its own"""
 SPEAKS: Final = 2.0
-"""Seconds in which a peer sends its greeting."""
+"""seconds in which a peer sends its greeting"""
 SHOWN: Final = 24
-"""Bytes of a stranger's greeting that are shown."""
+"""bytes shown of a greeting that no peer sent"""
 SILENT: Final = "see whether the peer there hangs, or another program answers at that address"
 _LOST: Final = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EACCES, errno.EPERM}
@@ -35,19 +35,19 @@ _LOST: Final = frozenset(
 
 
 class Cause(NamedTuple):
-    """`do` is empty where the advice for the code says it."""
+    """Code, text, and what to do. `do` is empty where the advice for the code is enough."""
 
     code: str
     text: str
     do: str = ""
 
     def at(self, address: str) -> Cause:
-        """The same, of `address`."""
+        """The same cause, with `address` in front of its text."""
         return self._replace(text=f"{address} {self.text}")
 
 
-def told(dialled: str, reason: str, cause: str = "") -> str:
-    """Why a dial failed, with each address once: `reason` begins with that which was tried."""
+def dial_text(dialled: str, reason: str, cause: str = "") -> str:
+    """Why a dial failed, with each address once. `reason` begins with the address that was tried."""
     return f"{dialled}: {cause}{reason.removeprefix(f'{dialled} ')}"
 
 
@@ -63,19 +63,19 @@ _ANOTHER_SECRET: Final = Cause(
 
 
 def timed_out(address: str, patience: float) -> Cause:
-    """Nothing came back from ``IP:port`` in `patience` seconds, neither yes nor no."""
+    """No answer came from ``IP:port`` in `patience` seconds."""
     port = address.rpartition(":")[2]
-    do = f"open TCP port {port} of that host in its firewall, security group and router; see that the host is up"
+    do = f"open TCP port {port} of that host in its firewall, security group and router; check that the host is up"
     return Cause("GD-101", f"timed out: no answer in {patience:g} s, as behind a firewall that drops", do)
 
 
 def unreachable(seen: str) -> Cause:
-    do = "see to the network between the two hosts and to the address: no route leads there"
+    do = "check the network between the two hosts and the address: no route leads there"
     return Cause("GD-101", f"unreachable: {seen}", do)
 
 
 def unresolved(seen: str) -> Cause:
-    return Cause("GD-101", seen, "see to the name: it must be in DNS, or in /etc/hosts of this host")
+    return Cause("GD-101", seen, "check the name: it must be in DNS, or in /etc/hosts of this host")
 
 
 def look(address: str, broke_off: bool, patience: float) -> Cause:
@@ -109,44 +109,48 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             return Cause("GD-101", f"no connection: {error.strerror}")
         connection.settimeout(SPEAKS)
         try:
-            connection.sendall(SIGNATURE)  # a listener may not be told of a connection on which nothing has come
+            connection.sendall(SIGNATURE)  # the kernel may tell a listener only of connections that have sent data
             said = connection.recv(SHOWN)
         except TimeoutError:
-            return _stranger("answers no greeting") if broke_off else _LISTENS
+            return _no_peer("answers no greeting") if broke_off else _LISTENS
         except OSError:
             return _CLOSED
     if not said:
         return _CLOSED
     if not said.startswith(SIGNATURE[:1]):
-        return _stranger(f"answered {said.decode('latin-1')!a}")
+        return _no_peer(f"answered {said.decode('latin-1')!a}")
     return _ANOTHER_SECRET if broke_off else _LISTENS
 
 
-def _stranger(seen: str) -> Cause:
+def _no_peer(seen: str) -> Cause:
     do = "correct address and port: another program than a peer answers there"
     return Cause("GD-101", f"{seen}: no gossipdp peer", do)
 
 
 class Looks:
-    """Second looks, few at a time, each in a thread of its own. `patience`: seconds for a connection."""
+    """Second looks at addresses, few at a time, each in its own thread.
+
+    Args:
+        patience: seconds for a connection.
+    """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._errands: Errands[Cause] = Errands("gossipdp-dial")
+        self._calls: BackgroundCalls[Cause] = BackgroundCalls("gossipdp-dial")
         self._under_way: dict[str, tuple[str, bool]] = {}
         self._found: dict[tuple[str, bool], tuple[float, Cause]] = {}
-        """By address and whether the connection had broken off: when it was looked at, and what was found."""
+        """time and cause of the last look, by address and by whether the connection had broken off"""
 
     @property
     def pending(self) -> int:
-        return self._errands.pending
+        return self._calls.pending
 
     def begin(self, address: str, failed: Cause, broke_off: bool, elapsed: float, now: float) -> Cause | str:
-        """Why `address` did not answer, or the key under which `collect` returns that.
+        """Why `address` did not answer, or the key under which `collect` returns the cause.
 
         Args:
-            failed: what libzmq tells.
-            broke_off: there was a connection, which ended in the encrypted handshake.
+            failed: what libzmq reports.
+            broke_off: a connection was made, and ended in the encrypted handshake.
             elapsed: seconds from the dial to the failure.
         """
         what = address, broke_off
@@ -155,18 +159,18 @@ class Looks:
         if what in self._found and now < self._found[what][0] + HOLDS:
             return self._found[what][1]
         key = secrets.token_hex(8)
-        if not self._errands.start(key, partial(look, *what, self._patience)):
+        if not self._calls.start(key, partial(look, *what, self._patience)):
             return failed
         self._under_way[key] = what
         return key
 
     def collect(self, now: float) -> list[tuple[str, Cause]]:
-        """What was found since the last call, by key."""
-        found = self._errands.collect()
+        """Causes found since the last call, by key."""
+        found = self._calls.collect()
         for key, cause in found:
             self._found[self._under_way.pop(key)] = now, cause
         return found
 
     def sweep(self, now: float) -> None:
-        """Forget what does not hold any more."""
+        """Forget causes that are no longer valid."""
         self._found = {what: found for what, found in self._found.items() if now < found[0] + HOLDS}

@@ -1,15 +1,13 @@
-"""The dialling half of a peer's links: which addresses are being dialled, what waits for them, what came of them.
+"""Dialling: which addresses are being dialled, which messages wait for them, and what came of each.
 
-A dial tries every IP address of its name in turn, and needs a signed hello on both connections (see `handshake`). When
-it has one there is a link; when it has none, an event says what came of each address. Links that are up, connections
-that come in and sockets may not stand here.
+A dial tries the IP addresses of its name in turn. It needs a signed hello on both connections (see `handshake`). With
+both there is a link; otherwise an event says what came of each address. No socket may stand here.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,33 +15,38 @@ from gossipdp.errors import ConfigError, GossipdpError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane, printable, short
 from gossipdp.runtime.network import handshake
-from gossipdp.runtime.network.connections import Connection, Dial, Link, Links
+from gossipdp.runtime.network.connections import Connection, Dial, Link
 from gossipdp.runtime.network.dial_causes import SILENT, Cause, Looks, timed_out, unreachable, unresolved
 from gossipdp.runtime.network.events import CopyMet, DialFailed
 from gossipdp.runtime.network.handshake import DiallerHello
-from gossipdp.runtime.network.identity import split_address
+from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.resolver import Resolver, Target
+from gossipdp.runtime.network.send_queues import SendQueues
+from gossipdp.runtime.network.terms import LinkTable, Terms
 
 __all__ = ["Dialling"]
 
 MAX_DIAL_BACKS: Final = 4
-"""dials at one time that others asked for"""
+"""dials at one time on behalf of members that asked to be dialled back"""
 OWN: Final = 600.0
-"""Seconds for which a member's address that led back to this peer is not dialled. A seed's still is: its name may stand
-for several hosts."""
+"""Seconds for which a member's address that led back to this peer is not dialled. A seed's address still is: its name
+may stand for several hosts."""
 MAX_OWN: Final = 64
+POLL: Final = 0.02
+"""seconds between looks for answers of the resolver and of second looks"""
 
 
 class Dialling:
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self._limits, self._counters = links.limits, links.counters
+    def __init__(self, terms: Terms, queues: SendQueues, links: LinkTable) -> None:
+        self._terms, self._queues, self._links = terms, queues, links
+        self._limits, self._turn = terms.limits, terms.turn
         self._dials: dict[str, Dial] = {}
         self._failed: dict[str, float] = {}
+        """when each address last failed"""
         self._own: dict[str, float] = {}
-        """Addresses that led back to this peer, and when."""
+        """when each address that led back to this peer was found"""
         self._resolver = Resolver()
-        self._looks = Looks(links.limits.connect)
+        self._looks = Looks(terms.limits.connect)
 
     @property
     def queued_bytes(self) -> int:
@@ -54,17 +57,15 @@ class Dialling:
         dial = self._dials.get(address) or self._start(address, to)
         if dial is None:
             return False
-        if not self._links.fits(len(dial.queue), dial.queued_bytes, size):
-            return self._links.drop("queue")
-        dial.wanted.add(to)
-        dial.queue.append((to, lane, frames, size))
-        dial.queued_bytes += size
+        if not self._queues.fits(len(dial.queue), dial.queued_bytes, size):
+            return self._terms.drop("queue")
+        dial.enqueue(to, lane, frames, size)
         return True
 
     def dial_back(self, asker: bytes, address: str) -> None:
-        """See whether `asker` is met at the `address` that it says is its own; it is told if it is not.
+        """Find out whether `asker` is met at the `address` that it advertises, and tell it if it is not.
 
-        If it is, the link that comes in there tells it. Nobody else's dials have to wait for this one.
+        If it is met, the link that comes in there tells it. These dials never delay this peer's own.
         """
         dial = self._dials.get(address)
         if dial is None:
@@ -81,30 +82,30 @@ class Dialling:
             dial.askers.add(asker)
 
     def said(self, nonce: bytes) -> bool:
-        """Is the hello of this `nonce` one of this peer's own? Then the address it dialled leads back to itself."""
+        """Whether this peer itself sent the hello with this `nonce`. Then the dialled address leads back to it."""
         own = [dial for dial in self._dials.values() if dial.nonce == nonce]
         for dial in own:
-            dial.leads_back = True
+            dial.lead_back()
         return bool(own)
 
     # -- one address after the other -----------------------------------------------------------------------------
 
     def _failed_lately(self, address: str) -> bool:
-        return self._links.now < self._failed.get(address, -math.inf) + self._limits.redial
+        return self._turn.now < self._failed.get(address, -math.inf) + self._limits.redial
 
     def _start(self, address: str, to: bytes) -> Dial | None:
-        own = bool(to) and self._links.now < self._own.get(address, -math.inf) + OWN
+        own = bool(to) and self._turn.now < self._own.get(address, -math.inf) + OWN
         if own or self._failed_lately(address):
-            self._links.drop("redial")
+            self._terms.drop("redial")
             return None
         if len(self._dials) >= self._limits.dials or not self._links.room():
-            self._links.drop("links")
+            self._terms.drop("links")
             return None
         dial = Dial(address)
         dial.wanted.add(to)
         self._look_up(dial)
         if address not in self._dials:
-            self._links.drop("unreachable")
+            self._terms.drop("unreachable")
             return None
         return dial
 
@@ -128,18 +129,15 @@ class Dialling:
         self._dial_next(dial)
 
     def _dial_next(self, dial: Dial) -> None:
-        """Try the next address of those the name stands for."""
+        """Try the next IP address of the name."""
         while dial.targets:
             target = dial.targets.popleft()
-            dial.target = target.text
             if not target.routable:
+                dial.skip(target.text)
                 dial.failures.append(unreachable("no route").at(target.text))
                 continue
-            dial.link = link = Link(dial.address, inbound=False, now=self._links.now)
-            link.dial = dial
-            dial.nonce = secrets.token_bytes(32)
-            dial.began, dial.opened, dial.looking = self._links.now, False, ""
-            dial.deadline = self._links.now + self._limits.connect + self._limits.handshake
+            deadline = self._turn.now + self._limits.connect + self._limits.handshake
+            link = dial.begin_attempt(target.text, secrets.token_bytes(32), self._turn.now, deadline)
             try:
                 for lane in Lane:
                     self._open(link, lane, target.endpoint, dial.nonce)
@@ -150,58 +148,55 @@ class Dialling:
             return
         self._give_up(dial)
 
+    def _open(self, link: Link, lane: Lane, endpoint: str, nonce: bytes) -> None:
+        connection = Connection(lane, DiallerHello(self._terms.me, nonce, lane), link)
+        link.connections[lane] = connection
+        self._terms.wire.open(connection, endpoint)
+
     def _give_up(self, dial: Dial) -> None:
         del self._dials[dial.address]
-        self._failed[dial.address] = self._links.now
+        self._failed[dial.address] = self._turn.now
         if dial.leads_back and len(self._own) < MAX_OWN:
-            self._own[dial.address] = self._links.now
+            self._own[dial.address] = self._turn.now
         first = min(dial.failures, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
         reason = "; ".join(cause.text for cause in dial.failures)
-        self._links.events.extend(
-            DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)
-        )
-        self._links.drop("unreachable", len(dial.queue))
+        failed = [DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)]
+        self._turn.tell(*failed)
+        self._terms.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.tell_in_vain(asker, dial.address)
-
-    def _open(self, link: Link, lane: Lane, endpoint: str, nonce: bytes) -> None:
-        connection = Connection(lane, DiallerHello(self._links.me, nonce, lane))
-        connection.link = link
-        link.connections[lane] = connection
-        self._links.wire.open(connection, endpoint)
 
     # -- what happens on its connections -------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """CURVE is done: the hello is next."""
+        """CURVE is complete: the hello is next."""
         if connection.link is not None and (dial := connection.link.dial) is not None:
             assert isinstance(connection.hello, DiallerHello)
-            dial.opened = True
-            dial.deadline = self._links.now + self._limits.hello
-            self._links.write(connection, connection.hello.hello())
+            dial.open(self._turn.now + self._limits.hello)
+            self._queues.write(connection, connection.hello.hello())
 
     def failed(self, dial: Dial, code: str, reason: str, result: str = "") -> None:
-        """The address tried now is none. `result` is the word it is counted under, the code if there is none."""
+        """The present attempt failed. `result` is the label of the count; without one the code is."""
         assert dial.link is not None
         hellos = [connection.hello for connection in dial.link.connections.values()]
-        copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._links.me.identity.id]
-        # Not before the other side has had the proof, or has gone.
-        self._links.events.extend(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1])
+        copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._terms.me.identity.id]
+        # Told only now: the copy has had the proof, or is gone.
+        self._turn.tell(*(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1]))
         self._links.close_connections(dial.link)
-        dial.link = None
+        dial.end_attempt()
         found: Cause | str = Cause(code, reason, SILENT if result == "timeout" else "")
         unmade, broke_off = result == "unreachable", result in ("GD-201", "broken") and not dial.opened
-        # Members that only ask to be dialled back do not hear why they are not met.
+        # Members that only ask to be dialled back do not hear the cause.
         if dial.wanted and (unmade or broke_off):
-            elapsed = self._links.now - dial.began
-            found = self._looks.begin(dial.target, Cause(code, reason), broke_off, elapsed, self._links.now)
+            elapsed = self._turn.now - dial.began
+            found = self._looks.begin(dial.target, Cause(code, reason), broke_off, elapsed, self._turn.now)
         if isinstance(found, Cause):
             self._failed_for(dial, found, result)
         else:
-            dial.looking, dial.deadline = found, math.inf
+            dial.await_look(found)
 
     def _failed_for(self, dial: Dial, cause: Cause, result: str) -> None:
-        self._counters.handshakes[cause.code if cause.code != "GD-101" else result or cause.code] += 1
+        self._terms.counters.handshakes[cause.code if cause.code != "GD-101" else result or cause.code] += 1
         dial.failures.append(cause.at(dial.target))
         self._dial_next(dial)
 
@@ -214,60 +209,55 @@ class Dialling:
             if isinstance(message, handshake.Answer) and not connection.proof_sent:
                 proof = hello.answer(message)
                 handshake.check_alone(hello.peer, self._links.live(hello.peer), hello.incarnation, hello.start)
-                connection.proof_sent = self._links.write(connection, proof)
+                connection.sent_proof(self._queues.write(connection, proof))
                 self._links.learn_run(hello.run, hello.peer)
             elif isinstance(message, handshake.Welcome):
-                handshake.check_other(self._links.me.identity.id, hello.peer)
+                handshake.check_other(self._terms.me.identity.id, hello.peer)
                 self._welcomed(link, dial)
             elif isinstance(message, handshake.Refuse):
                 self.failed(dial, message.code, f"said no: {printable(message.reason)}")
             else:
                 raise RemoteProtocolError("not an answer to a hello")
         except GossipdpError as error:
-            dial.ours = dial.ours or error.code == "GD-204"
+            if error.code == "GD-204":
+                dial.exclude()
             self.failed(dial, error.code, error.cause)
         except RemoteProtocolError as error:
-            self._links.drop("malformed")
+            self._terms.drop("malformed")
             self.failed(dial, "GD-101", f"answered out of order: {error}", "broken")
 
     def _welcomed(self, link: Link, dial: Dial) -> None:
-        """The listener has verified both connections; so has this side, or the other lies."""
+        """The listener has verified both connections. This side must have verified both, too, or the listener lies."""
         hellos = [connection.hello for connection in link.connections.values()]
         peers = {hello.peer for hello in hellos if isinstance(hello, DiallerHello)}
         if len(peers) != 1 or b"" in peers:
             raise RemoteProtocolError("welcome before the answer")
         first = hellos[0]
         assert isinstance(first, DiallerHello)
-        link.peer, link.told_run = first.peer, first.said_run
-        link.incarnation, link.start = first.incarnation, first.start
-        link.dial = None
+        link.verify(first.peer, first.incarnation, first.start, first.said_run)
         del self._dials[dial.address]
         self._failed.pop(dial.address, None)
         stays = self._links.bring_up(link)
-        strangers = dial.wanted - {link.peer, b""}
+        others = dial.wanted - {link.peer, b""}
         reason = f"{dial.target} is another peer now, {short(link.peer)}"
-        self._links.events.extend(DialFailed(to, dial.address, reason, "GD-101") for to in sorted(strangers))
+        self._turn.tell(*(DialFailed(to, dial.address, reason, "GD-101") for to in sorted(others)))
         for to, lane, frames, size in dial.queue:
-            if to in strangers:
-                self._links.drop("unreachable")
+            if to in others:
+                self._terms.drop("unreachable")
             else:
-                self._links.write(stays.connections[lane], frames, size)
+                self._queues.write(stays.connections[lane], frames, size)
         for asker in sorted(dial.askers - {link.peer}):
             self._links.tell_in_vain(asker, dial.address)
 
     def take_over(self, link: Link) -> None:
-        """`link` came up while others were being dialled: what waits there for the same peer need not wait."""
+        """`link` came up during other dials: send on it what waits there for the same peer."""
         for dial in [dial for dial in self._dials.values() if link.peer in dial.wanted]:
-            waiting, dial.queue, dial.queued_bytes = dial.queue, deque(), 0
-            for to, lane, frames, size in waiting:
-                if to == link.peer:
-                    self._links.write(link.connections[lane], frames, size)
-                else:
-                    dial.queue.append((to, lane, frames, size))
-                    dial.queued_bytes += size
+            for lane, frames, size in dial.take_messages(link.peer):
+                self._queues.write(link.connections[lane], frames, size)
             proven = dial.link is not None and any(x.proof_sent for x in dial.link.connections.values())
-            if dial.wanted == {link.peer} and self._links.me.identity.id > link.peer and not proven:
-                del self._dials[dial.address]  # the lower id's dial stays; one that may be up over there is let finish
+            # Of two crossing dials the lower id's stays. A dial whose link may be up at the other side goes on.
+            if dial.wanted == {link.peer} and self._terms.me.identity.id > link.peer and not proven:
+                del self._dials[dial.address]
                 if dial.link is not None:
                     self._links.close_connections(dial.link)
 
@@ -277,7 +267,7 @@ class Dialling:
         if not self._dials:
             return math.inf
         due = min(dial.deadline for dial in self._dials.values())
-        return min(due, self._links.now + 0.02) if self._resolver.pending or self._looks.pending else due
+        return min(due, self._turn.now + POLL) if self._resolver.pending or self._looks.pending else due
 
     def run_timers(self) -> None:
         if not self._dials and not self._resolver.pending and not self._looks.pending:
@@ -285,11 +275,11 @@ class Dialling:
         for address, found in self._resolver.collect():
             if (dial := self._dials.get(address)) and dial.link is None:
                 self._resolved(dial, found)
-        for key, cause in self._looks.collect(self._links.now):
-            for dial in [dial for dial in self._dials.values() if dial.looking == key]:
+        for key, cause in self._looks.collect(self._turn.now):
+            for dial in [dial for dial in self._dials.values() if dial.look == key]:
                 self._failed_for(dial, cause, "unreachable")
         for dial in list(self._dials.values()):
-            if self._links.now >= dial.deadline and dial.link is not None:
+            if self._turn.now >= dial.deadline and dial.link is not None:
                 self._timed_out(dial, dial.link)
 
     def _timed_out(self, dial: Dial, link: Link) -> None:
@@ -302,7 +292,7 @@ class Dialling:
         self.failed(dial, "GD-101", reason, "timeout")
 
     def sweep(self) -> None:
-        oldest = self._links.now - self._limits.redial
-        self._failed = {address: when for address, when in self._failed.items() if when > oldest}
-        self._own = {address: when for address, when in self._own.items() if when > self._links.now - OWN}
-        self._looks.sweep(self._links.now)
+        now = self._turn.now
+        self._failed = {address: when for address, when in self._failed.items() if when > now - self._limits.redial}
+        self._own = {address: when for address, when in self._own.items() if when > now - OWN}
+        self._looks.sweep(now)

@@ -1,4 +1,4 @@
-"""What a transport tells its driver, what it counts, and how far it may go. Plain data; no socket may stand here."""
+"""Events of a transport, its counters and its limits. Plain data; no socket may stand here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane, short
 
 MAX_COUNTED_PEERS: Final = 4096
-"""traffic of peers past this many is counted under b"", so that minting identities costs no memory here"""
+"""the traffic of peers past this number is counted under b"", so that new identities cost no memory here"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class TransportEvent:
 
 @dataclass(frozen=True, slots=True)
 class Received(TransportEvent):
-    """One message of a verified peer. Frames past 4 KiB are memoryviews over libzmq's own memory, not copies."""
+    """One message of a verified peer. Frames past 4 KiB are memoryviews of libzmq's own memory, not copies."""
 
     peer: bytes
     lane: Lane
@@ -47,12 +47,13 @@ class LinkDown(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class DialFailed(TransportEvent):
-    """`reason` names each address tried and what came of it; `dial_causes` has the words.
-    `peer` is b"" when only the address was known.
+    """A dial failed at every address of its name.
 
-    code: GD-101 nobody answers; GD-104 no socket left here; GD-201 wrong network secret, or a proxy in front of nobody;
-    GD-202 an identity was not proven; GD-203 another network or run; GD-204 this peer's key is banned there, or not
-    allowed, or that one's here; GD-205 this identity is live there; GD-302 another protocol version.
+    peer: b"" if only the address was known.
+    reason: each address tried and what came of it (texts of `dial_causes`).
+    code: GD-101 no answer; GD-104 no socket left here; GD-201 wrong network secret, or a proxy without its peer;
+        GD-202 an identity was not proven; GD-203 another network or run; GD-204 one side's lists exclude the other;
+        GD-205 this identity is live there; GD-302 another protocol version.
     """
 
     peer: bytes
@@ -60,14 +61,14 @@ class DialFailed(TransportEvent):
     reason: str
     code: str
     ours: bool = False
-    """GD-204 by this peer's own lists"""
+    """this peer's own lists exclude the other (GD-204)"""
     do: str = field(default="", compare=False)
-    """What to do about it, where the code alone does not tell."""
+    """what to do, where the advice for the code is not enough"""
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRefused(TransportEvent):
-    """This peer refused somebody who dialled in. `address` is where from, as far as known; codes as in DialFailed."""
+    """This peer refused an inbound connection from `address`, "" if unknown. Codes as in DialFailed."""
 
     address: str
     code: str
@@ -76,7 +77,7 @@ class HandshakeRefused(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class CopyMet(TransportEvent):
-    """Another live daemon has proven that it has this peer's key; see `copies`. Told at least once a meeting."""
+    """Another live daemon proved that it has this peer's key (see `duplicate_identity`). At least one a meeting."""
 
     address: str
     incarnation: int
@@ -85,7 +86,7 @@ class CopyMet(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class Flooded(TransportEvent):
-    """The link of `peer` was closed because `unread` of its messages were waiting here."""
+    """The link of `peer` was closed because `unread` of its messages waited here."""
 
     peer: bytes
     unread: int
@@ -93,9 +94,9 @@ class Flooded(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class Crowded(TransportEvent):
-    """More than `most` inbound connections had no proven member. Some were closed, and most came from `address`.
+    """More than `most` inbound connections had no proven member, most of them from `address`. Some were closed.
 
-    Told once a minute at the most.
+    At most one a minute.
     """
 
     address: str
@@ -104,7 +105,7 @@ class Crowded(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunLearned(TransportEvent):
-    """A peer that knew no run has heard it from a verified one, and is of that run from now on."""
+    """This peer had no run and heard it from the verified `peer`. It belongs to `run` from now on."""
 
     run: bytes
     peer: bytes
@@ -112,15 +113,17 @@ class RunLearned(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class Dialable(TransportEvent):
-    """Whether others can dial this peer at the `address` it advertises, whenever that turns out to be otherwise than
-    thought. If not, `opinions` times a member has tried in vain; then it is to be outbound-only (GD-102)."""
+    """Whether members can dial this peer at the `address` it advertises, whenever the answer changes.
+
+    opinions: failed attempts of members. A peer that cannot be dialled becomes outbound-only (GD-102).
+    """
 
     address: str
     dialable: bool
     opinions: int
 
 
-def told(event: HandshakeRefused | Crowded | Flooded) -> tuple[str, str]:
+def code_and_text(event: HandshakeRefused | Crowded | Flooded) -> tuple[str, str]:
     """Code and text of an event that only the operator needs to know."""
     match event:
         case HandshakeRefused(address, code, reason):
@@ -136,53 +139,56 @@ class TransportLimits:
     """Times in seconds."""
 
     handshake: float = 1.0
-    """for CURVE, once TCP is connected; at libzmq's 30 s, 300 idle strangers lock honest peers out"""
+    """for CURVE, after the TCP connection; at libzmq's 30 s, 300 idle connections lock honest peers out"""
     connect: float = 4.0
-    """for TCP and CURVE, each resolved address; one lost SYN costs 1 s, a second one 2 s more"""
+    """for TCP and CURVE, for each IP address; one lost SYN costs 1 s, a second one 2 s more"""
     hello: float = 2.0
-    """for the signed hello, once CURVE is done"""
+    """for the signed hello, after CURVE"""
     heartbeat: float = 1.5
-    """between words on a quiet connection; after 4 without one on the control lane the dialler closes the
-    link, after 11 the listener, after 64 on the data lane either"""
+    """between probes on a quiet connection. The dialler closes a link after 4 silent heartbeats on the control lane,
+    the listener after 11, and either after 64 on the data lane."""
     redial: float = 0.5
-    """after a failed dial nothing is dialled at that address before this"""
+    """after a failed dial until the same address is dialled again"""
     dial_back: float = 10.0
-    """between the rounds in which a peer that nobody has dialled asks others to; each of these does so twice as often
-    at the most"""
+    """between the rounds in which a peer without an inbound link asks members to dial back. A member dials back for one
+    asker at most twice in this time."""
     idle: float = 60.0
-    """a link unused for so long is closed by its dialler; after twice as long by its listener"""
+    """after which the dialler closes an unused link; the listener closes it after twice this time"""
     drain: float = 2.0
-    """a link that was given up for a better one is still read for so long"""
+    """for which a link is still read after a better one replaced it"""
     links: int = 128
     dials: int = 32
     hellos: int = 128
-    """inbound connections between hello and proof"""
+    """most inbound connections between hello and proof"""
     queue_messages: int = 1024
-    """waiting for one lane of one link, or for one dial"""
+    """most messages that wait for one lane of one link, or for one dial"""
     queue_bytes: int = 64 << 20
     total_bytes: int = 1 << 30
-    """waiting for all of them together ([safety] memory); the same three bounds hold for what arrived and is unread"""
+    """most bytes that wait for all links and dials ([safety] memory). The same bounds hold for unread messages."""
     shun: float = 10.0
-    """a peer that sent more than these bounds gets no link for so long"""
+    """for which a peer that sent more than these bounds gets no link"""
     turn: int = 64
-    """messages taken from one socket in one turn"""
+    """messages passed on in one turn"""
 
 
 @dataclass(slots=True)
 class TransportCounters:
-    """Everything a transport counts. Bytes are those of whole frames of protocol messages, header included."""
+    """Everything a transport counts. Bytes are of whole frames of protocol messages, headers included."""
 
     sent_bytes: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     sent_messages: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     received_bytes: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     received_messages: Counter[tuple[bytes, Lane]] = field(default_factory=Counter)
     handshakes: Counter[str] = field(default_factory=Counter)
-    """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), crowded (closed to make room), GD-nnn"""
+    """by result: ok, unreachable, timeout, broken, mechanism (no CURVE), crowded (closed to make room), or a code"""
     drops: Counter[str] = field(default_factory=Counter)
-    """by reason: own (unroutable, redial, links, queue, unreachable, link down), others' (unverified, malformed,
-    flood)"""
+    """by reason. Messages to send: unroutable, redial, links, queue, unreachable, link down. Messages received:
+    unverified, malformed, flood."""
     full: int = 0
-    """sends that met a full connection and waited in the queue"""
+    """sends that met a full connection and waited in its queue"""
+
+    def count_full(self) -> None:
+        self.full += 1
 
     def count_sent(self, peer: bytes, lane: Lane, size: int) -> None:
         key = (peer, lane)
@@ -201,7 +207,7 @@ class TransportCounters:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """One link as `status` shows it; `idle` and `age` in seconds."""
+    """One link as `status` shows it. `idle` and `age` in seconds, `queued` in messages."""
 
     peer: bytes
     address: str

@@ -1,17 +1,17 @@
-"""The signed hello over one connection: who is there, of which network and run. No socket and no clock may stand here.
+"""The signed hello over one connection: the peer there, its network and its run. No socket or clock may stand here.
 
     dialler                                listener
-      HELLO   id, nonce, network, run ...    ->      the claimed id must be the key that CURVE saw
+      HELLO   id, nonce, network, run ...    ->      the claimed id must match the key that CURVE saw
               <-   ANSWER   id, nonce, run, signature
       PROOF   signature                      ->      verified
               <-   WELCOME  once both connections of the link are verified
 
-Both signatures cover network, runs, role, lane, both ids, both nonces and the dialler's CURVE key as each side holds
-it (the listener takes it from the connection, never from the message), so that a hello cannot be replayed on
-another connection nor passed on to a third peer. Before PROOF the listener changes nothing but counters.
+Both signatures cover network, runs, role, lane, both ids, both nonces and the dialler's CURVE key. Each side takes that
+key from the connection, never from a message. So a hello cannot be replayed on another connection or passed on to a
+third peer. Before PROOF the listener changes only counters.
 
-Service messages, these and a few for later, are one frame that starts with 0xc1: the one byte msgpack never uses, so
-that no protocol message (`gossipdp.protocol.wire.encoding`) can be taken for one, or the other way round.
+A service message is one frame that starts with 0xc1, the one byte msgpack never uses. So no service message can be
+taken for a protocol message (`gossipdp.protocol.wire.encoding`), or the other way round.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
-"""of each start of a daemon (`identity.draw_start`): by it two that have one identity are told apart"""
+"""mark of one start of a daemon (`identity.draw_start`): it tells two daemons with one identity apart"""
 Text = Annotated[str, Meta(max_length=160, pattern=PRINTABLE)]
 Place = Annotated[str, Meta(min_length=1, max_length=80, pattern=PRINTABLE)]
 """``host:port``"""
 
 
 class Service(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of what transports say to each other."""
+    """Base of the messages between transports."""
 
 
 class Hello(Service, frozen=True, tag=1):
@@ -77,36 +77,39 @@ class Welcome(Service, frozen=True, tag=4):
 
 
 class Refuse(Service, frozen=True, tag=5):
-    """No link: why, for a person to read."""
+    """No link. The reason is for a person to read."""
 
     code: Annotated[str, Meta(pattern=r"^GD-[0-9]{3}$", max_length=6)]
     reason: Text
 
 
 class Bye(Service, frozen=True, tag=6):
-    """This link is no more; only the dialler can close its connections."""
+    """The link is over. Only the dialler can close its connections."""
 
     reason: Text
 
 
 class Learned(Service, frozen=True, tag=7):
-    """On a link made while one side had no run yet: this is the run."""
+    """The network's run, on a link made while one side had none."""
 
     run: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Probe(Service, frozen=True, tag=8):
-    """Nothing to say: sent to see whether the connection is still there."""
+    """Empty: sent to find out whether the connection still exists."""
 
 
 class DialBack(Service, frozen=True, tag=9):
-    """Others are told to dial me at `address`: can you? If so, the link that you bring up is the answer."""
+    """Please dial the sender at the `address` it advertises. The link that comes up is the answer."""
 
     address: Place
 
 
 class InVain(Service, frozen=True, tag=10):
-    """I dialled `address`, as you asked, and did not meet you. Why is not said: that would make a scanner of me."""
+    """The sender dialled `address`, as asked, and did not meet the asker.
+
+    The cause is not told: a peer must not serve as a port scanner.
+    """
 
     address: Place
 
@@ -129,7 +132,7 @@ def unpack(frames: Sequence[Buffer]) -> ServiceMessage:
     """The service message in `frames`.
 
     Raises:
-        RemoteProtocolError: anything at all is wrong with them.
+        RemoteProtocolError: the frames are anything else.
     """
     if len(frames) != 1 or not 1 < memoryview(frames[0]).nbytes <= MAX_SERVICE or not is_service(frames[0]):
         raise RemoteProtocolError("not a service message")
@@ -140,10 +143,12 @@ def unpack(frames: Sequence[Buffer]) -> ServiceMessage:
 
 
 @dataclass(slots=True)
-class Self:
-    """What this peer says of itself, and whom it has links with. `run` is b"" until the peer founds one or learns it.
+class LocalPeer:
+    """What this peer says of itself, and the operator's lists.
 
-    allowed: nobody else is admitted; none: anybody is who is not banned.
+    run: b"" until the peer founds a run or learns it.
+    start: mark of this start, 8 bytes.
+    allowed: ids of the only peers that may have links; empty for every peer that is not banned.
     """
 
     identity: Identity
@@ -154,17 +159,21 @@ class Self:
     allowed: frozenset[bytes] = frozenset()
     banned: frozenset[bytes] = frozenset()
 
+    def belong(self, run: bytes) -> None:
+        """The peer belongs to `run` from now on."""
+        self.run = run
+
     def admits(self, peer: bytes) -> bool:
         return peer not in self.banned and (not self.allowed or peer in self.allowed)
 
 
 class DiallerHello:
-    """The dialling side of one connection. After `answer`: `peer`, `run`, `incarnation` and `start` are verified.
+    """The dialling side of one connection. After `answer`, `peer`, `run`, `incarnation` and `start` are verified.
 
-    `peer` may be this very peer: then a copy of it listens there, and is to have the PROOF before it refuses.
+    If `peer` is this peer's own id, a copy of it listens there. The copy gets the PROOF before it refuses.
     """
 
-    def __init__(self, me: Self, nonce: bytes, lane: Lane) -> None:
+    def __init__(self, me: LocalPeer, nonce: bytes, lane: Lane) -> None:
         self._me = me
         self._hello = Hello(
             PROTOCOL_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
@@ -185,7 +194,7 @@ class DiallerHello:
         """The PROOF to send.
 
         Raises:
-            GossipdpError: the other side is not who it says, or of another run.
+            GossipdpError: the other side has not proven its id, is not admitted, or is of another run.
         """
         key = self._me.identity.curve.public
         if not Identity.verify(answer.id, _transcript(b"listener", self._hello, answer, key), answer.signature):
@@ -204,7 +213,7 @@ class ListenerHello:
     After `hello`: `peer`, `nonce` and `lane` are claims. After `proof`: verified, with `run` and `incarnation`.
     """
 
-    def __init__(self, me: Self, client_key: bytes) -> None:
+    def __init__(self, me: LocalPeer, client_key: bytes) -> None:
         self._me = me
         self._key = client_key
         self._hello: Hello | None = None
@@ -222,10 +231,10 @@ class ListenerHello:
         return self._answer.run
 
     def hello(self, hello: Hello) -> list[Buffer]:
-        """The ANSWER to send; cheap refusals come before the signature.
+        """The ANSWER to send. Cheap refusals come before the signature.
 
         Raises:
-            GossipdpError: this peer and that one do not belong together.
+            GossipdpError: another protocol version, network or run, or an id that does not match the key.
         """
         me = self._me
         if hello.version != PROTOCOL_VERSION:
@@ -242,7 +251,7 @@ class ListenerHello:
         return pack(self._answer)
 
     def proof(self, proof: Proof) -> None:
-        """Whose id this listener has itself is a copy of it, proven.
+        """Verify the dialler's signature. A proven dialler with this peer's own id is a copy of it.
 
         Raises:
             GossipdpError: the dialler does not hold the key of the id it claims.
@@ -261,29 +270,37 @@ def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes) ->
 
 
 def check_run(here: bytes, there: bytes) -> None:
-    """
+    """Check that two peers are of one run. A peer without a run fits any.
+
     Raises:
-        MismatchError: two peers of different runs; a peer that knows none yet belongs to any.
+        MismatchError: GD-203, the runs differ.
     """
     if here and there and here != there:
         raise MismatchError("GD-203", f"run {there.hex()[:8]} there, {here.hex()[:8]} here")
 
 
 def check_other(me: bytes, peer: bytes) -> None:
-    """
+    """Check that `peer` is not this peer.
+
     Raises:
-        RefusedError: `peer` is this peer.
+        RefusedError: GD-205, it is.
     """
     if peer == me:
         raise RefusedError("GD-205", "this identity is already live here: was a home copied?")
 
 
 def check_alone(peer: bytes, linked: tuple[int, bytes] | None, incarnation: int, start: bytes) -> None:
-    """`linked`: incarnation and start of the daemon that there is a link with already, if there is one.
+    """Check that no other daemon with the identity of `peer` is linked.
+
+    A peer that was started again has a higher incarnation than its earlier start.
+
+    Args:
+        linked: incarnation and start of the daemon at the other end of the present link; None without a link.
+        incarnation: of the daemon that asks for a link.
+        start: of the daemon that asks for a link.
 
     Raises:
-        RefusedError: it is another daemon with the identity of `peer`, and was started no earlier than this one. A peer
-            that has really been started again has a higher incarnation.
+        RefusedError: GD-205, another daemon is linked, and its incarnation is not lower.
     """
     if linked is not None and linked[1] != start and linked[0] >= incarnation:
         raise RefusedError("GD-205", f"{short(peer)} is live here already, from another start: was a home copied?")

@@ -1,7 +1,7 @@
-"""Messages that were read from sockets and wait for the peer: one bounded queue per connection, taken in turn.
+"""Messages that were read from sockets and wait for the peer: one bounded queue for each connection, taken in turn.
 
 libzmq gets no receive mark. At its mark it stops reading a connection, and such a connection may abort the process
-when the other end vanishes (zeromq/libzmq#4841). So everything is read at once, and the bounds are here: a connection
+when the other end vanishes (zeromq/libzmq#4841). So everything is read at once, and the bounds are here. A connection
 past them is closed.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 __all__ = ["Inbox"]
 
 OVERHEAD: Final = 1024
-"""bytes that an unread message costs beside its frames"""
+"""bytes that an unread message costs besides its frames"""
 
 K = TypeVar("K", bound=Hashable)
 M = TypeVar("M")
@@ -42,7 +42,7 @@ class Inbox(Generic[K, M]):
         """Queue a message of `size` bytes.
 
         Returns:
-            The connection that is past a bound now and is to be closed; None if all are within them.
+            The connection to close because it is past a bound; None if all are within.
         """
         queue = self._waiting.setdefault(key, deque())
         queue.append((message, size))
@@ -54,7 +54,7 @@ class Inbox(Generic[K, M]):
         return None
 
     def take(self, messages: int, size: int) -> Iterator[tuple[K, M, int]]:
-        """Up to `messages` messages, until they are `size` bytes: one of each connection in turn."""
+        """Up to `messages` messages and about `size` bytes: one of each connection in turn."""
         taken = 0
         for _ in range(messages):
             if not self._waiting or taken >= size:
@@ -71,7 +71,7 @@ class Inbox(Generic[K, M]):
             yield key, message, length
 
     def drop(self, key: K) -> deque[tuple[M, int]]:
-        """Forget a connection; what waited for it."""
+        """Forget a connection. Returns its messages and their sizes."""
         self.bytes -= self._bytes.pop(key, 0)
         return self._waiting.pop(key, deque())
 

@@ -1,11 +1,11 @@
-"""Can others dial this peer? Evidence comes in by itself, or is asked for. No socket and no clock may stand here.
+"""Whether other peers can dial this one. No socket or clock may stand here.
 
-A link that comes in is the proof. A peer to which none has come asks some of those it has dialled to dial it back where
-it says it is to be dialled; when two rounds of that brought no link but at least one word that it was in vain, nobody
-can, until somebody does. What is asked and how, and what the one asked does about it, is `Peering`'s.
+An inbound link is the proof. A peer without one asks some linked peers to dial the address it advertises. If two rounds
+bring no link and at least one failed attempt, the peer cannot be dialled, until a link does come in. `DialBacks` sends
+the questions.
 
-The idea is that of libp2p's AutoNAT (its specification of 2020): an address is believed when somebody else has dialled
-it. Here it costs the one asked nothing it would not do anyway, for members dial what other members advertise.
+The idea is that of libp2p's AutoNAT (specification of 2020): an address is believed once another peer has dialled it.
+Here it costs the asked peers little, because members dial what members advertise anyway.
 """
 
 from __future__ import annotations
@@ -19,37 +19,36 @@ __all__ = ["Reachability"]
 OPINIONS: Final = 3
 """peers asked in one round"""
 ROUNDS: Final = 2
-"""without a link, before the verdict: one dial may fail by chance"""
+"""rounds without a link before the verdict: one dial may fail by chance"""
 SETTLE: Final = 0.2
-"""of a pause, that others have to dial by themselves, from the first link on"""
+"""share of a pause, from the first link on, in which other peers may dial by themselves"""
 SOONEST: Final = 0.6
-"""of a pause, after which a round is over if all have answered"""
+"""share of a pause after which a round is over if all have answered"""
 LONGEST: Final = 64.0
-"""pauses between rounds at the most: they double after the verdict"""
+"""longest time between rounds, in pauses: it doubles after the verdict"""
 
 
 class Reachability:
     """Args:
 
-    address: which others are told to dial, or "".
+    address: the address that other peers are told to dial, or "".
     pause: seconds between rounds.
-
-    dialable: None as long as nothing is known.
     """
 
     def __init__(self, address: str, pause: float) -> None:
         self.address = address
         self.dialable: bool | None = None
+        """None while nothing is known"""
         self.asked: dict[bytes, bool] = {}
-        """who was asked in this round, and whether it said that it dialled in vain"""
+        """peers asked in this round, and whether each answered that its dial failed"""
         self.opinions = 0
-        """how many said so in the last rounds, together"""
+        """failed dials in all rounds so far"""
         self._rounds = 0
         self._pause, self._longest = pause, LONGEST * pause
         self._began, self._due = -math.inf, math.inf
 
     def link_up(self, inbound: bool, now: float) -> bool:
-        """A link came up; True if it changes what is known."""
+        """A link came up. Returns whether `dialable` changed from False to True."""
         if inbound and self.address:
             changed = self.dialable is False
             self.dialable, self._due = True, math.inf
@@ -60,7 +59,7 @@ class Reachability:
         return False
 
     def in_vain(self, peer: bytes, address: str, now: float) -> None:
-        """`peer` says it did not meet this peer at `address`."""
+        """`peer` answers that it did not meet this peer at `address`."""
         if peer in self.asked and address == self.address:
             self.asked[peer] = True
             if self.dialable is None and all(self.asked.values()):
@@ -70,7 +69,7 @@ class Reachability:
         return self._due
 
     def end_round(self, now: float) -> bool:
-        """What the round that is over by now has shown; True if that changes what is known."""
+        """Count the answers of the round that is over. Returns whether the verdict fell now."""
         said = sum(self.asked.values())
         self.asked.clear()
         if said:
@@ -82,7 +81,7 @@ class Reachability:
         return False
 
     def begin_round(self, linked: Iterable[bytes], now: float) -> list[bytes]:
-        """Whom of those linked, the best ones first, to ask now."""
+        """The peers to ask now, out of `linked`, best first."""
         for peer in linked:
             if len(self.asked) < OPINIONS:
                 self.asked[peer] = False

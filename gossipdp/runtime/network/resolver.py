@@ -1,24 +1,24 @@
-"""Names to IP addresses without ever blocking the caller. No zmq socket may stand here.
+"""Names to IP addresses, without blocking the caller. No zmq socket may stand here.
 
-Literal addresses are resolved at once. A name costs a thread for as long as the system's resolver takes, for
-libzmq would look it up on its only I/O thread and hold up every link meanwhile.
+Literal addresses are resolved at once. A name takes a thread until the system's resolver answers: libzmq would look it
+up on its only I/O thread and hold up every link meanwhile.
 """
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401  getaddrinfo loads it at its first name, when no descriptor may be left for that
+import encodings.idna  # noqa: F401  getaddrinfo loads it at its first name; no descriptor may be left then
 import errno
 import socket
 from typing import Final, NamedTuple
 
-from gossipdp.runtime.background import Errands
+from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
 
 MAX_TARGETS: Final = 4
 
 
 class Target(NamedTuple):
-    """One place to dial: what a person reads, what libzmq takes, and whether the routing table knows a way."""
+    """One IP address to dial: text for a person, endpoint for libzmq, and whether the routing table has a route."""
 
     text: str
     endpoint: str
@@ -27,28 +27,28 @@ class Target(NamedTuple):
 
 class Resolver:
     def __init__(self) -> None:
-        self._errands: Errands[list[Target] | str] = Errands("gossipdp-resolver")
+        self._calls: BackgroundCalls[list[Target] | str] = BackgroundCalls("gossipdp-resolver")
 
     @property
     def pending(self) -> int:
-        """Names that are being looked up."""
-        return self._errands.pending
+        """Number of names that are being looked up."""
+        return self._calls.pending
 
     def look_up(self, key: str, host: str, port: int) -> list[Target] | str | None:
-        """Targets for `host:port`, the reason there are none, or None: `collect` will return it later, under `key`."""
+        """Targets for `host:port`, or why there are none. None: `collect` returns the answer later, under `key`."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
-        except UnicodeError:  # of the idna codec, which refuses labels that are empty or too long
+        except UnicodeError:  # the idna codec refuses labels that are empty or too long
             return "is not a name"
         except OSError:
             pass
-        if self._errands.start(key, lambda: _looked_up(host, port)):
+        if self._calls.start(key, lambda: _looked_up(host, port)):
             return None
         return "too many names are being looked up"
 
     def collect(self) -> list[tuple[str, list[Target] | str]]:
-        """What has been resolved since the last call."""
-        return self._errands.collect()
+        """What was resolved since the last call."""
+        return self._calls.collect()
 
 
 def _looked_up(host: str, port: int) -> list[Target] | str:
@@ -69,10 +69,10 @@ def _resolve(host: str, port: int, flags: int) -> list[Target]:
 
 
 def _has_route(family: int, place: tuple[str | int | bytes, ...]) -> bool:
-    """Connecting a datagram socket sends nothing: it only asks the routing table."""
+    """Connecting a datagram socket sends nothing. It only asks the routing table."""
     try:
         with spare(), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)  # not asked: dialling will tell
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # no descriptor to ask with: dialling will tell
     return True

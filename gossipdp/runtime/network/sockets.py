@@ -1,9 +1,9 @@
-"""Making libzmq sockets, and reading messages, monitors and connections. Beside `transport` the only file with zmq.
+"""Makes libzmq sockets, and reads messages, monitors and connections. Only `zmq_wire` imports zmq besides this file.
 
 Two options keep libzmq 4.3.5 from aborting the process (`Assertion failed: !_io_error`, zeromq/libzmq#4841). An engine
-that stopped reading at the receive mark, whose connection then breaks, must not write again; its heartbeat timer and a
-buffered PING make it write. So there is no receive mark (`inbox` has the bounds) and no ZMTP heartbeat (`peering` has
-its own).
+stops reading at the receive mark. If its connection then breaks, the engine must not write again, but its heartbeat
+timer and a buffered PING make it write. So there is no receive mark (`inbox` has the bounds) and no ZMTP heartbeat
+(`links` has its own).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gossipdp.runtime.network.identity import CurveKeys
 __all__ = [
     "Severing",
     "Sockets",
-    "await_words",
+    "await_data",
     "buffers",
     "dial_failure",
     "identify",
@@ -40,28 +40,28 @@ __all__ = [
 ]
 
 HIGH_WATER: Final = 64
-"""messages in each pipe to libzmq; the protocol's credit stays below"""
+"""messages in each pipe to libzmq; the protocol keeps fewer on their way"""
 EVENTS: Final = 1024
-"""events read from a monitor at once, at the most"""
+"""most events read from a monitor at once"""
 VIEW_BYTES: Final = 4096
-"""received frames up to this size become bytes, larger ones stay where libzmq put them"""
+"""received frames up to this size become bytes; larger ones stay in libzmq's memory"""
 SO_COOKIE: Final = 57
 """socket(7), Linux 4.12"""
 BYTES_RECEIVED: Final = slice(128, 136)
 """tcpi_bytes_received in struct tcp_info (linux/tcp.h, Linux 4.1)"""
 DEFER: Final = 1
-"""seconds; `dial_causes` waits longer for the greeting of a peer to which it says nothing"""
+"""seconds; `dial_causes` waits longer than this for the greeting of a peer"""
 _EVENT: Final = struct.Struct("=Hi")
 _READABLE: Final = int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
 
 
 class Sockets:
-    """Makes the sockets of one transport.
+    """Makes the sockets of one peer.
 
     Args:
         server: the network's CURVE server key pair.
-        client: this peer's own CURVE key pair.
+        client: this peer's CURVE key pair.
     """
 
     def __init__(self, limits: TransportLimits, server: CurveKeys, client: CurveKeys) -> None:
@@ -71,7 +71,7 @@ class Sockets:
         self.context.set(zmq.MAX_SOCKETS, 8192)
 
     def admission(self) -> Socket:
-        """The socket on which libzmq asks whether to admit a key (ZAP, ZeroMQ RFC 27)."""
+        """The socket on which libzmq asks whether a key may dial in (ZAP, ZeroMQ RFC 27)."""
         admission: Socket = self.context.socket(zmq.REP)
         admission.bind("inproc://zeromq.zap.01")
         return admission
@@ -114,7 +114,7 @@ class Sockets:
             (zmq.LINGER, 0),
             (zmq.IPV6, 1),
             (zmq.SNDHWM, HIGH_WATER),
-            (zmq.RCVHWM, 0),  # see the top of this file, as for HEARTBEAT_IVL
+            (zmq.RCVHWM, 0),  # see the top of this file, also for HEARTBEAT_IVL
             (zmq.HEARTBEAT_IVL, 0),
             (zmq.MAXMSGSIZE, MAX_BUFFER + 1024),
             (zmq.HANDSHAKE_IVL, int(self._limits.handshake * 1000)),
@@ -128,8 +128,11 @@ class Sockets:
 
 
 def receive(source: Socket) -> list[zmq.Frame]:
-    """The next message; [] if there is none. To ask first, and each frame whether it is the last, costs a third of
-    what pyzmq's own `recv_multipart` and the error at the end of a burst do."""
+    """The next message; [] if there is none.
+
+    This asks for events first, and each frame for more. It costs a third of pyzmq's `recv_multipart`, whose burst ends
+    with an exception.
+    """
     try:
         if not int(source.getsockopt(zmq.EVENTS)) & _READABLE:
             return []
@@ -144,7 +147,7 @@ def receive(source: Socket) -> list[zmq.Frame]:
 
 
 def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
-    """Some events, with their values; more may wait. The I/O thread may make them faster than they are read."""
+    """Up to EVENTS events with their values. libzmq's thread may make them faster than they are read."""
     for _ in range(EVENTS):
         if monitor.closed:
             return
@@ -156,7 +159,7 @@ def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
 
 
 def dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
-    """Code, reason and the word to count it under, for a dialled connection that was not made."""
+    """Code, reason and label of the count for a dialled connection that was not made."""
     if event == zmq.EVENT_CLOSED:
         return "GD-101", "refused, or no way there", "unreachable"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -174,12 +177,12 @@ def buffers(frames: list[zmq.Frame]) -> list[Buffer]:
 
 
 def user(frame: zmq.Frame) -> str:
-    """The CURVE key that admission gave the connection of a message, as hexadecimal digits; "" if unknown."""
+    """The CURVE key that admission attached to the connection of a message, as hexadecimal digits; "" if unknown."""
     return _property(frame, "User-Id")
 
 
 def source(frame: zmq.Frame) -> tuple[str, int]:
-    """The IP address a message came from, and the descriptor it came in by."""
+    """The IP address that a message came from, and the descriptor of its connection."""
     descriptor = frame.get(zmq.SRCFD)
     return plain_ip(_property(frame, "Peer-Address")), descriptor if isinstance(descriptor, int) else -1
 
@@ -197,18 +200,18 @@ def plain_ip(address: str) -> str:
 
 # -- connections that libzmq accepted --------------------------------------------------------------------------------
 #
-# A monitor tells their descriptors. One may be closed by now, and its number belong to something else: the kernel's
-# cookie tells sockets apart.
+# A monitor reports their descriptors. A descriptor may be closed by now, and its number used for another file. The
+# kernel's cookie tells sockets apart.
 
 
-def await_words(listener: int) -> None:
-    """Have the kernel hold connections back from a listener until something comes on them: a dialler speaks first."""
+def await_data(listener: int) -> None:
+    """Let the kernel report connections of a listener only after data came: a dialler sends first."""
     with suppress(OSError), socket.socket(fileno=os.dup(listener)) as own:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER)
 
 
 def identify(descriptor: int) -> tuple[str, bytes]:
-    """The IP address at the other end of a connection, and its cookie; both empty if it is gone already."""
+    """The IP address at the other end of a connection, and the connection's cookie; both empty if it is gone."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
@@ -223,30 +226,32 @@ def identify(descriptor: int) -> tuple[str, bytes]:
 
 
 def received(descriptor: int) -> int:
-    """Bytes that have ever come on a connection."""
+    """Bytes that a connection has ever received."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
         return 0
     try:
-        told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED.stop)
+        info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED.stop)
     except OSError:
         return 0
     finally:
         borrowed.detach()
-    return int.from_bytes(told[BYTES_RECEIVED], sys.byteorder)
+    return int.from_bytes(info[BYTES_RECEIVED], sys.byteorder)
 
 
 class Severing:
-    """Shuts connections of libzmq's down. It has a descriptor number of its own for that, so it never needs a new one,
-    and what it shuts down is what it has looked at."""
+    """Shuts down connections of libzmq.
+
+    It keeps a descriptor number of its own, so it never needs a new one, and shuts down only what it has checked.
+    """
 
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._own = os.dup(self._nothing)
 
     def hang_up(self, descriptor: int, cookie: bytes) -> None:
-        """Shut the connection of this cookie down, if it is there; libzmq then closes it."""
+        """Shut down the connection with this cookie, if it still exists. libzmq then closes it."""
         with suppress(OSError):
             os.dup2(descriptor, self._own, inheritable=False)
             connection = socket.socket(fileno=self._own)

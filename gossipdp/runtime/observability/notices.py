@@ -9,8 +9,8 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from typing import Final
 
+from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Member, State, short
@@ -18,7 +18,7 @@ from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
 
-__all__ = ["DO", "Journal"]
+__all__ = ["Journal"]
 
 log = logging.getLogger("gossipdp.node")
 
@@ -30,28 +30,6 @@ CODE_LINES = 60
 """warnings of one code that are logged in `AGAIN` seconds; of more, only their number"""
 REMEMBERED = 256
 """things said, of which it is known when"""
-
-DO: Final = {
-    "GD-101": "see that a peer runs there, that its address is right, that firewalls let its port through",
-    "GD-104": "raise the limit of open files (`ulimit -n`, systemd's LimitNOFILE)",
-    "GD-201": "compare the fingerprints that `gossipdp keys show` prints on both hosts: the host with the wrong secret"
-    " joins again with a new invite",
-    "GD-202": "see who is at that address: it does not hold the key that it shows",
-    "GD-203": "`gossipdp status` names network and run; to join another one, take a home of its own (--home)",
-    "GD-204": "if they are to have links, see to [safety] ban and allow on both hosts",
-    "GD-205": "give each host a home of its own: on the copy, `gossipdp join` with another --home",
-    "GD-302": "install one version on all hosts: `gossipdp version` says which",
-    "GD-321": "in the script, attach the optimizer whose step() is called, or call peer.step() after each update",
-    "GD-401": "see `gossipdp members`: who is alive, at which round, and by which path",
-    "GD-402": "NaN: look at the training of whoever sent it; anything else: at that host's version and settings",
-    "GD-501": "see what that rank wrote last; the group goes on once its launcher has started it again",
-    "GD-502": "use a host with more memory, or raise its container's limit",
-    "GD-507": "raise `[safety] memory` to what everybody publishes in seven epochs, or take another compressor",
-    "GD-506": "restart it, under a memory limit; `gossipdp keys rotate` keeps a member out that does so again",
-    "GD-602": "see to the disk, or name another folder: [checkpoint] dir",
-    "GD-604": "start another member of this run",
-}
-"""code -> what to do about it, where the text of a notice does not say so itself"""
 
 
 class Journal:
@@ -94,7 +72,7 @@ class Journal:
         self._told[(code, text)] = now
         if len(self._told) > REMEMBERED:
             del self._told[next(iter(self._told))]
-        do = do or DO.get(code, "")
+        do = do or ADVICE.get(code, "")
         advice = f"; do: {do}" if do and (code, do) not in self._advised else ""
         if len(self._advised) >= REMEMBERED:
             self._advised.clear()

@@ -12,8 +12,8 @@ from functools import partial
 
 import pytest
 
-from gossipdp.runtime.background import MAX_ERRANDS, Errands
-from gossipdp.runtime.network.dial_causes import HOLDS, Cause, Looks, look, told
+from gossipdp.runtime.background import MAX_CALLS, BackgroundCalls
+from gossipdp.runtime.network.dial_causes import HOLDS, Cause, Looks, dial_text, look
 
 PATIENCE = 0.2
 
@@ -106,17 +106,17 @@ def test_looks_at_one_address_are_few__what_was_found_holds_for_a_while(monkeypa
 
 
 def test_errands_past_the_limit_are_not_begun() -> None:
-    errands: Errands[int] = Errands("test")
+    calls: BackgroundCalls[int] = BackgroundCalls("test")
     go = threading.Event()
-    begun = [errands.start(str(number), lambda: int(go.wait(10))) for number in range(MAX_ERRANDS + 1)]
-    assert begun == [True] * MAX_ERRANDS + [False]
+    begun = [calls.start(str(number), lambda: int(go.wait(10))) for number in range(MAX_CALLS + 1)]
+    assert begun == [True] * MAX_CALLS + [False]
     go.set()
     results: list[tuple[str, int]] = []
-    while errands.pending:
-        results += errands.collect()
-    assert sorted(results) == [(str(number), 1) for number in range(MAX_ERRANDS)]
+    while calls.pending:
+        results += calls.collect()
+    assert sorted(results) == [(str(number), 1) for number in range(MAX_CALLS)]
 
 
 def test_failed_dial_is_told_with_each_address_once() -> None:
-    assert told("10.0.0.1:7005", "10.0.0.1:7005 refused", "no peer: ") == "10.0.0.1:7005: no peer: refused"
-    assert told("gpu.example:7005", "10.0.0.1:7005 refused") == "gpu.example:7005: 10.0.0.1:7005 refused"
+    assert dial_text("10.0.0.1:7005", "10.0.0.1:7005 refused", "no peer: ") == "10.0.0.1:7005: no peer: refused"
+    assert dial_text("gpu.example:7005", "10.0.0.1:7005 refused") == "gpu.example:7005: 10.0.0.1:7005 refused"

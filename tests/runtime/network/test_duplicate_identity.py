@@ -8,7 +8,7 @@ import pytest
 
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime.network.duplicate_identity import AHEAD, CopyError, OvertakenError, judge
-from gossipdp.runtime.network.identity import count_from, draw_start, next_incarnation, started_at
+from gossipdp.runtime.network.incarnation import count_from, draw_start, next_incarnation, started_at
 
 EARLY, LATE = draw_start(1_000_000.0), draw_start(1_000_001.0)
 

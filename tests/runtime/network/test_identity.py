@@ -13,20 +13,17 @@ import pytest
 from nacl import bindings
 
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import (
     IDENTITY_FILE,
-    INCARNATION_FILE,
     SECRET_FILE,
     Identity,
-    Invite,
     NetworkSecret,
     curve_public_key,
-    key_line,
-    next_incarnation,
-    replace_file,
-    split_address,
-    write_new,
 )
+from gossipdp.runtime.network.incarnation import INCARNATION_FILE, next_incarnation
+from gossipdp.runtime.network.invite import Invite
+from gossipdp.runtime.network.key_files import key_line, replace_file, write_new
 
 
 def mode(path: Path) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.runtime.network.refusals import TIMES, Doors
+from gossipdp.runtime.network.refusals import TIMES, Refusals
 
 A, B = "10.0.0.1:4710", "host2:4710"
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("GD-204", 5), ("GD-203", 6), ("GD-302", 6)])
 def test_all_addresses_say_no_several_times__each_is_named(code: str, exit_code: int) -> None:
-    doors = Doors([A, B])
-    told = [doors.failed(address, code, "said no") for _ in range(TIMES) for address in (A, B)]
+    refusals = Refusals([A, B])
+    told = [refusals.failed(address, code, "said no") for _ in range(TIMES) for address in (A, B)]
     assert told[:-1] == [None] * (2 * TIMES - 1)
     error = told[-1]
     assert error is not None and (error.code, error.exit_code) == (code, exit_code)
@@ -21,21 +21,21 @@ def test_all_addresses_say_no_several_times__each_is_named(code: str, exit_code:
 
 @pytest.mark.parametrize("code", ["GD-101", "GD-104", "GD-201", "GD-205"])
 def test_address_that_may_yet_answer_is_no_refusal(code: str) -> None:
-    doors = Doors([A, B])
+    refusals = Refusals([A, B])
     for _ in range(2 * TIMES):
-        assert doors.failed(A, "GD-204", "said no") is None
-        assert doors.failed(B, code, "no answer") is None
-        assert doors.failed(B, "GD-204", "said no") is None
+        assert refusals.failed(A, "GD-204", "said no") is None
+        assert refusals.failed(B, code, "no answer") is None
+        assert refusals.failed(B, "GD-204", "said no") is None
 
 
 def test_once_somebody_is_met_nothing_is_concluded__nor_of_addresses_not_given() -> None:
-    doors, nobody = Doors([A]), Doors()
-    doors.opened()
+    refusals, nobody = Refusals([A]), Refusals()
+    refusals.met_member()
     for _ in range(2 * TIMES):
-        assert doors.failed(A, "GD-204", "said no") is None
+        assert refusals.failed(A, "GD-204", "said no") is None
         assert nobody.failed(B, "GD-204", "said no") is None
 
 
 def test_refusal_by_this_peers_own_lists_is_no_word_of_theirs() -> None:
-    doors = Doors([A])
-    assert [doors.failed(A, "GD-204", "kept out here", ours=True) for _ in range(2 * TIMES)] == [None] * (2 * TIMES)
+    refusals = Refusals([A])
+    assert [refusals.failed(A, "GD-204", "kept out here", ours=True) for _ in range(2 * TIMES)] == [None] * (2 * TIMES)

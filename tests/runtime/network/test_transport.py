@@ -22,9 +22,9 @@ from gossipdp.protocol.wire.encoding import Buffer, encode
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Lane, Ping
 from gossipdp.runtime.network import dial_causes, handshake, resolver
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
-from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello, Self, pack
+from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello, LocalPeer, pack
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.refusals import TIMES, Doors
+from gossipdp.runtime.network.refusals import TIMES, Refusals
 from gossipdp.runtime.network.transport import (
     CopyMet,
     Dialable,
@@ -155,10 +155,10 @@ def test_word_of_the_link_itself_that_finds_it_gone_is_no_lost_message(
     def gone(*_: object) -> bool:
         raise BrokenPipeError
 
-    monkeypatch.setattr(a._peering, "_push", gone)
-    link = a._peering.linked(name(b))
-    link.told_run = b"another"
-    a._peering._tell_run(link)
+    monkeypatch.setattr(a._links._queues, "_push", gone)
+    link = a._links.linked(name(b))
+    link.tell_run(b"another")
+    a._links._tell_run(link)
     assert not a.counters.drops
     assert not a.send(name(b), at(b), Lane.CONTROL, [b"\x90second"])
     assert a.counters.drops == {"link down": 1}
@@ -569,7 +569,7 @@ def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.setblocking(False)
         address = f"127.0.0.1:{proxy.getsockname()[1]}"
-        doors = Doors([address])
+        refusals = Refusals([address])
 
         def failed() -> list[DialFailed]:
             with suppress(BlockingIOError):
@@ -582,7 +582,7 @@ def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
             (event,) = net.events(a, DialFailed)
             assert event.code == "GD-101" and "without a word: a proxy" in event.reason
             assert event.do.startswith("start the peer behind the proxy")
-            assert doors.failed(event.address, event.code, event.reason, ours=event.ours) is None
+            assert refusals.failed(event.address, event.code, event.reason, ours=event.ours) is None
             net.forget()
 
 
@@ -680,9 +680,9 @@ def test_who_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
     said = handshake.unpack(dialler(me).hello())
     assert isinstance(said, handshake.Hello)
     with pytest.raises(RefusedError, match="GD-202"):
-        ListenerHello(Self(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
+        ListenerHello(LocalPeer(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
     hello = dialler(me)
-    there = ListenerHello(Self(liar, "tiny", RUN, 1, START), me.curve.public)
+    there = ListenerHello(LocalPeer(liar, "tiny", RUN, 1, START), me.curve.public)
     sent = handshake.unpack(hello.hello())
     assert isinstance(sent, handshake.Hello)
     answer = handshake.unpack(there.hello(sent))
@@ -709,17 +709,18 @@ def test_run_founded_later_reaches_runless_neighbours_and_theirs(net: Net) -> No
     a, b, c = (net.peer(run=b"") for _ in range(3))
     net.link(a, b)
     net.link(b, c)
-    a.run = RUN
+    a.found(RUN)
     net.until(lambda: c.run == RUN)
     assert net.events(c, RunLearned) == [RunLearned(RUN, name(b))]
     with pytest.raises(LocalProtocolError):
-        a.run = bytes(16)
+        a.found(bytes(16))
 
 
 def test_two_runs_founded_apart_part_with_a_reason(net: Net) -> None:
     a, b = net.peer(run=b""), net.peer(run=b"")
     net.link(a, b)
-    a.run, b.run = RUN, bytes(16)
+    a.found(RUN)
+    b.found(bytes(16))
     net.until(lambda: net.events(a, LinkDown) and net.events(b, LinkDown))
     refused = net.events(a, HandshakeRefused) + net.events(b, HandshakeRefused)
     assert refused
@@ -780,7 +781,7 @@ def hear(net: Net, stranger: Stranger) -> handshake.ServiceMessage:
 
 def dialler(identity: Identity, **changes: Any) -> DiallerHello:
     settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1, "start": START} | changes
-    return DiallerHello(Self(identity, **settings), os.urandom(32), Lane.CONTROL)
+    return DiallerHello(LocalPeer(identity, **settings), os.urandom(32), Lane.CONTROL)
 
 
 @pytest.mark.parametrize("mechanism", ["null", "plain"])
@@ -913,7 +914,7 @@ def test_unfinished_hellos_are_bounded_and_time_out(net: Net) -> None:
 def test_listener_that_is_not_who_it_says_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
-    there = ListenerHello(Self(listener, "tiny", RUN, 1, START), me.curve.public)
+    there = ListenerHello(LocalPeer(listener, "tiny", RUN, 1, START), me.curve.public)
     said = handshake.unpack(hello.hello())
     assert isinstance(said, handshake.Hello)
     honest = handshake.unpack(there.hello(said))
@@ -991,7 +992,7 @@ def test_member_that_says_no_hello__its_connection_is_closed_in_time(net: Net) -
 
 def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -> None:
     a, member = net.peer(), Identity.generate()
-    me = Self(member, network="tiny", run=RUN, incarnation=1, start=START)
+    me = LocalPeer(member, network="tiny", run=RUN, incarnation=1, start=START)
     hellos = [DiallerHello(me, bytes(32), lane) for lane in Lane]
     strangers = [Stranger(a.port, net.secret, member).connect() for _ in Lane]
     try:
@@ -1061,7 +1062,7 @@ def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, mon
     """libzmq's I/O thread tells a monitor of the break, and would wait for ever if the monitor's reader were gone."""
     dialler, first, second = net.peer(), net.peer(), net.peer()
     net.link(dialler, first)
-    detach = dialler._detach
+    detach = dialler._wire._detach
 
     def detach_slowly(source: Any, linger: float = 0) -> None:
         detach(source, linger)
@@ -1069,10 +1070,9 @@ def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, mon
             net.close(first)  # between the monitor's end and the connection's
             net.settle(0.05)
 
-    monkeypatch.setattr(dialler, "_detach", detach_slowly)
-    (link,) = dialler._peering._links.values()
-    dialler.shut(link.connections[Lane.CONTROL], 0.0)
-    link.connections[Lane.CONTROL].handle = None
+    monkeypatch.setattr(dialler._wire, "_detach", detach_slowly)
+    (link,) = dialler._links._links.values()
+    dialler._wire.shut(link.connections[Lane.CONTROL], 0.0)
     net.link(dialler, second)
 
 
@@ -1131,7 +1131,7 @@ def test_first_round_in_vain_by_chance__not_told(net: Net, closed_port: int) -> 
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     asker.advertise(f"127.0.0.1:{closed_port}")
     net.link(asker, other)
-    reachability = asker._peering._reachability
+    reachability = asker._links._dial_backs.reachability
     net.until(lambda: any(reachability.asked.values()))
     reachability.address = at(asker)  # the port is open now
     net.until(lambda: reachability.dialable)
@@ -1140,22 +1140,22 @@ def test_first_round_in_vain_by_chance__not_told(net: Net, closed_port: int) -> 
 
 def test_nobody_answers_what_was_asked__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
-    monkeypatch.setattr(other._peering._dialling, "dial_back", lambda *_: None)
+    monkeypatch.setattr(other._links._dialling, "dial_back", lambda *_: None)
     asker.advertise(at(asker))
     net.link(asker, other)
     net.settle(1.2)
-    assert dialable(net, asker) == [] and asker._peering._reachability.dialable is None
+    assert dialable(net, asker) == [] and asker._links._dial_backs.reachability.dialable is None
 
 
 def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
-    """A member cannot have others knock at doors: one dial in a while, and no word of what was behind the door."""
+    """A member cannot have others knock at refusals: one dial in a while, and no word of what was behind the door."""
     asker, other = net.peer(), net.peer()
     net.link(asker, other)
-    link = asker._peering._links[name(other)]
+    link = asker._links._links[name(other)]
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.setblocking(False)
         for port in (door.getsockname()[1], closed_port, closed_port):
-            asker._peering.write(link.connections[Lane.CONTROL], pack(handshake.DialBack(f"127.0.0.1:{port}")))
+            asker._links._queues.write(link.connections[Lane.CONTROL], pack(handshake.DialBack(f"127.0.0.1:{port}")))
         net.until(lambda: other.counters.handshakes["timeout"])
         assert [door.accept()[0].close() for _ in Lane] == [None, None]
         with pytest.raises(BlockingIOError):
@@ -1170,8 +1170,8 @@ def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> 
         port = silent.getsockname()[1]
         for number, asker in enumerate(askers):
             net.link(asker, answering)
-            link = asker._peering._links[name(answering)]
+            link = asker._links._links[name(answering)]
             question = pack(handshake.DialBack(f"127.0.0.{number + 1}:{port}"))
-            asker._peering.write(link.connections[Lane.CONTROL], question)
+            asker._links._queues.write(link.connections[Lane.CONTROL], question)
         net.settle(0.2)
-        assert len(answering._peering._dialling._dials) == MAX_DIAL_BACKS
+        assert len(answering._links._dialling._dials) == MAX_DIAL_BACKS

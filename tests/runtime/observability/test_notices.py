@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, DO, MEMBER_LINES, REMEMBERED, Journal
+from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Journal
 from gossipdp.runtime.observability.status import Status
 
 SOURCE = b"s" * 32
@@ -128,7 +129,7 @@ def test_what_an_event_says_is_a_notice_once_and_not_again_within_a_minute(
         journal.observe(event, now)
     code = notice[:6]
     assert list(status.notices) == [notice] * 2
-    assert caplog.messages == [f"{notice}; do: {DO[code]}", notice]
+    assert caplog.messages == [f"{notice}; do: {ADVICE[code]}", notice]
     told = [each for each in metrics.heard if isinstance(each, events.Notice)]
     assert [each.code for each in told] == [code] * 3 and metrics.heard.count(event) == 3
 
@@ -152,9 +153,9 @@ def test_what_to_do_is_said_once_a_code_and_stands_in_the_status(
         for host in "ab":
             journal.trouble("GD-201", f"from {host}: another network secret", now)
     first, *others = caplog.messages
-    assert first == f"GD-201 from a: another network secret; do: {DO['GD-201']}" and "invite" in first
+    assert first == f"GD-201 from a: another network secret; do: {ADVICE['GD-201']}" and "invite" in first
     assert others and not any("do:" in text for text in others)
-    assert status.advice == {"GD-201": DO["GD-201"]} and not any("do:" in text for text in status.notices)
+    assert status.advice == {"GD-201": ADVICE["GD-201"]} and not any("do:" in text for text in status.notices)
 
 
 def test_snapshot_refused_is_a_notice_and_counted() -> None:
@@ -206,6 +207,6 @@ def test_strike_is_told_and_who_is_set_aside_with_for_how_long(
     journal.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
     journal.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
     aside = f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan"
-    assert caplog.messages == [f"strike 2 of {short(SOURCE)}: payload", f"{aside}; do: {DO['GD-402']}"]
+    assert caplog.messages == [f"strike 2 of {short(SOURCE)}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
     assert list(status.notices) == [aside]
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}

@@ -1,0 +1,22 @@
+"""Addresses as operators write them: ``host:port`` and ``[v6]:port``."""
+
+from __future__ import annotations
+
+from gossipdp.errors import ConfigError
+
+__all__ = ["split_address"]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (colon and bare and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536) or (
+        ":" in bare and bare == host
+    ):
+        raise ConfigError("usage", "an address is host:port, or [v6]:port", seen=repr(address[:90]))
+    return bare, int(port)

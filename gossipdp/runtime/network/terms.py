@@ -1,0 +1,78 @@
+"""What the parts of `Links` share: the terms they work on, the time of a turn, and what they ask of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.runtime.network.connections import Connection, Link
+from gossipdp.runtime.network.events import TransportCounters, TransportEvent, TransportLimits
+from gossipdp.runtime.network.handshake import LocalPeer
+from gossipdp.runtime.network.wire import Wire
+
+__all__ = ["LinkTable", "Terms", "Turn"]
+
+
+class Turn:
+    """The time of the transport's present turn, and the events that wait for the driver."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.events: list[TransportEvent] = []
+
+    def begin(self, now: float) -> None:
+        self.now = now
+
+    def tell(self, *events: TransportEvent) -> None:
+        self.events.extend(events)
+
+    def take(self) -> list[TransportEvent]:
+        events, self.events = self.events, []
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every part of `Links` works with."""
+
+    me: LocalPeer
+    wire: Wire
+    limits: TransportLimits
+    counters: TransportCounters
+    turn: Turn
+
+    def drop(self, reason: str, count: int = 1) -> bool:
+        """Count `count` dropped messages; False."""
+        if count:
+            self.counters.drops[reason] += count
+        return False
+
+
+class LinkTable(Protocol):
+    """What the dialling and the listening part ask of `Links`."""
+
+    def room(self) -> bool:
+        """Whether one more link fits; closes the link that was unused longest if need be."""
+
+    def linked(self, peer: bytes) -> Link | None: ...
+
+    def live(self, peer: bytes) -> tuple[int, bytes] | None:
+        """Incarnation and start of the daemon at the other end of the link with `peer`; None without a link."""
+
+    def shunned(self, peer: bytes) -> bool:
+        """Whether `peer` gets no link for now because it sent more than this peer could read."""
+
+    def bring_up(self, link: Link) -> Link:
+        """`link` is verified. Returns the link on which messages to its peer are sent from now on."""
+
+    def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
+        """A message came on a verified connection."""
+
+    def learn_run(self, run: bytes, peer: bytes) -> None:
+        """A verified peer belongs to `run`."""
+
+    def close_connections(self, link: Link, linger: float = 0.0) -> None: ...
+
+    def tell_in_vain(self, asker: bytes, address: str) -> None:
+        """Tell `asker` that it was not met at the `address` at which it asked to be dialled back."""

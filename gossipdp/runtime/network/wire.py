@@ -1,0 +1,118 @@
+"""What the sockets can do for `Links`, and what they report. Interfaces and plain data; no socket may stand here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.runtime.network.connections import Connection
+
+__all__ = ["Answered", "Arrived", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "Wire", "WireEvent"]
+
+
+class Wire(Protocol):
+    """What the sockets can do. No method blocks."""
+
+    def open(self, connection: Connection, endpoint: str) -> None:
+        """Dial `endpoint`. Raises OSError if no socket is left."""
+
+    def push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
+        """Hand over one message of `size` bytes.
+
+        Returns:
+            False if the connection is full.
+
+        Raises:
+            BrokenPipeError: the connection is gone.
+        """
+
+    def answer(self, route: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to an inbound connection. A full or closed connection loses the message."""
+
+    def prove(self, connection: Connection) -> None:
+        """A member is proven on this inbound connection."""
+
+    def dismiss(self, connection: Connection) -> None:
+        """The link of this inbound connection is over: close the connection soon, after its last messages."""
+
+    def shut(self, connection: Connection, linger: float) -> None:
+        """Close a dialled connection. Messages handed over still have `linger` seconds to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """CURVE is complete on a dialled connection."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A message of `size` bytes came on a dialled connection."""
+
+    connection: Connection
+    frames: list[Buffer]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A dialled connection was not made. `result` is the label of the count."""
+
+    connection: Connection
+    code: str
+    reason: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A dialled connection was closed. Everything that had arrived on it was reported before."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message came on an inbound connection.
+
+    route: libzmq's name for the connection.
+    user: the CURVE key of the connection, as hexadecimal digits; "" if unknown.
+    size: of all frames together, in bytes.
+    source: returns the IP address that the connection came from, and the descriptor that `Gone` will name.
+    """
+
+    route: bytes
+    user: str
+    frames: list[Buffer]
+    size: int
+    source: Callable[[], tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The inbound connection with this descriptor is closed."""
+
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """A connection, or the inbound one with this route, sent more than this peer could read: `unread` messages."""
+
+    over: bytes | Connection
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An inbound connection from `origin` was refused before its hello."""
+
+    origin: str
+    code: str
+    reason: str
+
+
+WireEvent: TypeAlias = Opened | Answered | Failed | Ended | Arrived | Gone | Overflowed | Refused
