@@ -7,10 +7,13 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from gossipdp.config import Config
+from gossipdp.config import AUTO, Config
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.bootstrap import Held
@@ -18,18 +21,19 @@ from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import advertised, doubt
+from gossipdp.runtime.network.events import LIMITS
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
-from gossipdp.runtime.network.refusals import Refusals
-from gossipdp.runtime.network.transport import Transport, TransportLimits
+from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.storage.store import Store
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import home as homes
 from peers.control import ControlServer
+from peers.home import Belonging
 from peers.memory import usable
 from peers.services import Control, Signals
-from peers.settings import TIMINGS, algorithm_of, peer_config
+from peers.settings import algorithm_of, peer_config
 from peers.version import SOFTWARE
 
 __all__ = ["build"]
@@ -37,67 +41,53 @@ __all__ = ["build"]
 log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
+RUN = "run"
 
 
-def address_to_advertise(config: Config, port: int) -> tuple[str, str]:
-    """``host:port`` for others to dial, "" for a peer that only dials out; and why."""
-    wish = config.network.advertise
-    if port == 0 or wish == "none":
-        return "", "outbound-only: nobody can dial this peer"
-    if wish != "auto":
-        with_port = wish if wish.rpartition(":")[2].isdigit() and ":" in wish else f"{wish}:{port}"
-        return with_port, "as configured"
-    host = config.network.listen.removeprefix("tcp://").rpartition(":")[0]
-    return advertised(host, port, config.network.seeds)
+class _Kept(NamedTuple):
+    """What earlier starts of this peer left in its home."""
 
+    network: Belonging
+    run: bytes
+    """b"" if this peer has not belonged to a run"""
+    newest: tuple[Path, CheckpointMeta] | None
+    """the newest checkpoint"""
+    members: list[Member]
+    """members that can be dialled"""
+    damage: str
+    """notice about a damaged file of members; empty if there is none"""
 
-def metrics_address(metrics: Metrics, listen: str) -> str:
-    if listen == "off":
-        return ""
-    host, port = metrics.serve(listen)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+    @property
+    def founds(self) -> bool:
+        """Whether this peer gives a new network its first model."""
+        return self.network.founder and not self.run
 
 
 def build(home: Path, config: Config) -> Node:
-    """The node of `home`, bound and named, not yet joined."""
+    """Build the node of `home`. It is bound and has a name, and looks for the network once it runs.
+
+    Raises:
+        ConfigError: GD-206, GD-314.
+        HardwareError: GD-104, another daemon runs for this home.
+        DataError: GD-602, GD-603.
+    """
     belonging = homes.belonging(home)
     if belonging is None:
         raise ConfigError("GD-314", "this home belongs to no network", seen=str(home), do="`gossipdp up` or `join`")
-    control = ControlServer(home)  # first: its lock says that no other daemon has this home
+    control = ControlServer(home)  # first: its lock excludes a second daemon of this home
     identity, secret = keys_of(home)
     incarnation = next_incarnation(home)
     store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
-    run = _run(home, store, belonging.name)
-    # What may fail comes before the link: whoever finds its socket takes the daemon for started.
-    metrics, (remembered, damaged) = Metrics(), _remembered(home / MEMBERS)
-    scraped = metrics_address(metrics, config.metrics.listen)
-    listen = None if config.network.listen == "off" else config.network.listen
-    patience = TIMINGS[config.membership.timing].get("links", {})
-    limits = TransportLimits(total_bytes=config.safety.memory_limit(usable()), **patience)
-    transport = Transport(
-        identity,
-        secret,
-        network=belonging.name,
-        run=run,
-        incarnation=incarnation,
-        listen=listen,
-        allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
-        banned=frozenset(map(bytes.fromhex, config.safety.ban)),
-        limits=limits,
-    )
+    kept = _kept(home, store, belonging)
+    # The link is made last: its socket tells the supervisor that this daemon has started.
+    metrics = Metrics()
+    metrics_at = metrics_address(metrics, config.metrics.listen)
+    transport = _transport(config, identity, secret, kept, incarnation)
     address, why = address_to_advertise(config, transport.port)
     transport.advertise(address)
-    name = config.network.peer if config.network.peer != "auto" else f"{socket.gethostname()[:30]}-{short(identity.id)}"
-    me = Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
-
-    def found_run() -> bytes:
-        new = secrets.token_bytes(16)
-        files.save_run(home / "run", new)
-        return new
-
     peer = Peer(
         peer_config(config),
-        me,
+        _member(config, identity, address, incarnation),
         random=Random(secrets.randbits(64)),
         sign=identity.sign,
         verify=Identity.verify,
@@ -105,14 +95,7 @@ def build(home: Path, config: Config) -> Node:
         admits=transport.admits,
     )
     node = Node(
-        NodeConfig(
-            network=belonging.name,
-            checkpoint_every=config.checkpoint.every,
-            mode=config.exchange.mode,
-            deadline=config.exchange.deadline,
-            heal=config.safety.heal,
-            waiting=2 * limits.total_bytes,
-        ),
+        _node_config(home, config, kept, metrics_at),
         peer,
         algorithm_of(config),
         transport=transport,
@@ -120,28 +103,25 @@ def build(home: Path, config: Config) -> Node:
         store=store,
         metrics=metrics,
         incarnation=incarnation,
-        learned_run=lambda learned: files.save_run(home / "run", learned),
-        found_run=found_run,
-        remember=lambda members: _remember(home / MEMBERS, members),
+        learned_run=partial(files.save_run, home / RUN),
+        found_run=partial(_found_run, home),
+        remember=partial(_remember, home / MEMBERS),
     )
     node.serve_data(home)
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
-    node.status.address, node.status.home, node.status.metrics = address, str(home), scraped
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
-    if transport.scarce:
-        node.notice("GD-104", transport.scarce)
-    if damaged:
-        node.notice("GD-603", damaged)
-    unsure = doubt(address, config.network.listen.removeprefix("tcp://").rpartition(":")[0], config.network.seeds)
-    if unsure is not None:
-        node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
-    _start(node, home, config, founder=belonging.founder and not run, store=store, remembered=remembered)
+    _give_notice(node, config, transport, address, kept)
+    _renew_invite(home, config, address, kept)
+    _start(node, config, store, kept)
     return node
 
 
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
 def keys_of(home: Path) -> tuple[Identity, NetworkSecret]:
-    """This peer's key and its network's secret. Raises ConfigError GD-206: one is missing or damaged."""
+    """This peer's key and its network's secret. Raises ConfigError GD-206: a file is missing or damaged."""
     try:
         return Identity.load(home), NetworkSecret.load(home)
     except FileNotFoundError as error:
@@ -149,55 +129,141 @@ def keys_of(home: Path) -> tuple[Identity, NetworkSecret]:
         raise ConfigError("GD-206", "a key file is missing", seen=str(error.filename), do=do) from None
 
 
-def _run(home: Path, store: Store, network: str) -> bytes:
-    """The run this home belongs to, or b"": then it may found one. Who holds a checkpoint has belonged to one, and
-    founds no other, whatever became of the file that says so."""
-    run = files.load_run(home / "run") or b""
+def metrics_address(metrics: Metrics, listen: str) -> str:
+    """Serve `metrics` at `listen`, and return the URL. Return "" if `listen` is "off"."""
+    if listen == "off":
+        return ""
+    host, port = metrics.serve(listen)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+
+def address_to_advertise(config: Config, port: int) -> tuple[str, str]:
+    """``host:port`` that other peers dial, and the reason for it. An outbound-only peer has the address ""."""
+    chosen = config.network.advertise
+    if port == 0 or chosen == "none":
+        return "", "outbound-only: no other peer can dial this one"
+    if chosen != AUTO:
+        with_port = chosen if chosen.rpartition(":")[2].isdigit() and ":" in chosen else f"{chosen}:{port}"
+        return with_port, "as configured"
+    return advertised(_listen_host(config), port, config.network.seeds)
+
+
+def _listen_host(config: Config) -> str:
+    return config.network.listen.removeprefix("tcp://").rpartition(":")[0]
+
+
+def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: _Kept, incarnation: int) -> Transport:
+    return Transport(
+        identity,
+        secret,
+        network=kept.network.name,
+        run=kept.run,
+        incarnation=incarnation,
+        listen=None if config.network.listen == "off" else config.network.listen,
+        allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
+        banned=frozenset(map(bytes.fromhex, config.safety.ban)),
+        limits=replace(LIMITS[config.membership.timing], total_bytes=config.safety.memory_limit(usable())),
+    )
+
+
+def _member(config: Config, identity: Identity, address: str, incarnation: int) -> Member:
+    """What this peer tells the other members about itself."""
+    name = config.network.peer if config.network.peer != AUTO else f"{socket.gethostname()[:30]}-{short(identity.id)}"
+    return Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
+
+
+def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str) -> NodeConfig:
+    alone = kept.newest is None and not kept.members and not kept.founds
+    return NodeConfig(
+        network=kept.network.name,
+        home=str(home),
+        metrics=metrics_at,
+        only_seeds=config.network.seeds if alone else (),
+        checkpoint_every=config.checkpoint.every,
+        mode=config.exchange.mode,
+        deadline=config.exchange.deadline,
+        heal=config.safety.heal,
+        waiting=2 * config.safety.memory_limit(usable()),
+    )
+
+
+# -- the home's files --------------------------------------------------------------------------------------------
+
+
+def _kept(home: Path, store: Store, network: Belonging) -> _Kept:
     newest = store.newest()
+    members, damage = _remembered(home / MEMBERS)
+    return _Kept(network, _run(home, network.name, newest), newest, members, damage)
+
+
+def _run(home: Path, network: str, newest: tuple[Path, CheckpointMeta] | None) -> bytes:
+    """The run this home belongs to. Without one, b"": only then may this peer found one.
+
+    A checkpoint proves that the home belongs to a run even if the file that names the run is lost.
+    """
+    run = files.load_run(home / RUN) or b""
     if not run and newest is not None and newest[1].network == network and newest[1].run:
         run = bytes.fromhex(newest[1].run)
-        files.save_run(home / "run", run)
-        log.warning("the run %s of this home is known from %s only", run.hex()[:8], newest[0])
+        files.save_run(home / RUN, run)
+        log.warning("restored the run id %s of this home from the checkpoint %s", run.hex()[:8], newest[0])
+    return run
+
+
+def _found_run(home: Path) -> bytes:
+    run = secrets.token_bytes(16)
+    files.save_run(home / RUN, run)
     return run
 
 
 def _remember(path: Path, members: Sequence[Member]) -> None:
-    """Keep who could be dialled, for a restart without seeds."""
+    """Save the members that can be dialled, for a restart without seeds."""
     kept = [files.Remembered(id=m.id.hex(), name=m.name, address=m.address) for m in members if m.address]
     files.save_members(path, kept)
 
 
 def _remembered(path: Path) -> tuple[list[Member], str]:
-    """Members to be dialled, and what to tell if their file was damaged: seeds will do, too."""
+    """The saved members, and a notice if their file was damaged. Seeds do in place of a damaged file."""
     try:
         kept = files.load_members(path)
     except DataError as error:
         return [], files.set_aside(path, error)
-    # Of a member remembered only its address counts: incarnation 0 gives way to whatever it says of itself.
+    # Only the address counts. Incarnation 0 yields to whatever the member says about itself.
     return [Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED) for known in kept], ""
 
 
-def _start(
-    node: Node, home: Path, config: Config, *, founder: bool, store: Store, remembered: Sequence[Member]
-) -> None:
-    if founder:
-        node.peer.found()
-        log.info("this peer founds the network %s with its first training process's model", config.network.name)
-        homes.write_invite(home, (node.status.address,), config)
+# -- the start ---------------------------------------------------------------------------------------------------
+
+
+def _give_notice(node: Node, config: Config, transport: Transport, address: str, kept: _Kept) -> None:
+    if transport.scarce:
+        node.notice("GD-104", transport.scarce)
+    if kept.damage:
+        node.notice("GD-603", kept.damage)
+    unsure = doubt(address, _listen_host(config), config.network.seeds)
+    if unsure is not None:
+        node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
+
+
+def _renew_invite(home: Path, config: Config, address: str, kept: _Kept) -> None:
+    if kept.founds:
+        homes.write_invite(home, (address,), config)
     else:
-        homes.renew_invite(home, node.status.address, [member.address for member in remembered], config)
-    now = time.monotonic()
-    seeds = [] if founder else list(config.network.seeds)
-    newest = store.newest()
+        homes.renew_invite(home, address, [member.address for member in kept.members], config)
+
+
+def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
+    """Tell the peer whether it founds the network, and where it looks for it."""
+    if kept.founds:
+        node.peer.found()
+        log.info("founding the network %s: its first model is that of the first training process", kept.network.name)
     resume = None
-    if newest is None and not remembered:
-        node.refusals = Refusals(seeds)
-    if newest is not None and not founder:
-        path, meta = newest
+    if kept.newest is not None and not kept.founds:
+        path, meta = kept.newest
         node.holds(path, store.saved_at(path))
         resume = Held(meta.clock, min(meta.round, 0xFFFF_FFFF))
-        log.info("the newest checkpoint here is of step %d of the network's clock, round %d", *resume)
+        log.info("newest checkpoint: network clock %d steps, round %d", *resume)
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)
-    node.peer.join(seeds, now, remembered=remembered, resume=resume)
+    seeds = [] if kept.founds else list(config.network.seeds)
+    node.peer.join(seeds, time.monotonic(), remembered=kept.members, resume=resume)

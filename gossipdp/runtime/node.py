@@ -82,6 +82,12 @@ class Service(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
     network: str
+    home: str = ""
+    """folder, for `status`"""
+    metrics: str = ""
+    """address at which metrics are served, for `status`"""
+    only_seeds: tuple[str, ...] = ()
+    """addresses of the only members that this peer knows; see `refusals`"""
     checkpoint_every: float = 600.0
     """seconds"""
     mode: Literal["async", "overlap", "sync"] = "async"
@@ -132,13 +138,12 @@ class Node:
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
-        self.status = Status(peer, transport, network=config.network)
+        self.status = Status(peer, transport, network=config.network, home=config.home, metrics=config.metrics)
         self._journal = Journal(peer, self.status, metrics)
         self._headway = Headway(clock())
         self._pins = Pins(store, self._journal)
         self._memory = MemoryWatch(config.waiting)
-        self.refusals = Refusals()
-        """the addresses without which this peer is nobody's member"""
+        self._refusals = Refusals(config.only_seeds)
         self._attached_schema = b""
         self._region: links.Region | None = None
         self._attached = False
@@ -173,7 +178,8 @@ class Node:
         """Until the peer has left.
 
         Raises:
-            RefusedError, MismatchError: GD-203, 204, 302, all `refusals`; GD-205, see `copies`.
+            RefusedError, MismatchError: GD-203, GD-204, GD-302: every seed refuses this peer.
+            CopyError: GD-205, see `duplicate_identity`.
         """
         while not self._finished:
             self._turn()
@@ -372,7 +378,7 @@ class Node:
             case wires.LinkDown(peer, reason):
                 self.peer.link_down(peer, reason, now)
             case wires.LinkUp(peer, address, inbound):
-                self.refusals.met_member()
+                self._refusals.met_member()
                 log.info("link to %s at %s (%s)", short(peer), address, "inbound" if inbound else "outbound")
             case wires.DialFailed(peer, address, reason, code, ours, do):
                 dialled, cause = address or short(peer), "no peer met there: " if code == "GD-101" else ""
@@ -381,7 +387,7 @@ class Node:
                     self._headway.failed(dialled, code, dial_text(dialled, reason), do or ADVICE.get(code, ""))
                 if peer:
                     self.peer.link_down(peer, reason, now)
-                if (error := self.refusals.failed(address, code, reason, ours=ours)) is not None:
+                if (error := self._refusals.failed(address, code, reason, ours=ours)) is not None:
                     raise error
             case wires.HandshakeRefused() | wires.Crowded() | wires.Flooded():
                 self._journal.trouble(*wires.code_and_text(event), now)

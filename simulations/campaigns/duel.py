@@ -17,14 +17,10 @@ from typing import Any, NamedTuple
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
+from gossipdp.protocol.config import SIMULATED_LINK, PeerConfig
 from gossipdp.protocol.events import Event, Left, SessionRefused
-from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
-from gossipdp.protocol.pairwise.exchange import Deadlines
-from gossipdp.protocol.pairwise.matching import MatchingConfig
-from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
 from simulations.campaigns.doubt_oracle import Knowledge, Named, named
 from simulations.simulator.host import Host
@@ -32,9 +28,8 @@ from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions, Network, Record
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
-__all__ = ["DEADLINES", "Duel", "Fault", "Label", "Setting", "Step"]
+__all__ = ["Duel", "Fault", "Label", "Setting", "Step"]
 
-DEADLINES = Deadlines(ask=0.3, silence=2.0, doubt=0.5)
 FORMED = 1.6
 """virtual seconds after which the next exchange is the one that is watched, once both peers train"""
 CALM, PATIENCE = 1.2, 25.0
@@ -177,19 +172,19 @@ class Duel:
 
     def _config(self) -> PeerConfig:
         return PeerConfig(
-            membership=PRESETS["local"],
+            membership=SIMULATED_LINK.membership,
             averaging=AveragingConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
                 settings=b"settings of duels"[:16],
                 window=self.setting.window,
-                matching=MatchingConfig(answer=0.3),
-                deadlines=DEADLINES,
+                matching=SIMULATED_LINK.matching,
+                deadlines=SIMULATED_LINK.deadlines,
             ),
-            transfer=TransferConfig(manifest=2.0, chunk=0.5, silence=2.0, window=3, witness=1.0),
+            transfer=SIMULATED_LINK.transfer,
             every=4,
             warmup_steps=5,
             early_steps=1000,
-            resume_after=2.0,
+            resume_after=SIMULATED_LINK.resume_after,
             leave_within=1.0,
         )
 

@@ -28,7 +28,8 @@ from functools import cache, partial
 from multiprocessing import get_context
 from random import Random
 
-from simulations.campaigns.duel import DEADLINES, Duel, Fault, Label, Setting
+from gossipdp.protocol.config import SIMULATED_LINK
+from simulations.campaigns.duel import Duel, Fault, Label, Setting
 
 __all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "others", "pairs", "play", "sample", "second", "singles"]
 
@@ -55,7 +56,7 @@ AGAIN = (0.25, 0.45)
 """how late all is said a second time, as parts of the exchange's own length: while what it repeats is already mixed"""
 RARE, RARER = 7, 41
 """prime to the number of faults at one place, so that each kind has its turn"""
-LONGER = DEADLINES.silence + 1.0
+LONGER = SIMULATED_LINK.deadlines.silence + 1.0
 
 
 def singles(setting: Setting) -> list[Case]:

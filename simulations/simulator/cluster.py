@@ -24,6 +24,7 @@ from itertools import compress, pairwise
 import numpy as np
 
 from gossipdp.codecs import CODECS
+from gossipdp.protocol.config import SIMULATED, PeerConfig
 from gossipdp.protocol.events import (
     CheckpointAhead,
     Event,
@@ -39,11 +40,7 @@ from gossipdp.protocol.jobs import Job, Result
 from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.membership.suspicion import suspicion_bounds
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
-from gossipdp.protocol.pairwise.exchange import Deadlines
-from gossipdp.protocol.pairwise.matching import MatchingConfig
-from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Dtype, Kind, Schema
-from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.messages import Message, State
 from simulations.simulator.bounds import check_bounds
 from simulations.simulator.host import Checkpoint, Host
@@ -144,14 +141,14 @@ class Cluster:
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
                 settings=SETTINGS,
                 window=plan.window,
-                matching=MatchingConfig(answer=0.6),
-                deadlines=Deadlines(ask=0.6, silence=4.0, doubt=1.0),
+                matching=SIMULATED.matching,
+                deadlines=SIMULATED.deadlines,
             ),
-            transfer=TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3, witness=3.0),
+            transfer=SIMULATED.transfer,
             every=plan.every,
             warmup_steps=20,
             early_steps=60,
-            resume_after=5.0,
+            resume_after=SIMULATED.resume_after,
             apart_rounds=plan.apart_rounds,
             leave_within=2.0,
             moments=plan.moments > 0,

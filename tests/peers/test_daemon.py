@@ -341,7 +341,7 @@ def test_started_at_another_port__its_invite_names_that(where: Path, start: Star
     home.write_invite(where, ["127.0.0.1:9", "192.0.2.7:4710"], config)
     node = start()
     brought = home.read_invite((where / "invite").read_text()).invite
-    assert brought.seeds == (node.status.address, "192.0.2.7:4710")
+    assert brought.seeds == (node.peer.membership.me.address, "192.0.2.7:4710")
 
 
 def test_few_descriptors_that_cut_the_links_are_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -169,6 +170,14 @@ class TransportLimits:
     """for which a peer that sent more than these bounds gets no link"""
     turn: int = 64
     """messages passed on in one turn"""
+
+
+LIMITS: Final[Mapping[str, TransportLimits]] = {
+    "local": TransportLimits(),
+    "lan": TransportLimits(),
+    "wan": TransportLimits(handshake=4.0, connect=8.0, hello=6.0),  # three round trips, and lost packets
+}
+"""Presets: values of the operator's setting `[membership] timing`."""
 
 
 @dataclass(slots=True)

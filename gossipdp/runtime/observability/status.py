@@ -41,7 +41,6 @@ class Status:
     peer: Peer
     transport: Transport
     network: str
-    address: str = ""
     metrics: str = ""
     home: str = ""
     exchanges: Counter[str] = field(default_factory=Counter)

@@ -6,9 +6,11 @@ nothing is published any more and nobody is cut off, all who are ready hold the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
-from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.config import SIMULATED, PeerConfig
 from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
 from gossipdp.protocol.events import (
     EpochDiverged,
@@ -21,11 +23,8 @@ from gossipdp.protocol.events import (
     StateReady,
     UpdateRefused,
 )
-from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
-from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.source import TransferConfig
 from simulations.simulator.host import Host
 from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions, Network
@@ -39,14 +38,14 @@ SPAN = 8
 
 
 def config(span=SPAN, **changes):
-    rumours = RumoursConfig(run=SETTINGS, span=span, again=1.0, wait=0.5, patience=1.5, sync=1.0)
+    rumours = replace(SIMULATED.rumours, run=SETTINGS, span=span)
     return PeerConfig(
         **{
-            "membership": LOCAL,
+            "membership": SIMULATED.membership,
             "averaging": AveragingConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
             ),
-            "transfer": TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3, witness=3.0),
+            "transfer": SIMULATED.transfer,
             "spreading": SpreadingConfig(rumours=rumours, whole_until=20),
             "algorithm": "epidemic",
             "every": span,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.config import SIMULATED
 from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
 from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochJudged, ResyncEnded, StateJudged
 from simulations.simulator.network import Conditions
@@ -18,7 +19,7 @@ LOSSY = Conditions(latency=0.03, jitter=0.05, loss=0.05, job=0.002)
 
 
 def judged(seed, peers, rule="nnm-trimmed", **changes):
-    rumours = RumoursConfig(run=SETTINGS, span=SPAN, again=1.0, wait=0.5, patience=1.5, sync=1.0)
+    rumours = replace(SIMULATED.rumours, run=SETTINGS, span=SPAN)
     spreading = SpreadingConfig(rumours=rumours, lr=1.0, rule=rule)
     return Epidemics(seed, peers, spreading=spreading, warmup_steps=0, **changes)
 
