@@ -38,7 +38,8 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
-from gossipdp.protocol.partition.reunion import NEVER, NO_LINE, Reunion
+from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.partition.reunion import NEVER, Reunion
 from gossipdp.protocol.rounds.attachment import Attaching
 from gossipdp.protocol.rounds.pacing import Pacing, Timetable
 from gossipdp.protocol.rounds.phases import WARMUP_EVERY
@@ -310,11 +311,7 @@ class Peer:
                 model = self._current_model() if self._reunion.gives(message, source) else None
                 self._source.receive(message, source, model, now)
                 if isinstance(message, StateRequest):
-                    if not self.strikes.shuns(source, now):
-                        self._reunion.asked(now)
-                    if self._reunion.line != NO_LINE:
-                        # Whose model it fetches, so that it belongs to that side if there are two.
-                        self._reunion.tell(source)
+                    self._reunion.asked(source, now, trusted=not self.strikes.shuns(source, now))
             case _ if isinstance(message, Giving) and self.model is None:
                 self._origin.receive(message, buffers, source, now)
             case _ if isinstance(message, Giving):
@@ -460,7 +457,7 @@ class Peer:
     @property
     def resyncing(self) -> str:
         """Why this peer fetches the network's model anew right now: apart, lag, diverged, or ""."""
-        return self._reunion.reason
+        return self._reunion.reason or ""
 
     @property
     def fetched_in(self) -> int:
@@ -545,8 +542,7 @@ class Peer:
         self.pacing.watch(now)
         if self.spreading is not None:
             self.spreading.step(self.clock, now)
-            self._reunion.astray = self.spreading.astray
-        self._reunion.step(now)
+        self._reunion.step(now, () if self.spreading is None else self.spreading.astray)
         if self.model is not None:
             self._attaching.let_in(self.model)
         self._attaching.seek_moments(self.model, partial(self._trusted, now), self._origin.giver, now)
@@ -580,7 +576,7 @@ class Peer:
     @property
     def _outdated(self) -> bool:
         """The model is to be fetched anew before a training process begins with it."""
-        return self._spare and self._standby.reason != ""
+        return self._spare and self._standby.reason is not None
 
     def _rests(self) -> str:
         """Why there are no exchanges to make: no training process needs any, and the last one's are made, or of an old
@@ -687,7 +683,7 @@ class Peer:
         self._source.took(self.clock - clock)
         self._source.forget()
         self._standby.came(self.clock - max(clock, self._reunion.follower.begun))
-        if self._reunion.reason == "idle":
+        if self._reunion.reason is Reason.IDLE:
             self.moments.outdated()
         ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.rounds += ahead

@@ -24,6 +24,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.model import Model
+from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.settings_digest import keys_apart
 from gossipdp.protocol.wire.messages import Member, Ping, State
@@ -269,9 +270,9 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     monkeypatch.setattr(node, "_save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
     node.peer.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
-    node.peer._reunion.follower.reason = "lag"
+    node.peer._reunion.follower.reason = Reason.LAG
     assert not node.checkpoint() and not saved
-    node.peer._reunion.follower.reason = ""
+    node.peer._reunion.follower.reason = None
     assert node.checkpoint() and saved == [True]
 
 

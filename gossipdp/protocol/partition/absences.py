@@ -1,8 +1,8 @@
-"""Who was lost, and for how long: by how far this peer, or who was lost, has trained meanwhile, not in seconds.
+"""How long members were lost, in training steps rather than seconds.
 
-A member is lost from when it fails until it is heard again. Of one that this peer knew before, its own clock tells how
-long that was; of one that it first heard of as failed, the member's own steps do, for its clock it may count on from
-another's. What follows from a long absence is decided in `reunion`.
+A member is lost from its failure until it is heard again. If this peer knew it before, this peer's own clock measures
+the absence. A member first heard of as failed is measured by its own steps, because its clock may count on from
+another's. `reunion` decides what follows from a long absence.
 """
 
 from __future__ import annotations
@@ -20,54 +20,58 @@ __all__ = ["Absences", "Return"]
 
 @dataclass(slots=True)
 class _Lost:
-    """How far both had come when a member was lost: this peer by its clock (None if it came later itself), the other by
-    its own steps. `incarnation` is 0 for one missed since an earlier life of this peer."""
+    """The progress of both peers when a member was lost."""
 
     incarnation: int
+    """Of the lost life. 0 for a member missed since an earlier life of this peer."""
     own: int | None
+    """This peer's clock. None if this peer came later itself."""
     theirs: int | None
+    """The member's own steps, if reported."""
 
 
 class Return(NamedTuple):
-    """A member is there, again or for the first time."""
+    """A member is alive, again or for the first time."""
 
     lost: bool
-    """it was lost until now"""
+    """It was lost until now."""
     long: bool
-    """for long"""
+    """It was lost for long."""
     new: bool
-    """this life of it was not known before"""
+    """This life of it was not known before."""
     same: bool
-    """it is the life that was lost"""
+    """It is the life that was lost."""
 
 
 class Absences:
     """Args:
 
-    clock: this peer's own.
-    steps: from which on an absence is long.
+    clock: This peer's own clock.
+    steps: Steps from which an absence is long.
     """
 
     def __init__(self, progress: ProgressBoard, clock: Callable[[], int], steps: int) -> None:
         self._progress, self._clock, self._steps = progress, clock, steps
         self._lives: dict[bytes, int] = {}
+        """The last incarnation known of each member."""
         self._lost: dict[bytes, _Lost] = {}
         self._arrived: dict[bytes, float] = {}
+        """Time at which each member came, or came back."""
 
     def __len__(self) -> int:
-        """Members of whom anything is known."""
+        """Members known."""
         return len(self._lives)
 
     def life(self, peer: bytes) -> int:
-        """Its incarnation as far as it is known, or 0."""
+        """The last incarnation known, or 0."""
         return self._lives.get(peer, 0)
 
     def misses(self, peer: bytes) -> None:
-        """It was there in an earlier life of this peer, and is not."""
+        """`peer` was there in an earlier life of this peer, and is not there now."""
         self._lost[peer] = _Lost(0, self._clock(), None)
 
     def failed(self, member: Member, *, counts: bool) -> None:
-        """`member` is lost, unless it had been already; if not `counts`, it is to be as it was before."""
+        """`member` has failed. If not `counts`, only its incarnation is kept."""
         peer, before = member.id, self._lives.get(member.id)
         self._lives[peer] = member.incarnation
         known = self._lost.get(peer)
@@ -77,16 +81,16 @@ class Absences:
             self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.steps)
 
     def left(self, member: Member) -> None:
-        """It has said goodbye, and will be missed by nobody."""
+        """`member` has said goodbye. Its absence does not count."""
         self._lives[member.id] = member.incarnation
         self._lost.pop(member.id, None)
 
     def seen(self, member: Member) -> None:
-        """It is there, which says nothing to a peer without a model."""
+        """`member` is alive. A peer without a model draws no conclusion."""
         self._lives[member.id] = member.incarnation
 
     def back(self, member: Member, now: float) -> Return:
-        """It is there, and is lost no more."""
+        """`member` is alive. It is not lost any more."""
         peer, before = member.id, self._lives.get(member.id)
         self._lives[peer] = member.incarnation
         long, lost = self.long(peer), self._lost.pop(peer, None)
@@ -96,10 +100,11 @@ class Absences:
         return Return(lost is not None, long, new, lost is not None and lost.incarnation in (0, member.incarnation))
 
     def lost(self, peer: bytes) -> bool:
+        """Whether `peer` is lost."""
         return peer in self._lost
 
     def long(self, peer: bytes) -> bool:
-        """Is it lost, and has been for long?"""
+        """Whether `peer` is lost, and has been for long."""
         lost = self._lost.get(peer)
         if lost is None:
             return False
@@ -109,11 +114,11 @@ class Absences:
         return report is not None and lost.theirs is not None and report.steps - lost.theirs >= self._steps
 
     def arrived(self, peer: bytes) -> float:
-        """When it came, or came back; long ago if that is not known."""
+        """Time at which `peer` came, or came back. -inf if that is not known."""
         return self._arrived.get(peer, -math.inf)
 
     def forget(self, members: Container[bytes]) -> None:
-        """Keep nothing of whom `members` lacks."""
+        """Forget all peers that are not in `members`."""
         tables: tuple[dict[bytes, Any], ...] = (self._lives, self._lost, self._arrived)
         for table in tables:
             for peer in [peer for peer in table if peer not in members]:

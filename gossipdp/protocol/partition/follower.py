@@ -1,11 +1,10 @@
-"""One peer gives up its model for another's while its training goes on: it saves what it has, ends the exchange under
-way, and fetches.
+"""A peer gives up its model for another one while its training goes on.
 
-Until that is done it exchanges nothing and hands nothing on, for it holds half of one model and half of another.
-Training never waits: the anchor's movement reaches x as one correction at the end, or not at all: if there is nobody
-left who has the rest, all of it is taken back, and the peer goes on with its own model and what it has learnt since.
-Whom to follow, and why, is not decided here; the fetching itself is `transfer`'s, the saving the driver's. No vector is
-here.
+The driver saves a checkpoint, the exchange under way ends, then the model is fetched. Until all of it is here the peer
+holds parts of two models, so it exchanges nothing and gives its state to no other peer. Training never waits. At the
+end the anchor's movement reaches x as one correction. If no source is left, all chunks are taken back, and the peer
+goes on with its own model and what it has learnt since. `reunion` decides which members to follow, and why. `transfer`
+fetches.
 """
 
 from __future__ import annotations
@@ -19,29 +18,30 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Giving
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import StateManifest
 
-__all__ = ["Follower"]
+__all__ = ["WANTED", "Follower"]
 
-DRY: Final = {"apart": 32, "lag": 4, "diverged": 16, "idle": 4, "late": 4}
-"""periods without anybody to fetch from after which it is given up. Who has only fallen behind is averaged with as it
-is; who is apart has to follow some day: that is waited for longer"""
+DRY: Final = {Reason.APART: 32, Reason.LAG: 4, Reason.DIVERGED: 16, Reason.IDLE: 4, Reason.LATE: 4}
+"""Periods without any source after which the peer gives up. A peer that lags can be averaged as it is. A peer held
+apart has to follow some day, so it waits longer."""
 WANTED: Final = 4
-"""the same, where somebody asks for the model that is being given up: perhaps nobody else has one"""
-STALLED: Final = {"apart": 128, "lag": 128, "diverged": 16, "idle": 64, "late": 64}
-"""periods, to twice as many by chance, after which it is given up though there is somebody, who refuses: two may have
-begun to follow each other, and one of them must be the first to stop"""
+"""The same, once another peer asks for the model that is given up: there may be no other model."""
+STALLED: Final = {Reason.APART: 128, Reason.LAG: 128, Reason.DIVERGED: 16, Reason.IDLE: 64, Reason.LATE: 64}
+"""Periods with sources that all refuse, after which the peer gives up; times 1 to 2 at random. Two peers may have begun
+to follow each other. One of them must stop first."""
 
 
 class Follower:
     """Args:
 
-    joiner: fetches the model with `Resync`, if it is newer than this step of the network's clock.
-    hold: offer and accept no exchange (True), or do so again; true once none is under way.
-    period: seconds.
+    joiner: Makes a joiner that replaces the model with `Resync` jobs, by a model newer than this network clock.
+    hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
+    period: Seconds.
     """
 
     def __init__(
@@ -54,20 +54,23 @@ class Follower:
     ) -> None:
         self._new_joiner, self._outputs, self._hold = joiner, outputs, hold
         self._period, self._random = period, random
-        self.reason = ""
-        """why this peer follows others right now: apart, lag, diverged, idle or late (see `standby`); or "" """
+        self.reason: Reason | None = None
+        """Why this peer follows another model right now."""
         self.source = b""
-        """whom it has fetched from last"""
+        """The member that it fetched from last."""
         self.began = 0.0
+        """Time at which this began."""
         self._joiner: Joiner | None = None
         self._kept = False
+        """The checkpoint of the own model is saved, or not wanted."""
         self._taken: set[int] = set()
-        """chunks that are another's now"""
+        """Chunks that are replaced."""
         self._dry_at = self._stalled_at = math.inf
+        """When the peer gives up, for want of sources or of progress."""
 
     def begin(
         self,
-        reason: str,
+        reason: Reason,
         members: int,
         others: int,
         now: float,
@@ -76,24 +79,31 @@ class Follower:
         newer_than: int = -1,
         keep: bool = True,
     ) -> None:
-        """Give up this peer's model, `behind` steps old, for one newer than a step of the network's clock. The driver
-        saves it first, if it is to `keep` it."""
+        """Give up this peer's model.
+
+        Args:
+            members: Of this peer's side.
+            others: Members held apart that are present.
+            behind: Steps that the own model is old.
+            newer_than: Network clock that the fetched model must exceed.
+            keep: The driver saves a checkpoint of the own model first.
+        """
         self.reason, self.began, self._kept = reason, now, not keep
         self._dry_at = self._stalled_at = math.inf
         self._joiner = self._new_joiner(newer_than)
         self._hold(True, now)
-        self._outputs.emit(ResyncBegan(reason, members, others, behind))
+        self._outputs.emit(ResyncBegan(reason.value, members, others, behind))
         if keep:
-            self._outputs.ask(jobs.Keep(reason))
+            self._outputs.ask(jobs.Keep(reason.value))
 
     def kept(self) -> None:
-        """What this peer gives up is on its disk, or cannot be."""
+        """The checkpoint of the own model is saved, or cannot be."""
         self._kept = True
 
     def fetch(self, candidates: Sequence[bytes], now: float) -> None:
-        """Go on, from whoever of `candidates` will do; they are there and hold the model wanted."""
-        joiner = self._joiner
-        if joiner is None or not self._kept or not self._hold(True, now):
+        """Go on fetching, from any of `candidates`: live members that hold the model wanted."""
+        joiner, reason = self._joiner, self.reason
+        if joiner is None or reason is None or not self._kept or not self._hold(True, now):
             return
         if joiner.outdone(candidates):
             self._dry_at = now
@@ -106,23 +116,23 @@ class Follower:
         if candidates:
             self._dry_at = math.inf
         elif math.isinf(self._dry_at):
-            self._dry_at = now + DRY[self.reason] * self._period
+            self._dry_at = now + DRY[reason] * self._period
         if math.isinf(self._stalled_at):
-            self._stalled_at = now + STALLED[self.reason] * self._period * (1.0 + self._random.random())
+            self._stalled_at = now + STALLED[reason] * self._period * (1.0 + self._random.random())
 
     @property
     def summary(self) -> bytes:
-        """What is inside what has been fetched, if it is an exact state."""
+        """What the fetched state contains, if it is an exact one."""
         return b"" if self._joiner is None else self._joiner.summary
 
     @property
     def carried(self) -> Carried:
-        """What came with what has been fetched, once all of it is here."""
+        """What came with the fetched model, once all of it is here."""
         return NOTHING if self._joiner is None or not self._joiner.done else self._joiner.carried
 
     @property
     def untouched(self) -> bool:
-        """Nothing of another's model has been taken in."""
+        """No chunk has been replaced."""
         return not self._taken
 
     @property
@@ -132,11 +142,11 @@ class Follower:
 
     @property
     def manifest(self) -> StateManifest | None:
-        """Of what has been fetched, once all of it is here."""
+        """The manifest of the fetched model, once all of it is here."""
         return self._joiner.manifest if self._joiner is not None and self._joiner.done else None
 
     def over(self, now: float) -> bool:
-        """All is here, or there was nobody to fetch it from for long; `end` is then to be called."""
+        """Whether all is here, or no source was found for long. The caller then calls `end`."""
         if self._joiner is None or self._joiner.done:
             return self._joiner is not None
         return not self._joiner.busy and now >= min(self._dry_at, self._stalled_at)
@@ -144,11 +154,12 @@ class Follower:
     def end(self, now: float) -> None:
         """Exchange again, with a model that is whole."""
         complete, reason = self.manifest is not None, self.reason
-        self._joiner, self.reason = None, ""
+        assert reason is not None
+        self._joiner, self.reason = None, None
         for chunk in sorted(self._taken):
             self._outputs.ask(jobs.Conclude(chunk, not complete))
         self._taken.clear()
-        self._outputs.emit(ResyncEnded(reason, self.source, complete, now - self.began))
+        self._outputs.emit(ResyncEnded(reason.value, self.source, complete, now - self.began))
         self._hold(False, now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -160,7 +171,7 @@ class Follower:
         source: bytes,
         now: float,
     ) -> None:
-        """A word of the source that this peer fetches from, or of a witness."""
+        """A message of the source or of a witness."""
         if self._joiner is not None:
             self._joiner.receive(message, buffers, source, now)
 
@@ -182,7 +193,7 @@ class Follower:
             self._joiner.compared(result, now)
 
     def wanted(self, now: float) -> None:
-        """Somebody asks for the model that is being given up, and gets none of it."""
+        """Another peer asks for the model that is given up, and gets none of it."""
         if not math.isinf(self._dry_at):
             self._dry_at = min(self._dry_at, now + WANTED * self._period)
 

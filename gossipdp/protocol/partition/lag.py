@@ -1,10 +1,9 @@
-"""Has this peer fallen behind the network, for it was cut off or stopped? Then it is better off with the others' model.
+"""Whether this peer has fallen behind the network because it was cut off or stopped.
 
-Lag counts steps of the network's clock, as two others have it, since this peer last finished an exchange or transfer
-(algorithms section 8). Only a peer that was cut off lags: a straggler that nobody happened to ask does not. And only a
-network that goes on can be followed: two members that have kept step must vouch for it, else all who were without
-exchanges for long, after a storm, would follow each other. Meanwhile nothing is exchanged, for an average with a state
-so old would only hide how old it is. Nothing is sent or fetched here.
+Lag counts steps of the network's clock since the last exchange or transfer, as two other members report them
+(algorithms section 8). A straggler that exchanges now and then does not lag. Two members that have kept step must vouch
+for the network. Otherwise peers that were all without exchanges for long would follow each other. This file decides;
+it sends and fetches nothing.
 """
 
 from __future__ import annotations
@@ -14,31 +13,33 @@ from typing import Final
 
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
 
-__all__ = ["BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag"]
+__all__ = ["ALONE", "ALONE_FOR", "ASKING", "BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag"]
 
 LAG_ROUNDS: Final = 3
+"""Rounds behind from which a peer lags."""
 VOUCHERS: Final = 2
+"""Members that must vouch for the network before it is followed."""
 ASKING: Final = 8
-"""periods in which vouchers must be found"""
+"""Periods within which the vouchers must be found."""
 LISTEN: Final = 4
-"""of these periods, those before any voucher is followed: a voucher may be of another side, and say so only then"""
+"""Periods of these before a voucher is followed. A voucher may be of another side and say so only then."""
 ALONE: Final = 6
-"""own rounds without an exchange after which a peer counts as cut off, though it has lost nobody"""
+"""Own rounds without an exchange after which a peer counts as cut off although it lost no member."""
 ALONE_FOR: Final = 128
-"""and periods: until those who are gone have been found to be, offers to them are made in vain"""
+"""Periods that must have passed as well. Until failed members are detected, offers to them are in vain."""
 BEHIND: Final = (1 << 63) - 1
-"""the lag of a peer that is giving its model up"""
+"""Lag that a peer reports while it gives its model up."""
 NEW: Final = BEHIND - 1
-"""the lag of one that has not kept step for long enough to be followed"""
+"""Lag that a peer reports until it has kept step for long enough to be followed."""
 
 
 class Lag:
     """Args:
 
-    every: steps a round.
-    period: seconds.
-    me: this peer's progress.
-    side: members alive whom this peer would exchange with.
+    every: Steps of a round.
+    period: Seconds.
+    me: This peer's progress.
+    side: Live members that this peer would exchange with.
     """
 
     def __init__(
@@ -52,40 +53,50 @@ class Lag:
     ) -> None:
         self._progress, self._usual, self._period = progress, LAG_ROUNDS * every, period
         self._me, self._side = me, side
-        self.vouchers: set[bytes] = set()
-        """who has kept step, and may be followed"""
-        self.asking_until: float | None = None
-        """others are being asked whether there is a network to follow"""
+        self._vouchers: set[bytes] = set()
+        self._asking_until = 0.0
+        """End of the asking."""
         self._mark = 0
-        """the network's clock at the last exchange or transfer"""
+        """The network's clock at the last exchange or transfer."""
         self._mixed_at = 0.0
+        """Time of the last exchange or transfer."""
         self._in_step_from = 0
-        """the network's clock when this peer caught up after a gap: for a while it vouches for nothing"""
+        """The network's clock when this peer caught up after a gap. For a while after it the peer does not vouch."""
         self._cut = False
+        """This peer was cut off since the last exchange or transfer began."""
         self._begun = 0
-        """the network's clock when the latest exchange began"""
+        """The network's clock when the latest exchange began."""
         self._cut_since = False
-        """this peer has been cut off since then"""
+        """This peer was cut off since the latest exchange began."""
+
+    @property
+    def vouchers(self) -> list[bytes]:
+        """Members that have kept step and may be followed."""
+        return sorted(self._vouchers)
 
     def steps(self) -> int:
-        """Of the network's clock since the last exchange or transfer, as two others have it: one may be ahead alone."""
+        """Steps of the network's clock since the last exchange or transfer. Two members must report them."""
         clocks = self._clocks()
         return max(0, clocks[-VOUCHERS] - self._mark) if len(clocks) >= VOUCHERS else 0
 
     def told(self) -> int:
-        """What others hear of it."""
+        """The lag that this peer reports to others."""
         new = self._progress.clock() < self._in_step_from + self._usual
         return NEW if new else self._without()
 
     def heard(self, peer: bytes, steps: int) -> None:
-        """`peer` tells its lag."""
+        """`peer` reports its lag."""
         if steps <= self._usual:
-            self.vouchers.add(peer)
+            self._vouchers.add(peer)
         elif steps >= NEW:
-            self.vouchers.discard(peer)
+            self._vouchers.discard(peer)
+
+    def dismiss(self, peer: bytes) -> None:
+        """`peer` does not vouch any more: it is gone, or of another side."""
+        self._vouchers.discard(peer)
 
     def cut_off(self) -> None:
-        """Somebody who was lost is back, or this peer was thought dead itself."""
+        """A lost member is back, or this peer was thought dead itself."""
         self._cut = self._cut_since = True
 
     def began(self) -> None:
@@ -93,49 +104,44 @@ class Lag:
         self._begun, self._cut_since = self._progress.clock(), False
 
     def mixed(self, now: float) -> None:
-        """An exchange has mixed something: this peer is in step as of its beginning. It may have slept since."""
+        """An exchange has mixed a chunk. This peer is in step as of the beginning of the exchange: it may have slept
+        since."""
         gap = self._without() > self._usual
         self._mark, self._mixed_at, self._cut = max(self._mark, self._begun), now, self._cut_since
-        if not self._far():
-            self.asking_until = None
         if gap:
             self._in_step_from = self._progress.clock()
 
     def fetched(self, now: float) -> None:
-        """The model has just come here, from wherever."""
+        """The model has just come here, from any source."""
         self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False
-        self.asking_until = None
         self._in_step_from = self._mark
 
     def _without(self) -> int:
-        """Steps without an exchange or transfer, its own among them: after a cut the others' are not known yet."""
+        """Steps without an exchange or transfer. Own steps count, because after a cut the others' are not known yet."""
         return max(self.steps(), self._me().clock - self._mark)
 
     def suspected(self, now: float) -> bool:
-        """Is it time to ask others? Then they are asked from now on."""
-        if self.asking_until is not None:
-            return False
+        """Whether it is time to ask others."""
         alone = now >= self._mixed_at + ALONE_FOR * self._period and self._me().alone >= ALONE
-        if not self._cut and not alone:
-            return False
-        if not self._far():
-            return False
-        self.vouchers.clear()
-        self.asking_until = now + ASKING * self._period
-        return True
+        return (self._cut or alone) and self.far()
+
+    def ask(self, now: float) -> None:
+        """Others are asked from now on."""
+        self._vouchers.clear()
+        self._asking_until = now + ASKING * self._period
 
     def proven(self, now: float) -> bool:
-        """Those asked have answered: there is a network, and this peer is behind it."""
-        if self.asking_until is None or now < self.asking_until - (ASKING - LISTEN) * self._period:
+        """While asking: whether the answers prove a network, and that this peer is behind it."""
+        if now < self._asking_until - (ASKING - LISTEN) * self._period:
             return False
-        return len(self.vouchers) >= VOUCHERS and self.steps() > self._limit()
+        return len(self._vouchers) >= VOUCHERS and self.steps() > self._limit()
 
     def disproven(self, now: float) -> bool:
-        """No two keep step: there is nobody to follow, and averaging brings all together."""
-        return self.asking_until is not None and now >= self.asking_until
+        """While asking: whether no two members keep step. Then there is no network to follow, and averaging goes on."""
+        return now >= self._asking_until
 
-    def _far(self) -> bool:
-        """Is anybody too far ahead?"""
+    def far(self) -> bool:
+        """Whether any member is too far ahead."""
         clocks = self._clocks()
         return bool(clocks) and clocks[-1] - self._mark > self._limit()
 
@@ -144,4 +150,5 @@ class Lag:
         return sorted(report.clock for report in reports if report is not None)
 
     def _limit(self) -> float:
+        """Steps that count as lag: three rounds, or two transfers if these take longer."""
         return max(self._usual, 2.0 * self._me().transfer)

@@ -1,4 +1,4 @@
-"""Which side gives way when two meet again, as tables: what is heard and seen, and what this peer makes of it."""
+"""Which side follows when two meet again, as tables: what a peer hears and sees, and what it concludes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from gossipdp.protocol.membership.view import MAX_MEMBERS
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.follower import WANTED
 from gossipdp.protocol.partition.lag import ASKING, BEHIND, LISTEN
-from gossipdp.protocol.partition.reunion import FREEZE, HEARING, LAST, MAX_LIVES, NEVER, NO_LINE, Reunion, strength
+from gossipdp.protocol.partition.lines import LAST, NO_LINE, strength
+from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.partition.reunion import NEVER, Reunion
+from gossipdp.protocol.partition.sides import FREEZE, MAX_LIVES
+from gossipdp.protocol.partition.verdict import HEARING
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, Progress, State, StateProbe, StateRequest
 
@@ -34,7 +38,7 @@ def record(peer, state=State.ALIVE, incarnation=1, *, outbound=False):
 
 
 class View:
-    """What membership believes, as the test says."""
+    """Membership's view, set by the test."""
 
     def __init__(self, me):
         self.config, self.me, self.buried = LOCAL, record(me), 0
@@ -82,16 +86,17 @@ class Manifest:
 
 
 class Side:
-    """Peer B, with A and C of its side, has the model; the test speaks for all others."""
+    """Peer B has the model, and A and C are of its side. The test speaks for all others."""
 
-    def __init__(self, side=(A, C), me=B):
+    def __init__(self, side=(A, C), me=B, every=EVERY):
         self.view, self.outputs, self.progress = View(me), Outputs(), ProgressBoard(me)
         self.now, self.own, self.held, self.quiet = 1000.0, Own(100, 20, 0, 0.0), [], True
         self.joiners, self.done, self.numbers = [], [], 0
         self.reunion = Reunion(
             self.view, self.progress, self.joiner, random=Random(3), outputs=self.outputs, apart_rounds=ROUNDS,
-            every=EVERY, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
+            every=every, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
         )  # fmt: skip
+        self.astray = ()
         self.reunion.ready(b"", [], 0.0)
         for peer in side:
             self.see(peer, at=0.0)
@@ -110,13 +115,13 @@ class Side:
         self.step()
 
     def step(self):
-        self.reunion.step(self.now)
+        self.reunion.step(self.now, self.astray)
 
     def train(self, rounds):
         self.own = self.own._replace(clock=self.own.clock + EVERY * rounds, rounds=self.own.rounds + rounds)
 
     def divide(self, *others, rounds=ROUNDS):
-        """They are lost, this peer takes so many rounds, and they are back."""
+        """The others are lost, this peer trains `rounds`, and they come back."""
         for peer in others:
             self.see(peer, at=0.0)
         for peer in others:
@@ -141,7 +146,7 @@ class Side:
             self.step()
 
     def keep(self):
-        """The driver has saved what is given up."""
+        """The driver has saved the checkpoint."""
         self.reunion.follower.kept()
         self.step()
 
@@ -175,11 +180,11 @@ def test_more_members_then_clock_then_rounds_then_the_lower_id():
         assert (strength(one) > strength(other)) != (strength(other) > strength(one))
 
 
-def test_word_of_one_who_speaks_for_nobody_is_less_than_a_side_of_one():
+def test_line_named_by_hearsay_is_less_than_a_side_of_one():
     assert strength(Line(9, 0, 999, 99, A)) < strength(Line(1, 1, 0, 0, B)) and strength(NO_LINE) < strength(GREATER)
 
 
-# -- who is apart ----------------------------------------------------------------------------------------------
+# -- apart or not ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rounds", "apart"), [(0, False), (ROUNDS - 1, False), (ROUNDS, True), (1000, True)])
@@ -191,7 +196,7 @@ def test_lost_member_is_apart_after_ten_own_rounds(rounds, apart):
 
 @pytest.mark.parametrize(("ahead", "apart"), [(LONG - 1, False), (LONG, True)])
 def test_member_known_only_as_failed_is_apart_by_how_far_it_has_come(ahead, apart):
-    """So a joiner belongs to the side it has joined."""
+    """So a joiner belongs to the side that it joined."""
     b = Side()
     b.progress.merge([Progress(D, 90, 90, 90, 9)])
     b.see(D, State.FAILED)
@@ -230,7 +235,7 @@ def test_later_life_of_a_lost_member_is_not_apart_by_itself():
 
 @pytest.mark.parametrize(("rounds", "members"), [(ROUNDS - 1, 0), (ROUNDS, 4)])
 def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_for_as_long(rounds, members):
-    """One that was stopped itself hears so from all others, and its word is weak; this side has gone on without one."""
+    """A peer that was stopped hears from all others that it is apart, and its line counts no members."""
     b = Side(side=(A, C, E))
     b.see(D, at=0.0)
     b.see(D, State.FAILED)
@@ -240,7 +245,7 @@ def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_f
     assert b.apart == {D} and b.line.members == members
     b.hear(E, Line(1, 1, 300, 30, D), apart=True)
     b.wait(HEARD + PERIOD)
-    assert (b.reunion.reason == "apart") is (members == 0)
+    assert (b.reunion.reason is Reason.APART) is (members == 0)
 
 
 def test_later_life_that_has_its_model_from_this_side_is_as_any_other():
@@ -263,7 +268,7 @@ def test_later_life_that_comes_while_there_are_two_sides_is_kept_out_until_it_na
     assert b.apart == {D}
 
 
-def test_another_who_says_so_is_apart_though_this_peer_noticed_nothing():
+def test_member_that_says_it_is_apart_is_held_apart_though_this_peer_noticed_nothing():
     b = Side()
     b.see(D, at=0.0)
     b.hear(D, GREATER, apart=True)
@@ -295,7 +300,7 @@ def test_line_said_within_the_side_is_taken_over_if_it_is_greater():
     assert b.line == greater and b.apart == {D}
 
 
-def test_line_heard_from_one_who_has_just_come_is_not_of_this_side():
+def test_line_of_a_member_that_has_just_come_is_not_of_this_side():
     b = Side()
     b.divide(D)
     mine = b.line
@@ -305,7 +310,7 @@ def test_line_heard_from_one_who_has_just_come_is_not_of_this_side():
     assert b.line == mine
 
 
-def test_word_of_one_that_is_still_held_dead_is_not_of_this_side():
+def test_line_of_a_member_still_held_dead_is_not_of_this_side():
     b = Side(side=(A, C, E))
     b.divide(D)
     mine = b.line
@@ -340,8 +345,10 @@ def test_generation_that_cannot_be_counted_on_from_does_not_make_this_peer_unrea
     b.divide(D)
     assert b.line.generation == LAST and b.line.maker == B
     b.see(A, State.FAILED)
-    b.reunion._judge(b.now + 1e6)
-    b.reunion._judge(b.now + 2e6)
+    b.wait(HEARD + PERIOD)
+    b.now += 1e6
+    b.step()
+    assert b.line.members == 1
     b.reunion.tell(D)
     for envelope in b.outputs.messages:
         wire.decode(envelope.frames)
@@ -359,7 +366,7 @@ def test_next_reunion_has_a_line_of_its_own(wait):
     assert b.line == Line(2, 2, 200, 40, B)
 
 
-def test_word_overtaken_by_a_later_one_is_not_heard():
+def test_message_overtaken_by_a_later_one_is_ignored():
     b = Side()
     b.divide(D)
     b.hear(D, b.line, apart=False, number=7)
@@ -367,7 +374,7 @@ def test_word_overtaken_by_a_later_one_is_not_heard():
     assert not b.apart
 
 
-def test_word_of_an_earlier_life_is_not_heard():
+def test_message_of_an_earlier_life_is_ignored():
     b = Side()
     b.see(D, incarnation=3, at=0.0)
     b.hear(D, GREATER, apart=True, incarnation=2)
@@ -400,13 +407,13 @@ def test_side_with_the_smaller_line_follows_once_it_has_heard(theirs, follows):
     b.wait(HEARD - 2 * PERIOD)
     assert not b.reunion.reason
     b.wait(4 * PERIOD)
-    assert b.reunion.reason == ("apart" if follows else "")
+    assert b.reunion.reason == (Reason.APART if follows else None)
     assert [event.reason for event in b.of(ResyncBegan)] == ["apart"] * follows
     assert [event.code for event in b.of(Notice)] == ["GD-607"]
 
 
 def test_line_said_before_its_sender_noticed_counts_for_nothing():
-    """It may be of an earlier reunion, when both were of one side."""
+    """It may be of an earlier reunion, when both peers were of one side."""
     b = Side()
     b.divide(D, E)
     b.hear(D, GREATER, apart=False)
@@ -414,21 +421,21 @@ def test_line_said_before_its_sender_noticed_counts_for_nothing():
     b.wait(2 * HEARD)
     assert not b.reunion.reason
     b.hear(D, GREATER, apart=True)
-    assert b.reunion.reason == "apart"
+    assert b.reunion.reason is Reason.APART
 
 
-def test_one_peer_that_claims_to_be_many_is_followed_by_nobody():
+def test_one_peer_that_claims_to_be_many_is_not_followed():
     b = Side()
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1_000_000), apart=True)
     b.wait(10 * HEARD)
     assert b.apart == {D} and not b.reunion.reason
     b.see(E, incarnation=2)
-    assert b.apart == {D}, "and it keeps nobody out"
+    assert b.apart == {D}, "and it holds no other member apart"
 
 
-def test_one_peer_that_says_it_is_apart_is_followed_by_nobody_who_has_company():
-    """All others would follow it, each on its own: by its word alone they are apart."""
+def test_one_peer_that_says_it_is_apart_is_not_followed_by_a_peer_with_company():
+    """Otherwise every other peer would follow it: its word alone holds each of them apart."""
     b = Side()
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1), apart=True)
@@ -437,8 +444,8 @@ def test_one_peer_that_says_it_is_apart_is_followed_by_nobody_who_has_company():
     assert b.line.members == 3, "it is a side as any other"
 
 
-def test_side_that_has_grown_around_one_who_was_alone_speaks_for_all_of_it():
-    """Else nobody would follow: one voice is no proof for those who have company, nor are they for a greater line."""
+def test_side_that_has_grown_around_a_lone_peer_counts_all_its_members():
+    """Otherwise neither side would follow: one voice proves nothing to a peer with company."""
     b = Side(side=())
     b.divide(D)
     b.see(A)
@@ -449,17 +456,16 @@ def test_side_that_has_grown_around_one_who_was_alone_speaks_for_all_of_it():
     assert b.line.members == 2 and not b.reunion.reason
 
 
-def test_who_has_nobody_else_follows_one_who_says_that_it_was_stopped_for_long():
+def test_peer_without_company_follows_one_that_says_it_was_stopped_for_long():
     b = Side(side=())
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1), apart=True)
     b.wait(2 * HEARD)
-    assert b.reunion.reason == "apart"
+    assert b.reunion.reason is Reason.APART
 
 
-def test_where_there_are_no_sides_nobody_is_apart_by_another_s_word():
-    b = Side()
-    b.reunion._steps = NEVER
+def test_where_there_are_no_sides_no_member_is_apart_by_its_own_word():
+    b = Side(every=NEVER)
     for peer in (A, D, E):
         b.see(peer, at=0.0)
         b.hear(peer, GREATER, apart=True)
@@ -480,7 +486,7 @@ REMNANTS = [
 
 @pytest.mark.parametrize(("left", "there", "theirs", "follows"), REMNANTS)
 def test_what_is_left_of_a_side_of_three_meets_what_is_left_of_another(left, there, theirs, follows):
-    """One voice proves no side of several; so whoever is left alone soon speaks for itself only."""
+    """One voice proves no side of several. So a peer left alone soon counts itself only."""
     b = Side()
     b.divide(D, E)
     assert b.line.members == 3
@@ -490,10 +496,10 @@ def test_what_is_left_of_a_side_of_three_meets_what_is_left_of_another(left, the
         b.hear(peer, theirs)
     b.wait(5 * HEARD)
     assert b.line.members == (3 if left else 1)
-    assert (b.reunion.reason == "apart") == follows
+    assert (b.reunion.reason is Reason.APART) == follows
 
 
-def test_whoever_gives_its_own_model_up_is_not_followed_until_it_has_done_so():
+def test_member_that_gives_up_its_model_is_not_followed_until_it_has_the_other_one():
     b = Side()
     b.divide(D, E)
     for peer in (D, E):
@@ -503,10 +509,10 @@ def test_whoever_gives_its_own_model_up_is_not_followed_until_it_has_done_so():
     b.hear(D, GREATER)
     assert not b.reunion.reason, "one voice"
     b.hear(E, GREATER)
-    assert b.reunion.reason == "apart"
+    assert b.reunion.reason is Reason.APART
 
 
-def test_who_is_left_alone_keeps_its_line_while_others_follow_it():
+def test_peer_left_alone_keeps_its_line_while_others_follow_it():
     b = Side()
     b.divide(D, E)
     for peer in (A, C):
@@ -517,8 +523,8 @@ def test_who_is_left_alone_keeps_its_line_while_others_follow_it():
     assert b.line.members == 3 and not b.reunion.reason
 
 
-def test_who_cannot_speak_with_the_others_of_its_side_is_left_alone_too():
-    """All three are outbound-only: what this one said nobody else of its side will ever hold."""
+def test_peer_that_cannot_hear_the_others_of_its_side_is_left_alone_too():
+    """All three are outbound-only, so no other member of the side can ever hold its line."""
     b = Side()
     b.divide(D, E)
     assert b.line.members == 3
@@ -529,10 +535,10 @@ def test_who_cannot_speak_with_the_others_of_its_side_is_left_alone_too():
     for peer in (D, E):
         b.hear(peer, theirs)
     b.wait(5 * HEARD)
-    assert b.line.members == 1 and b.reunion.reason == "apart"
+    assert b.line.members == 1 and b.reunion.reason is Reason.APART
 
 
-def test_the_only_member_that_can_be_dialled_is_voice_enough_for_who_is_behind_a_nat():
+def test_the_only_member_that_can_be_dialled_is_voice_enough_for_a_peer_behind_a_nat():
     b = Side()
     b.divide(D, E)
     for peer in (A, C, E):
@@ -543,7 +549,7 @@ def test_the_only_member_that_can_be_dialled_is_voice_enough_for_who_is_behind_a
     b.view.me = record(B, outbound=True)
     b.hear(D, GREATER)
     b.wait(2 * HEARD)
-    assert b.reunion.reason == "apart"
+    assert b.reunion.reason is Reason.APART
 
 
 def test_both_sides_are_told_and_asked_again_until_all_is_one():
@@ -560,8 +566,8 @@ def test_both_sides_are_told_and_asked_again_until_all_is_one():
     assert not b.outputs.messages and b.reunion.timer() is None
 
 
-def test_two_outbound_only_peers_that_are_apart_wait_for_no_word_of_each_other():
-    """They cannot speak to each other, and exchange nothing anyhow."""
+def test_two_outbound_only_peers_that_are_apart_do_not_wait_for_each_other():
+    """They cannot reach each other, and exchange nothing anyway."""
     b = Side()
     b.divide(D)
     assert b.reunion.present() == [D]
@@ -571,8 +577,8 @@ def test_two_outbound_only_peers_that_are_apart_wait_for_no_word_of_each_other()
     assert not b.reunion.present() and b.apart == {D}
 
 
-def test_one_apart_that_fails_and_is_back_is_asked_again():
-    """It may have changed sides meanwhile, and its greeting been lost."""
+def test_member_held_apart_that_fails_and_comes_back_is_asked_again():
+    """It may have changed sides meanwhile, and its message may be lost."""
     b = Side()
     b.divide(D)
     b.see(D, State.FAILED)
@@ -607,7 +613,7 @@ def test_loser_saves_first_and_fetches_only_when_no_exchange_is_under_way():
     assert b.joiners[-1].sought == [D, E]
 
 
-def test_word_of_being_apart_that_an_earlier_life_was_told_holds_nobody_apart():
+def test_apart_told_to_an_earlier_life_holds_no_member_apart():
     b = Side(side=(A, C, D))
     b.hear(D, GREATER, life=0)
     assert not b.reunion.apart and b.reunion.line == NO_LINE
@@ -615,12 +621,15 @@ def test_word_of_being_apart_that_an_earlier_life_was_told_holds_nobody_apart():
     assert list(b.reunion.apart) == [D] and b.reunion.line != NO_LINE
 
 
-def test_loser_gives_up_winners_who_are_there_though_out_of_reach_once_and_follows_them_when_they_are_not():
-    """As it would be again and again, with a checkpoint each time; the sooner if somebody asks for what it has."""
+def test_loser_gives_up_winners_out_of_reach_once_and_follows_them_when_it_reaches_them():
+    """Otherwise it would begin again and again, with a checkpoint each time.
+
+    It gives up sooner if a peer asks for its model.
+    """
     b = loser()
     b.view.reaches = lambda peer: peer not in (D, E)
     b.keep()
-    b.reunion.asked(b.now)
+    b.reunion.asked(F, b.now, trusted=True)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
     b.wait(60 * PERIOD)
@@ -630,15 +639,15 @@ def test_loser_gives_up_winners_who_are_there_though_out_of_reach_once_and_follo
     assert len(b.of(ResyncBegan)) == 2
 
 
-def test_who_has_diverged_is_not_hurried_by_who_asks_for_what_it_has():
+def test_peer_that_has_diverged_does_not_give_up_sooner_when_asked_for_its_model():
     b = Side()
-    b.reunion.astray = (A,)
+    b.astray = (A,)
     b.view.reaches = lambda peer: peer != A
     b.step()
     b.keep()
-    b.reunion.asked(b.now)
+    b.reunion.asked(F, b.now, trusted=True)
     b.wait(2 * WANTED * PERIOD)
-    assert b.reunion.reason == "diverged" and not b.of(ResyncEnded)
+    assert b.reunion.reason is Reason.DIVERGED and not b.of(ResyncEnded)
 
 
 def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
@@ -666,10 +675,10 @@ def test_loser_goes_on_with_another_of_the_winning_side_when_its_source_is_gone(
     b = loser()
     b.keep()
     b.see(D, State.FAILED)
-    assert b.joiners[-1].sought == [E] and b.reunion.reason == "apart"
+    assert b.joiners[-1].sought == [E] and b.reunion.reason is Reason.APART
 
 
-def test_loser_with_nobody_left_to_follow_goes_on_with_what_it_has():
+def test_loser_without_any_source_left_goes_on_with_its_own_model():
     b = loser()
     b.keep()
     for peer in (D, E):
@@ -679,23 +688,23 @@ def test_loser_with_nobody_left_to_follow_goes_on_with_what_it_has():
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
 
 
-def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_those_who_are_gone():
-    """Who had the other model came back without it, and asks for this one: perhaps there is no other any more."""
+def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_sources_that_are_gone():
+    """The other model's holder came back without it and asks for this one. There may be no other model any more."""
     b = loser()
     b.keep()
-    b.reunion.asked(b.now)
+    b.reunion.asked(F, b.now, trusted=True)
     b.wait(2 * WANTED * PERIOD)
-    assert b.reunion.reason == "apart"  # there is somebody to follow: whoever joins is given the model by those
+    assert b.reunion.reason is Reason.APART  # there are sources, and they serve joiners too
     for peer in (D, E):
         b.see(peer, State.FAILED)
     b.see(D, incarnation=2)
-    b.reunion.asked(b.now)
+    b.reunion.asked(F, b.now, trusted=True)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.reunion.gives(StateRequest(1), D)
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_what_was_fetched_stays_if_all_of_it_is_here_and_is_taken_back_if_not(complete):
+def test_fetched_chunks_stay_if_all_are_here_and_are_taken_back_if_not(complete):
     b = loser()
     b.keep()
     for chunk, good in ((2, True), (0, True), (1, False)):
@@ -711,14 +720,14 @@ def test_what_was_fetched_stays_if_all_of_it_is_here_and_is_taken_back_if_not(co
     assert list(b.outputs.jobs)[before:] == [jobs.Conclude(0, back), jobs.Conclude(2, back)]
 
 
-def test_of_two_that_follow_each_other_each_stops_in_time():
+def test_two_peers_that_follow_each_other_both_stop_in_time():
     b = loser()
     b.keep()
     b.wait(400 * PERIOD)
     assert not b.joiners[0].busy and [event.complete for event in b.of(ResyncEnded)][:1] == [False]
 
 
-def test_nothing_is_given_while_it_is_half_of_two_models():
+def test_peer_gives_no_state_while_it_holds_parts_of_two_models():
     b = loser()
     assert not b.reunion.gives(StateRequest(1), A)
     b.keep()
@@ -726,18 +735,18 @@ def test_nothing_is_given_while_it_is_half_of_two_models():
     assert b.reunion.gives(StateRequest(1), A)
 
 
-def test_nothing_is_given_by_who_suspects_that_it_is_long_out_of_date():
+def test_peer_that_suspects_it_is_long_out_of_date_gives_no_state():
     b = Side()
     b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C)])
     b.view.buried = 1
     b.step()
     assert not b.reunion.gives(StateRequest(1), D)
     b.wait(2 * ASKING * PERIOD)
-    assert b.reunion.gives(StateRequest(1), D), "there was nobody to follow"
+    assert b.reunion.gives(StateRequest(1), D), "there was no network to follow"
 
 
-def test_only_those_who_follow_are_told_what_they_fetch_by_the_other_side():
-    """A joiner of the other side would take its own side's model for implausible."""
+def test_only_followers_of_this_side_get_samples_while_there_are_two_sides():
+    """A joiner of the other side would find its own side's model implausible."""
     b = Side()
     b.divide(D)
     assert not b.reunion.gives(StateProbe(1, (0,)), F) and b.reunion.gives(StateRequest(1), F)
@@ -745,7 +754,7 @@ def test_only_those_who_follow_are_told_what_they_fetch_by_the_other_side():
     assert b.reunion.gives(StateProbe(1, (0,)), D)
 
 
-def test_joiner_is_of_the_line_that_its_source_has_told():
+def test_joiner_holds_the_line_that_its_source_has_told():
     b = Side(side=())
     b.reunion = Reunion(
         b.view, b.progress, b.joiner, random=Random(3), outputs=b.outputs, apart_rounds=ROUNDS, every=EVERY,
@@ -762,8 +771,8 @@ def test_joiner_is_of_the_line_that_its_source_has_told():
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_in_whatever_order_words_come_all_end_at_the_greatest_line(seed):
-    """Three sides of any sizes; every word may be lost or late, and peers notice at different times."""
+def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
+    """Three sides of any sizes. Every message may be lost or late, and peers notice at different times."""
     random = Random(seed)
     names = [bytes([letter]) * 32 for letter in range(97, 97 + 7)]
     sides = [names[:3], names[3:5], names[5:]]
@@ -821,14 +830,14 @@ def lagging():
     return b
 
 
-def test_member_of_another_side__vouches_for_no_network_though_its_word_of_it_came_later():
+def test_member_that_turns_out_to_be_of_another_side_is_no_voucher():
     b = lagging()
     b.hear(C, Line(1, 3, 1, 1, C))
     b.wait(ASKING * PERIOD)
     assert b.apart == {C} and not b.of(ResyncBegan)
 
 
-def test_model_of_a_member_that_turns_out_to_be_apart__brings_this_peer_to_its_side():
+def test_model_of_a_member_that_turns_out_to_be_apart_brings_this_peer_to_its_side():
     b = lagging()
     b.wait(LISTEN * PERIOD)
     assert [event.reason for event in b.of(ResyncBegan)] == ["lag"]
@@ -847,6 +856,6 @@ def test_greatest_lag_is_no_voucher():
     assert not b.reunion.reason
 
 
-def test_tables_are_not_swept_at_each_word_of_a_network_as_large_as_membership_holds():
-    """A sweep that finds nobody to forget is due again at once: ten thousand members would pay it at every event."""
+def test_tables_are_not_swept_at_each_message_of_a_network_at_the_limit_of_membership():
+    """A sweep that forgets no member is due again at once. With ten thousand members every event would pay for one."""
     assert MAX_LIVES >= 2 * MAX_MEMBERS

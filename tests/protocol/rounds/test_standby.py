@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.rounds.standby import MOST_FETCHES, MOST_ROUNDS, SPARE_ROUNDS, Standby
 
 EVERY = 50
@@ -31,64 +32,68 @@ class Idle:
 
 @pytest.mark.parametrize(
     ("waits", "begins", "rounds", "reason"),
-    [(False, False, SPARE_ROUNDS, "idle"), (True, False, MOST_ROUNDS, "late"), (False, True, MOST_ROUNDS, "idle")],
+    [
+        (False, False, SPARE_ROUNDS, Reason.IDLE),
+        (True, False, MOST_ROUNDS, Reason.LATE),
+        (False, True, MOST_ROUNDS, Reason.IDLE),
+    ],
 )
-def test_idle_peer__fetches_when_its_model_is_some_rounds_old__sooner_for_a_process(waits, begins, rounds, reason):
+def test_idle_peer_fetches_when_its_model_is_some_rounds_old_and_sooner_for_a_process(waits, begins, rounds, reason):
     peer = Idle()
     peer.waits, peer.begins = waits, begins
-    assert (peer.reason_after(rounds * EVERY), peer.reason_after(rounds * EVERY + 1)) == ("", reason)
+    assert (peer.reason_after(rounds * EVERY), peer.reason_after(rounds * EVERY + 1)) == (None, reason)
 
 
-def test_peer_that_trains__fetches_nothing_and_counts_how_old_its_model_was():
+def test_peer_that_trains_fetches_nothing_and_counts_how_old_its_model_was():
     peer = Idle()
     peer.clock += 30
     assert (peer.standby.age, peer.standby.trains(True)) == (30, 30)
-    assert peer.reason_after(100 * EVERY) == "" and peer.standby.drift == 0
+    assert peer.reason_after(100 * EVERY) is None and peer.standby.drift == 0
     peer.standby.trains(False)
     assert peer.standby.drift == 0 and peer.standby.trained
 
 
-def test_model_that_was_long_on_its_way__is_not_fetched_again_before_it_is_twice_as_old():
+def test_model_after_a_long_transfer_is_not_fetched_again_before_it_is_twice_as_old():
     peer = Idle(transfer=400)
     peer.waits = True
-    assert (peer.reason_after(400), peer.reason_after(401)) == ("", "late")
+    assert (peer.reason_after(400), peer.reason_after(401)) == (None, Reason.LATE)
 
 
-def test_fetch_that_brought_nothing__is_not_tried_again_for_the_process_that_waits():
+def test_failed_fetch_is_not_tried_again_for_the_process_that_waits():
     peer = Idle()
     peer.waits = True
-    assert peer.reason_after(500) == "late"
-    peer.standby.tried("late", complete=False)
-    assert peer.standby.reason == ""
+    assert peer.reason_after(500) is Reason.LATE
+    peer.standby.tried(Reason.LATE, complete=False)
+    assert peer.standby.reason is None
 
 
-def test_idle_fetch_that_fails_while_a_process_comes__is_followed_by_one_for_it():
+def test_idle_fetch_that_fails_while_a_process_comes_is_followed_by_one_for_it():
     peer = Idle()
-    assert peer.reason_after(5000) == "idle"
+    assert peer.reason_after(5000) is Reason.IDLE
     peer.waits = True
-    peer.standby.tried("idle", complete=False)
-    assert peer.standby.reason == "late"
-    peer.standby.tried("late", complete=False)
-    assert peer.standby.reason == ""
+    peer.standby.tried(Reason.IDLE, complete=False)
+    assert peer.standby.reason is Reason.LATE
+    peer.standby.tried(Reason.LATE, complete=False)
+    assert peer.standby.reason is None
 
 
-def test_models_that_are_old_when_they_come__keep_a_process_waiting_for_two_fetches_at_most():
+def test_models_that_are_old_when_they_come_keep_a_process_waiting_for_two_fetches_at_most():
     peer = Idle()
     peer.waits, peer.behind = True, 500
     for fetch in range(MOST_FETCHES):
-        assert peer.standby.reason == "late", fetch
+        assert peer.standby.reason is Reason.LATE, fetch
         peer.standby.came(0)
-        peer.standby.tried("late", complete=True)
-    assert peer.standby.reason == ""
+        peer.standby.tried(Reason.LATE, complete=True)
+    assert peer.standby.reason is None
 
 
-def test_without_members_to_fetch_from__a_process_waits_for_nothing():
+def test_without_members_to_fetch_from_a_process_does_not_wait():
     peer = Idle()
     peer.waits, peer.givers = True, []
-    assert peer.reason_after(10_000) == ""
+    assert peer.reason_after(10_000) is None
 
 
-def test_own_first_round__does_not_make_the_model_older():
+def test_own_first_round_does_not_make_the_model_older():
     peer = Idle()
     peer.clock += 51
     peer.standby.stepped(51)

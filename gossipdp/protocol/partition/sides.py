@@ -1,0 +1,257 @@
+"""Which members are of this peer's side, which are held apart, and which of their lines is proven.
+
+What members say is kept here, and judged. Nothing is sent, and no time is kept but that of returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gossipdp.protocol.membership.membership import Membership
+from gossipdp.protocol.membership.view import LIVE, MAX_MEMBERS
+from gossipdp.protocol.partition.absences import Absences, Return
+from gossipdp.protocol.partition.lines import NO_LINE, strength
+from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
+
+__all__ = ["FREEZE", "MAX_LIVES", "VOICES", "Sides"]
+
+FREEZE: Final = 16
+"""Periods for which a line may be of the reunion that begins, and a returned member of another side."""
+VOICES: Final = 2
+"""Peers that must hold a line of several members before it is followed, because one may lie."""
+MAX_LIVES: Final = 2 * MAX_MEMBERS
+"""Members remembered: twice the limit of membership."""
+
+
+class Sides:
+    """Args:
+
+    absences: How long each member was lost.
+    period: Seconds.
+    """
+
+    def __init__(self, membership: Membership, absences: Absences, period: float) -> None:
+        self._membership, self._absences, self._period = membership, absences, period
+        self.apart: dict[bytes, int] = {}
+        """Members with which this peer exchanges nothing, and the incarnation of each."""
+        self.measured = False
+        """In this reunion an absence was measured here. Otherwise others only said that this peer is apart."""
+        self._noticed = False
+        self._long_gone: set[bytes] = set()
+        """Members that were lost for long and returned in a later life. They have not named their line yet."""
+        self._numbers: dict[bytes, tuple[int, int]] = {}
+        """(incarnation, number) of the last message of each sender."""
+        self._said: dict[bytes, Line] = {}
+        """The line that each member said last."""
+        self._theirs: dict[bytes, Line] = {}
+        """Lines of members held apart that know of it. An earlier line may be of an earlier reunion."""
+        self._followers: set[bytes] = set()
+        """Members held apart that are giving up their model."""
+
+    # -- who is there -----------------------------------------------------------------------------------------
+
+    def present(self) -> list[bytes]:
+        """Members held apart that are alive and can be heard. Two outbound-only peers never hear each other."""
+        members = self._membership.members
+        return self.within_hearing([peer for peer in self.apart if peer in members and members[peer].state in LIVE])
+
+    def own(self) -> list[bytes]:
+        """Live members of this peer's side."""
+        return [member.id for member in self._membership.alive() if member.id not in self.apart]
+
+    def company(self) -> list[bytes]:
+        """Live members of this peer's side that it can hear."""
+        return self.within_hearing(self.own())
+
+    def within_hearing(self, peers: list[bytes]) -> list[bytes]:
+        """Those of `peers` with which this peer can exchange messages."""
+        members, reachable = self._membership.members, self._membership.me.address
+        return [peer for peer in peers if reachable or members[peer].address]
+
+    def said(self, peer: bytes) -> Line:
+        """The line that `peer` said last."""
+        return self._said.get(peer, NO_LINE)
+
+    def line_of(self, peer: bytes) -> Line:
+        """The line of `peer`, which is held apart and knows it."""
+        return self._theirs[peer]
+
+    def knows(self, peer: bytes) -> bool:
+        """Whether `peer` is held apart and knows it."""
+        return peer in self._theirs
+
+    def holders(self, line: Line) -> list[bytes]:
+        """Members held apart that hold `line`."""
+        return [peer for peer, theirs in self._theirs.items() if theirs == line]
+
+    def gives_up(self, peer: bytes) -> bool:
+        """Whether `peer` is held apart and is giving up its model."""
+        return peer in self._followers
+
+    # -- news of members --------------------------------------------------------------------------------------
+
+    def missing(self, member: Member) -> None:
+        """`member` is remembered from an earlier life of this peer, and may be lost since."""
+        if member.id not in self._membership.members:
+            self._absences.misses(member.id)
+
+    def lost(self, member: Member) -> None:
+        """`member` has failed or left."""
+        peer = member.id
+        self._said.pop(peer, None)
+        self._theirs.pop(peer, None)
+        self._followers.discard(peer)
+        self._long_gone.discard(peer)
+        if member.state == State.LEFT:
+            self._absences.left(member)
+            self.apart.pop(peer, None)
+        else:
+            self._absences.failed(member, counts=peer not in self.apart)
+
+    def seen(self, member: Member) -> None:
+        """`member` is alive, and this peer has no model yet."""
+        self._absences.seen(member)
+
+    def back(self, member: Member, now: float) -> Return:
+        """`member` is alive, again or for the first time."""
+        peer, back = member.id, self._absences.back(member, now)
+        if back.same and back.long:
+            self.part(peer, measured=True)
+        elif back.new:
+            # A new life has fetched its model from one side, and will name its line. Until then it is held apart.
+            self.apart.pop(peer, None)
+            self._theirs.pop(peer, None)
+            self._followers.discard(peer)
+            if back.long:
+                self._long_gone.add(peer)
+            if self.measured and self.present():
+                self.apart[peer] = member.incarnation
+        return back
+
+    def prune(self) -> None:
+        """Forget members that membership has forgotten, once more are known than it can hold."""
+        if len(self._absences) <= MAX_LIVES:
+            return
+        members = self._membership.members.keys()
+        tables: tuple[dict[bytes, Any], ...] = (self._numbers, self._said, self._theirs, self.apart)
+        for table in tables:
+            for peer in table.keys() - members:
+                del table[peer]
+        self._long_gone &= members
+        self._absences.forget(members)
+
+    # -- what members say -------------------------------------------------------------------------------------
+
+    def hear(self, word: Lineage, source: bytes) -> bool:
+        """Keep the line that `source` says. False: the message is of an earlier life, or a later one has come."""
+        member = self._membership.members.get(source)
+        if member is None or word.incarnation < member.incarnation:
+            return False
+        if (word.incarnation, word.number) <= self._numbers.get(source, (0, 0)):
+            return False
+        self._numbers[source] = word.incarnation, word.number
+        self._said[source] = word.line
+        return True
+
+    def place(self, word: Lineage, source: bytes, own: Line) -> bool:
+        """Decide whether `source` is of this peer's side, which holds the line `own`.
+
+        Returns:
+            True if it is, and holds another line.
+        """
+        line, differs = word.line, False
+        if line == own:
+            if line != NO_LINE:
+                self.apart.pop(source, None)
+                self._theirs.pop(source, None)
+            elif word.apart:
+                self._part_as_told(source)
+        elif source in self.apart or word.apart or self._foreign(line):
+            if source not in self.apart:
+                self._part_as_told(source)
+            if word.apart:
+                self._theirs[source] = line
+        else:
+            differs = True
+        return differs
+
+    def settle(self, source: bytes, *, gives_up: bool) -> None:
+        """`source` has named its line, and says whether it is giving up its model."""
+        if source in self.apart and gives_up:
+            self._followers.add(source)
+        else:
+            self._followers.discard(source)
+        self._long_gone.discard(source)
+
+    def part(self, peer: bytes, *, measured: bool) -> None:
+        """Hold `peer` apart."""
+        self.apart[peer] = self._absences.life(peer)
+        self.measured = self.measured or measured
+        self._noticed = True
+
+    def _part_as_told(self, peer: bytes) -> None:
+        """Hold `peer` apart because another says so. This peer may have measured its absence too."""
+        self.part(peer, measured=peer in self._long_gone or self._absences.long(peer))
+
+    def take_noticed(self) -> bool:
+        """Whether a member was found to be apart since the last call."""
+        noticed, self._noticed = self._noticed, False
+        return noticed
+
+    def recent(self, peer: bytes, now: float, maker: bytes = b"") -> bool:
+        """Whether `peer`, or the maker of its line, returned too lately to count as one of this peer's side.
+
+        Its message may come before membership's news that it is back.
+        """
+        latest = max(map(self._absences.arrived, (peer, maker)))
+        return self._absences.lost(peer) or now < latest + FREEZE * self._period
+
+    def _foreign(self, line: Line) -> bool:
+        """Whether a member of another side named `line`."""
+        far = line.maker in self.apart or self._absences.long(line.maker)
+        return line != NO_LINE and (far or line in self._theirs.values())
+
+    # -- the verdict ------------------------------------------------------------------------------------------
+
+    def greater(self, own: Line) -> list[bytes]:
+        """Holders of the greatest proven line across the gap, if it is greater than `own`.
+
+        Two voices prove a line of several members. One voice is enough for a peer without company if the line has one
+        member. A member that gives up its model is no voice.
+        """
+        voices: dict[Line, list[bytes]] = {}
+        for peer, line in self._theirs.items():
+            if peer in self.apart and peer not in self._followers and strength(line) > strength(own):
+                voices.setdefault(line, []).append(peer)
+        if not voices:
+            return []
+        alive = [member.id for member in self._membership.alive()]
+        # Behind a NAT, with a single member that can be dialled, that member is the only voice there can be.
+        enough = 1 if len(self.within_hearing(alive)) == 1 < len(alive) else VOICES
+        least = VOICES if self.company() else 1
+        proven = [line for line, holders in voices.items() if len(holders) >= min(max(line.members, least), enough)]
+        return voices[max(proven, key=strength)] if proven else []
+
+    def misnamed(self, own: Line) -> bool:
+        """Whether the line `own` counts this side so that it can neither win nor be followed.
+
+        A peer that hears no other member of its side cannot prove a line of several: one voice is not followed. Two
+        outbound-only peers of a side are two such peers. A peer with company may hold a line of less than two members,
+        named by hearsay or by a peer that was alone then.
+        """
+        if self.company():
+            return own.members < 2
+        return own.members > 1 and not self._followers
+
+    def close(self) -> None:
+        """The reunion is over. What was measured does not count for the next one."""
+        self.measured = False
+
+    def change(self, line: Line) -> None:
+        """This peer now holds the model of the side `line`. Its former side is apart until it says otherwise."""
+        former = {peer: self._absences.life(peer) for peer in self.own() if self._said.get(peer) != line}
+        others = {peer: life for peer, life in self.apart.items() if self._theirs.get(peer, line) != line}
+        self._theirs = {peer: self._theirs[peer] for peer in others}
+        self.apart.clear()
+        self.apart.update(former | others)
+        self.measured = True
