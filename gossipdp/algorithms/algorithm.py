@@ -6,6 +6,7 @@ A subclass (`Pairwise`, `Epidemic`) answers its own jobs first and passes the re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TypeVar
 
 from gossipdp.algorithms.ledger import Ledger, state_hash
 from gossipdp.codecs import moments
@@ -13,21 +14,26 @@ from gossipdp.protocol import jobs
 
 __all__ = ["Algorithm"]
 
+Result = TypeVar("Result")
+
 
 class Algorithm(ABC):
     """Runs jobs on the vectors of one peer."""
 
     ledger: Ledger
 
-    def run(self, job: jobs.Job) -> jobs.Result:
+    def run(self, job: jobs.Job[Result]) -> Result:
         """Run one job.
 
         Returns:
-            What the job's docstring says. A fault of the partner is part of the result.
+            What the job's class names. A fault of the partner is part of the result.
 
         Raises:
             TypeError: no algorithm runs this job.
         """
+        return job.typed(self._execute(job))
+
+    def _execute(self, job: jobs.Job[object]) -> object:
         match job:
             case jobs.Check(chunk):
                 return jobs.Checked(self.ledger.check(chunk))
@@ -36,11 +42,13 @@ class Algorithm(ABC):
             case jobs.Seal():
                 return self.ledger.seal()
             case jobs.Release(slot):
-                return self.ledger.release(slot)
+                self.ledger.release(slot)
+                return None
             case jobs.Found(chunk):
                 return jobs.Checked(self.ledger.found(chunk))
             case jobs.Attach(chunk):
-                return self.ledger.attach(chunk)
+                self.ledger.attach(chunk)
+                return None
             case jobs.Freeze(chunk):
                 return self.ledger.freeze(chunk)
             case jobs.HashPiece(_, payload):
@@ -52,7 +60,8 @@ class Algorithm(ABC):
             case jobs.Resync(chunk, payload, digest):
                 return self._adopted(chunk, self.ledger.resync(chunk, payload, digest))
             case jobs.Conclude(chunk, back):
-                return self.ledger.conclude(chunk, back=back)
+                self.ledger.conclude(chunk, back=back)
+                return None
             case jobs.Sample(starts):
                 return self._sample(starts)
             case jobs.Compare(runs, size, payload):
@@ -60,7 +69,8 @@ class Algorithm(ABC):
             case jobs.CheckMoments(_, size, payload, digest):
                 return jobs.Checked(moments.digest(payload) == digest and moments.check(payload, size))
             case jobs.Allocate(size, trainable, chunk_parameters):
-                return self.allocate(size, trainable, chunk_parameters)
+                self.allocate(size, trainable, chunk_parameters)
+                return None
         raise TypeError(f"no such job: {job!r}")
 
     @abstractmethod

@@ -84,7 +84,7 @@ class Pairwise(Algorithm):
         self.clip = clip
         self._open: dict[jobs.ChunkKey, _Opened] = {}
 
-    def run(self, job: jobs.Job) -> jobs.Result:
+    def _execute(self, job: jobs.Job[object]) -> object:
         match job:
             case jobs.Begin(key, codec, lower):
                 return self._begin(key, codec, lower)
@@ -101,7 +101,7 @@ class Pairwise(Algorithm):
                     self._open.pop(key, None)
                 return None
             case jobs.OuterStep(chunk, part=part):
-                stepped = super().run(job)
+                stepped = super()._execute(job)
                 # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
                 self._step[chunk] /= part
                 self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
@@ -113,7 +113,7 @@ class Pairwise(Algorithm):
                 self.ledger.conclude(chunk, back=back)
                 self._adopted(chunk, back)
                 return None
-        return super().run(job)
+        return super()._execute(job)
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
         """Make room for a model and drop the one before. Arguments as of `Ledger`."""

@@ -42,7 +42,7 @@ class Outputs:
         self._listener = listener
         self.messages: deque[Envelope] = deque()
         self.events: deque[Event] = deque()
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[Job[object]] = deque()
 
     def send(self, to: bytes, message: Message, buffers: Sequence[Buffer] = (), *, address: str = "") -> int:
         """Queue `message`. Returns its size in bytes, all frames together."""
@@ -56,6 +56,6 @@ class Outputs:
         self.events.append(event)
         self._listener(event)
 
-    def ask(self, job: Job) -> None:
+    def ask(self, job: Job[object]) -> None:
         """Queue `job`."""
         self.jobs.append(job)

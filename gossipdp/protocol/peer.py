@@ -344,7 +344,7 @@ class Peer:
         self.membership.advertise(address, now)
         self._step(now)
 
-    def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
+    def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """A job asked for has been carried out; results come in the order of the jobs."""
         self._wake(now)
         match job:
@@ -353,39 +353,39 @@ class Peer:
             case jobs.Freeze():
                 model = self._current_model()
                 if model is not None:
-                    self._source.frozen(job, result, model)
+                    self._source.frozen(job, job.typed(result), model)
             case jobs.HashPiece():
                 model = self._current_model()
                 if model is not None:
-                    self._source.hashed(job, result, model)
+                    self._source.hashed(job, job.typed(result), model)
             case jobs.CheckPiece() if self.model is None:
-                self._origin.adopted(job, result, now)
+                self._origin.adopted(job, job.typed(result), now)
             case jobs.CheckPiece():
-                self._reunion.follower.checked(job, result, now)
+                self._reunion.follower.checked(job, job.typed(result), now)
             case jobs.Sample():
                 model = self._current_model()
                 if model is not None:
-                    self._source.sampled(result, model)
+                    self._source.sampled(job.typed(result), model)
             case jobs.Adopt():
-                self._origin.adopted(job, result, now)
+                self._origin.adopted(job, job.typed(result), now)
             case jobs.Compare() if self.model is None:
-                self._origin.compared(result, now)
+                self._origin.compared(job.typed(result), now)
             case jobs.Compare():
-                self._reunion.follower.compared(result, now)
+                self._reunion.follower.compared(job.typed(result), now)
             case jobs.Resync():
-                self._reunion.follower.resynced(job, result, now)
+                self._reunion.follower.resynced(job, job.typed(result), now)
             case jobs.CheckMoments():
-                self.moments.checked(job, result, now)
+                self.moments.checked(job, job.typed(result), now)
             case jobs.Keep():
                 self._reunion.follower.kept()
             case jobs.Restore():
-                self._origin.restored(result, now)
+                self._origin.restored(job.typed(result), now)
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
                     self._founded()
                 elif isinstance(job, jobs.Found):
-                    if self._attaching.taking is not None and not result.finite:
+                    if self._attaching.taking is not None and not job.typed(result).finite:
                         self._attaching.unusable()
                         if self._origin.taking is not None:
                             self._origin.taken_over(finite=False)
@@ -426,7 +426,7 @@ class Peer:
                 envelope = envelope._replace(address=self.membership.address_of(envelope.to))
             yield envelope
 
-    def next_job(self) -> jobs.Job | None:
+    def next_job(self) -> jobs.Job[object] | None:
         return self._outputs.jobs.popleft() if self._outputs.jobs else None
 
     def next_event(self) -> Event | None:

@@ -307,7 +307,7 @@ class Node:
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def _bound(self, job: jobs.Job) -> Any:
+    def _bound(self, job: jobs.Job[object]) -> Any:
         """Jobs that are the driver's own become functions; what they need is taken now, on the I/O thread."""
         match job:
             case jobs.Bind():

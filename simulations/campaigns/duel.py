@@ -249,7 +249,7 @@ class Duel:
         self.trainers[host.index] = trainer
         self.books.trains(trainer)
 
-    def _execute(self, host: Host, job: jobs.Job) -> jobs.Result:
+    def _execute(self, host: Host, job: jobs.Job[object]) -> object:
         return self.books.run(host, job)
 
     # -- what is heard ----------------------------------------------------------------------------------------

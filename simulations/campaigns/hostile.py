@@ -100,7 +100,7 @@ class Behaviour:
         """What goes out in the place of `envelope`."""
         return (envelope,)
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         """Carry out one of its own jobs."""
         return perform(self.host, job)
 
@@ -147,7 +147,7 @@ class AckWithoutApplying(Behaviour):
 
     excuse = "nobody sees another's anchor, which moves by its own steps and others' exchanges, too"
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.DecodeAndMix | jobs.Mix):
             return perform(self.host, job)
         ledger = self.host.algorithm.ledger
@@ -190,7 +190,7 @@ class Equivocation(Behaviour):
 
     excuse = "nobody compares what it told two partners at different times, and no word of pairwise is signed"
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.Begin | jobs.Answer):
             return perform(self.host, job)
         ledger = self.host.algorithm.ledger
@@ -357,7 +357,7 @@ class Overclaim(Behaviour):
     excuse = ""
     answers = True
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.Begin | jobs.Answer):
             return perform(self.host, job)
         span = self.host.algorithm.ledger.span(job.key.chunk)
@@ -476,7 +476,7 @@ class Siege(Cluster):
             self.verdict.control = max(self.verdict.control, sent / 4.0)
         return self.verdict
 
-    def _execute(self, host: Host, job: jobs.Job) -> jobs.Result:
+    def _execute(self, host: Host, job: jobs.Job[object]) -> object:
         if self.behaviour is not None and host.id in self.books.hostile:
             return self.behaviour.does(job)
         return self.books.run(host, job)

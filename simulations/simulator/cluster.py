@@ -36,7 +36,7 @@ from gossipdp.protocol.events import (
     SessionRefused,
     StateReady,
 )
-from gossipdp.protocol.jobs import Job, Result
+from gossipdp.protocol.jobs import Job
 from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.membership.suspicion import suspicion_bounds
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
@@ -156,7 +156,7 @@ class Cluster:
 
     # -- driver -----------------------------------------------------------------------------------------------
 
-    def _execute(self, host: Host, job: Job) -> Result:
+    def _execute(self, host: Host, job: Job[object]) -> object:
         return self.books.run(host, job)
 
     def _passes(self, sender: Host, target: Host, message: Message) -> bool:

@@ -80,7 +80,7 @@ class Host:
     paused_until: float = 0.0
     put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     """what was due during a pause, in order"""
-    waiting: deque[tuple[jobs.Job, Region | None]] = field(default_factory=deque)
+    waiting: deque[tuple[jobs.Job[object], Region | None]] = field(default_factory=deque)
     """jobs, and the region there was when each was asked for"""
     working: bool = False
     picked_up: float = 0.0
@@ -103,7 +103,7 @@ class Host:
         return self.peer
 
 
-def perform(host: Host, job: jobs.Job) -> jobs.Result:
+def perform(host: Host, job: jobs.Job[object]) -> object:
     """Carry a job out; those that are the driver's own are done here."""
     match job:
         case jobs.Bind():
@@ -115,7 +115,8 @@ def perform(host: Host, job: jobs.Job) -> jobs.Result:
         case jobs.Restore():
             return _restore(host)
         case jobs.Keep(reason):
-            return _keep(host, reason)
+            _keep(host, reason)
+            return None
     return host.algorithm.run(job)
 
 

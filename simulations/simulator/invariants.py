@@ -175,7 +175,7 @@ class Books:
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def run(self, host: Host, job: jobs.Job) -> jobs.Result:
+    def run(self, host: Host, job: jobs.Job[object]) -> object:
         """Carry out `job` and check all it could have broken."""
         chunk = _chunk(job)
         if chunk is None or host.id in self.hostile:
@@ -200,20 +200,20 @@ class Books:
             case jobs.OuterStep():
                 _close(after, wanted, f"I1 {host.name}: outer step on chunk {chunk}")
                 self._stepped(host, job)
-            case jobs.DecodeAndMix(key) | jobs.Mix(key) if result.mixed:
+            case jobs.DecodeAndMix(key) | jobs.Mix(key) if (turn := job.typed(result)).mixed:
                 moved = after.astype(np.float64)
                 moved -= before
-                self._meant(host, key, moved, job.weight * result.share, grid)
+                self._meant(host, key, moved, job.weight * turn.share, grid)
                 pulled = ledger.v[span].astype(np.float64)
                 pulled -= v_before
-                pull = job.pull if result.share >= 1.0 else 0.0
+                pull = job.pull if turn.share >= 1.0 else 0.0
                 _close(pulled, -pull * moved, f"I1 {host.name}: momentum and mixing on chunk {chunk}")
                 self._mixed(host, key, moved, before)
                 largest = job.weight * min(job.bound, bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
                 norm = float(np.linalg.norm(moved))
                 slack = RELATIVE * float(np.linalg.norm(before)) + 1e-6
                 assert norm <= largest * (1 + 1e-3) + slack, f"I11 {host.name}: moved {norm}, bound {largest}"
-            case jobs.Publish() if result.payload:
+            case jobs.Publish() if job.typed(result).payload:
                 self._stepped(host, job)
             case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude() | jobs.Apply() | jobs.ApplyEpoch():
                 pass
@@ -430,7 +430,7 @@ def _named(key: jobs.ChunkKey) -> str:
     return f"chunk {key.chunk} of exchange {number(key.exchange)}"
 
 
-def _chunk(job: jobs.Job) -> int | None:
+def _chunk(job: jobs.Job[object]) -> int | None:
     """The one chunk that `job` works on, if it is one."""
     key = getattr(job, "key", None)
     return getattr(job, "chunk", None) if key is None else key.chunk

@@ -124,7 +124,7 @@ class Network:
         conditions: Conditions,
         *,
         listen: Callable[[Host, Event], None],
-        execute: Callable[[Host, jobs.Job], jobs.Result] | None = None,
+        execute: Callable[[Host, jobs.Job[object]], object] | None = None,
         passes: Callable[[Host, Host, Message], bool] | None = None,
         trace: Callable[[Record], None] | None = None,
     ) -> None:
@@ -314,7 +314,7 @@ class Network:
         takes = host.slowness * self.conditions.job * JOB_TIME.get(type(job), 1.0) * self._compute.uniform(0.5, 1.5)
         self.at(self.now + takes, f"run {type(job).__name__}", host, lambda: self._complete(host, job, region))
 
-    def _complete(self, host: Host, job: jobs.Job, region: Region | None) -> None:
+    def _complete(self, host: Host, job: jobs.Job[object], region: Region | None) -> None:
         if isinstance(job, jobs.Bind):
             host.bound = region
         self.tell("does", host, None, job)
@@ -327,7 +327,7 @@ class Network:
         if host.waiting:
             self._work(host)
 
-    def _done(self, host: Host, job: jobs.Job, result: jobs.Result) -> None:
+    def _done(self, host: Host, job: jobs.Job[object], result: object) -> None:
         host.running.job_done(job, result, self.now)
         self.drain(host)
 

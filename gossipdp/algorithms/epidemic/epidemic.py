@@ -109,7 +109,7 @@ class Epidemic(Algorithm):
     def __init__(self, *, compressors: Mapping[str, Compressor] = COMPRESSORS, bad: float = robust.SHARE) -> None:
         self._compressors, self._bad = compressors, bad
 
-    def run(self, job: jobs.Job) -> jobs.Result:
+    def _execute(self, job: jobs.Job[object]) -> object:
         match job:
             case jobs.Publish():
                 return self._publish(job)
@@ -122,11 +122,9 @@ class Epidemic(Algorithm):
                 return self._measure(job)
             case jobs.ApplyEpoch():
                 return self._apply_epoch(job)
-            case jobs.Digest(chunk):
-                return jobs.Digested(self.ledger.digest(chunk))
             case jobs.Fingerprint(chunk):
                 return jobs.Fingerprinted(self.ledger.fingerprint(chunk))
-        return super().run(job)
+        return super()._execute(job)
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
         """Make room for a model and drop the one before. Arguments as of `FixedLedger`."""
@@ -252,7 +250,7 @@ class Epidemic(Algorithm):
             added = self._move(chunk, increment, job.bound)
         self._longest[chunk] = decayed_maximum(self._longest[chunk], self._moved[chunk])
         self._moved[chunk] = 0.0
-        return jobs.Published(payload, increment.length, d2, _norm2(sent), _norm2(e), share, added)
+        return jobs.Published(payload, increment.length, d2, share, added)
 
     def _apply(self, job: jobs.Apply) -> jobs.Inspected:
         chunk, increment = job.chunk, self._increment(job.chunk, job.compressor, job.payload, job.lr, job.weight)

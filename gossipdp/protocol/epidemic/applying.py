@@ -135,7 +135,7 @@ class Applying:
         kept = min(1.0 - made.scale, made.scale) if made.own else 0.0
         self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, made.back, kept))
 
-    def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
+    def job_done(self, job: jobs.Job[object], result: object) -> None:
         """The result of a CheckIncrement or an Apply."""
         assert isinstance(job, jobs.CheckIncrement | jobs.Apply)
         made = self._under_way
@@ -143,8 +143,9 @@ class Applying:
         last = job.chunk == made.chunks[-1]
         following = made.chunks[0] if last else made.chunks[made.chunks.index(job.chunk) + 1]
         if isinstance(job, jobs.CheckIncrement):
-            made.lengths.append(result.movement)
-            if not result.sound or (last and made.length != made.rumour.length):
+            inspected = job.typed(result)
+            made.lengths.append(inspected.movement)
+            if not inspected.sound or (last and made.length != made.rumour.length):
                 self._refuse(made.rumour)
                 self._end(made)
             elif last:
@@ -153,7 +154,7 @@ class Applying:
             else:
                 self._check(made, following)
             return
-        made.fingerprint += result.fingerprint
+        made.fingerprint += job.typed(result).fingerprint
         if not last:
             return self._apply(made, following)
         assert self.model is not None

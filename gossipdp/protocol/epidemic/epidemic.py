@@ -460,11 +460,11 @@ class Spreading:
                 case _:
                     self._outputs.emit(event)
 
-    def job_done(self, job: jobs.Job, result: jobs.Result, now: float) -> None:
+    def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The result of a job on increments."""
         self._now = now
         if isinstance(job, jobs.Fingerprint):
-            self._chunk_fingerprinted(job.chunk, result)
+            self._chunk_fingerprinted(job.chunk, job.typed(result))
         elif isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch):
             self._judging.job_done(job, result)
         else:

@@ -149,7 +149,7 @@ class Judging:
             terms.append(jobs.Term(each.row, compressor, payload, lr, each.rumour.weight, each.scale))
         return tuple(terms)
 
-    def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
+    def job_done(self, job: jobs.Job[object], result: object) -> None:
         """The result of a MeasureEpoch or an ApplyEpoch."""
         assert isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch)
         epoch, model = self._under_way, self.model
@@ -157,16 +157,18 @@ class Judging:
         last = job.chunk + 1 == model.chunks
         if isinstance(job, jobs.MeasureEpoch):
             moving = epoch.moving(job.chunk)
-            for (each, _), sound, movement in zip(moving, result.sound, result.movements, strict=True):
+            measured = job.typed(result)
+            for (each, _), sound, movement in zip(moving, measured.sound, measured.movements, strict=True):
                 each.sound = each.sound and sound
                 each.lengths.append(movement)
             if not last:
                 return self._measure(epoch, job.chunk + 1)
             self._refuse(epoch)
             return self._apply(epoch, 0)
-        epoch.counted = sum(result.counted)
-        epoch.lengths.append(result.movement)
-        epoch.fingerprint += result.fingerprint
+        applied = job.typed(result)
+        epoch.counted = sum(applied.counted)
+        epoch.lengths.append(applied.movement)
+        epoch.fingerprint += applied.fingerprint
         if not last:
             return self._apply(epoch, job.chunk + 1)
         self._end(epoch, model)

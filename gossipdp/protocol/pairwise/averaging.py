@@ -261,14 +261,15 @@ class Averaging:
         log = self._logs.get(partner)
         return log if log is not None and log.terms.exchange == exchange else None
 
-    def job_done(self, job: jobs.Job, result: jobs.Turn, now: float) -> None:
+    def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The result of a chunk's job."""
         assert isinstance(job, jobs.OfExchange)
         initiator, exchange, _ = job.key
         side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
         if side is not None:
-            late = side.ended and result.mixed
-            side.job_done(job, result, now)
+            turn = job.typed(result)
+            late = side.ended and turn.mixed
+            side.job_done(job, turn, now)
             if late:
                 self._ended(1, 0.0, math.nan, now)
         self.step(now)

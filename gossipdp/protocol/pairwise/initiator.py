@@ -131,7 +131,7 @@ class Initiator(Side):
         else:
             self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull))
 
-    def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
+    def job_done(self, job: jobs.Job[object], turn: jobs.Turn, now: float) -> None:
         """The result of a Begin, Decode or Mix of this exchange."""
         assert isinstance(job, (jobs.Begin, jobs.Decode, jobs.Mix))
         number = job.key.chunk

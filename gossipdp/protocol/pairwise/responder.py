@@ -158,7 +158,7 @@ class Responder(Side):
         self.close("lost", now)
         self._send(End(self.terms.exchange, False, "unknown"))
 
-    def job_done(self, job: jobs.Job, turn: jobs.Turn, now: float) -> None:
+    def job_done(self, job: jobs.Job[object], turn: jobs.Turn, now: float) -> None:
         """The result of an Answer or DecodeAndMix of this exchange."""
         assert isinstance(job, (jobs.Answer, jobs.DecodeAndMix))
         number = job.key.chunk

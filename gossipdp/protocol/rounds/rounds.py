@@ -182,16 +182,17 @@ class Rounds:
             self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
 
-    def job_done(self, job: jobs.Job, result: jobs.Result) -> None:
+    def job_done(self, job: jobs.Job[object], result: object) -> None:
         match job:
             case jobs.Seal():
                 self._sealing = False
-                if self.open and result.chunks:
-                    self._out = result.slot
-                    self._outputs.emit(SlotSealed(result.slot, result.chunks))
+                sealed = job.typed(result)
+                if self.open and sealed.chunks:
+                    self._out = sealed.slot
+                    self._outputs.emit(SlotSealed(sealed.slot, sealed.chunks))
                 self._begin_attach()
             case jobs.Found(chunk):
-                if not result.finite:
+                if not job.typed(result).finite:
                     self._phase = _Phase.IDLE
                     if self._attached and not self._keeps:  # and not another, that came after it
                         text = "the model to found the network with has NaN or Inf"
@@ -207,13 +208,15 @@ class Rounds:
                 else:
                     self._open_session()
             case jobs.Check(chunk):
-                self._checked(chunk, result)
+                self._checked(chunk, job.typed(result))
             case jobs.OuterStep(chunk):
-                self._stepped(chunk, result.pseudo_gradient2, result.movement2)
+                stepped = job.typed(result)
+                self._stepped(chunk, stepped.pseudo_gradient2, stepped.movement2)
             case jobs.Publish(chunk):
                 assert self._steps is not None
-                self._steps.published(chunk, result)
-                self._stepped(chunk, result.pseudo_gradient2, result.movement**2)
+                published = job.typed(result)
+                self._steps.published(chunk, published)
+                self._stepped(chunk, published.pseudo_gradient2, published.movement**2)
 
     def _open_session(self) -> None:
         self._phase = _Phase.IDLE

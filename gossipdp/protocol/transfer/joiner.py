@@ -80,7 +80,7 @@ class Joiner:
         *,
         settings: bytes,
         keys: Sequence[str] = (),
-        take: Callable[[int, Buffer, bytes], jobs.Job] = jobs.Adopt,
+        take: Callable[[int, Buffer, bytes], jobs.Job[object]] = jobs.Adopt,
         shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
         clock: Callable[[], int] = lambda: 0,
         newer_than: int = -1,

@@ -177,7 +177,7 @@ def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:
             peer.algorithm.run(jobs.Drop((key,)))
 
 
-def _turn(peer: Peer, job: jobs.Job) -> jobs.Turn:
+def _turn(peer: Peer, job: jobs.Job[object]) -> jobs.Turn:
     turn = peer.algorithm.run(job)
     assert isinstance(turn, jobs.Turn)
     return turn

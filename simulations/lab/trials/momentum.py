@@ -41,9 +41,9 @@ class _Momentum(Pairwise):
         self.moved[self._blocks(key.chunk)] = block_max(self.ledger.a[span] - self._seen[span])
         return super()._codec(key, codec, lower)
 
-    def run(self, job: jobs.Job) -> jobs.Result:
-        result = super().run(job)
-        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and result.mixed:
+    def _execute(self, job: jobs.Job[object]) -> object:
+        result = super()._execute(job)
+        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and job.typed(result).mixed:
             span = self.ledger.span(job.key.chunk)
             self._seen[span] = self.ledger.a[span]
         return result

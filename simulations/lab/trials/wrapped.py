@@ -90,10 +90,10 @@ class _WithOutliers(_Wrapping):
         self._drift[self.ledger.span(chunk)] += np.abs(movement)
         return before + block_max(movement)
 
-    def run(self, job: jobs.Job) -> jobs.Result:
+    def _execute(self, job: jobs.Job[object]) -> object:
         side = self._open[job.key].side if isinstance(job, jobs.DecodeAndMix | jobs.Mix) else None
-        result = super().run(job)
-        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and isinstance(side, OutlierChunk) and result.mixed:
+        result = super()._execute(job)
+        if isinstance(job, jobs.DecodeAndMix | jobs.Mix) and isinstance(side, OutlierChunk) and job.typed(result).mixed:
             span = self.ledger.span(job.key.chunk)
             delta = np.abs(side.delta()[0])
             self._reach[span] = np.maximum(RANGE_SHARE * delta, RANGE_DECAY * self._reach[span])

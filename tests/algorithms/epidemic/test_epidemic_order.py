@@ -163,5 +163,5 @@ def test_joiner_of_a_lone_peer_with_bits_below_the_grid():
 def test_digests_tell_replicas_with_different_starts_apart():
     one, other = Peer(1), Peer(2)
     other.ledger.a[WIDTH + 3] += 2.0**-20
-    digests = [[peer.algorithm.run(jobs.Digest(chunk)) for chunk in range(CHUNKS)] for peer in (one, other)]
+    digests = [[peer.algorithm.ledger.digest(chunk) for chunk in range(CHUNKS)] for peer in (one, other)]
     assert [a == b for a, b in zip(*digests, strict=True)] == [True, False, True, True]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gossipdp.codecs import CODECS
-from gossipdp.protocol import jobs
 from gossipdp.protocol.config import SIMULATED, PeerConfig
 from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
 from gossipdp.protocol.events import (
@@ -152,9 +151,7 @@ class Epidemics:
     def digests(self):
         """Of each who is up and ready, the hashes of all chunks."""
         return {
-            host.name: tuple(
-                host.algorithm.run(jobs.Digest(chunk)).hash for chunk in range(host.algorithm.ledger.chunks)
-            )
+            host.name: tuple(host.algorithm.ledger.digest(chunk) for chunk in range(host.algorithm.ledger.chunks))
             for host in self.up
             if host.peer.ready
         }

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossipdp.protocol import jobs
 from gossipdp.protocol.config import SIMULATED
 from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
 from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochJudged, ResyncEnded, StateJudged
@@ -28,7 +27,7 @@ def shared(net):
     """What is in the state that peers share, of each who is up: its anchor but for its lead."""
     for host in net.up:
         for chunk in range(host.algorithm.ledger.chunks):
-            host.algorithm.run(jobs.Digest(chunk))
+            host.algorithm.ledger.digest(chunk)
     return [host.algorithm.ledger.fixed * 2.0**-32 for host in net.up]
 
 
