@@ -71,7 +71,11 @@ PROTOCOL_NEVER = {
 }
 ONLY_IN = {
     "zmq": {"gossipdp/runtime/network/zmq_wire.py", "gossipdp/runtime/network/sockets.py"},
-    "prometheus_client": {"gossipdp/runtime/observability/metrics.py"},
+    "prometheus_client": {
+        "gossipdp/runtime/observability/metrics.py",
+        "gossipdp/runtime/observability/peer_labels.py",
+        "gossipdp/runtime/observability/gpu.py",
+    },
 }
 NEVER_ANYWHERE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 

@@ -38,10 +38,10 @@ from gossipdp.runtime.network import transport as wires
 from gossipdp.runtime.network.dial_causes import dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals
-from gossipdp.runtime.observability.join_progress import Headway
+from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.observability.notices import Journal
+from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.observability.status import Status
 from gossipdp.runtime.storage.checkpoint import BESIDE
 from gossipdp.runtime.storage.checkpointer import Keeper
@@ -139,9 +139,9 @@ class Node:
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
         self.status = Status(peer, transport, network=config.network, home=config.home, metrics=config.metrics)
-        self._journal = Journal(peer, self.status, metrics)
-        self._headway = Headway(clock())
-        self._pins = Pins(store, self._journal)
+        self._notices = Notices(peer, self.status, metrics)
+        self._join_progress = JoinProgress(clock())
+        self._pins = Pins(store, self._notices)
         self._memory = MemoryWatch(config.waiting)
         self._refusals = Refusals(config.only_seeds)
         self._attached_schema = b""
@@ -194,12 +194,12 @@ class Node:
 
     def holds(self, checkpoint: Path, saved_at: float) -> None:
         """The newest one that earlier starts have left here, of this Unix time."""
-        self.status.checkpoint = str(checkpoint)
+        self.status.checkpoint_saved(str(checkpoint))
         self._metrics.checkpoint_saved(saved_at)
 
     def notice(self, code: str, text: str) -> None:
         """Something about this host that its operator should read."""
-        self._journal.trouble(code, text, self._clock())
+        self._notices.notice(code, text, self._clock())
 
     def checkpoint(self, done: Callable[[Path | DataError], None] = lambda _: None) -> bool:
         """Begin a checkpoint now; False if there is no whole model yet, or one is being written. `done`: its end."""
@@ -235,7 +235,7 @@ class Node:
         if self._keeper.busy:
             newest = f"{self.status.checkpoint} is the newest" if self.status.checkpoint else "none is of this start"
             text = f"the checkpoint under way, of step {self.peer.clock} of the network's clock, is given up; {newest}"
-            self._journal.trouble("GD-602", text, self._clock())
+            self._notices.notice("GD-602", text, self._clock())
         for service in self._services:
             service.close()
         self._link.close()
@@ -383,20 +383,20 @@ class Node:
             case wires.DialFailed(peer, address, reason, code, ours, do):
                 dialled, cause = address or short(peer), "no peer met there: " if code == "GD-101" else ""
                 if not (code == "GD-101" and self.peer.membership.left(address)):
-                    self._journal.trouble(code, dial_text(dialled, reason, cause), now, do)
-                    self._headway.failed(dialled, code, dial_text(dialled, reason), do or ADVICE.get(code, ""))
+                    self._notices.notice(code, dial_text(dialled, reason, cause), now, do)
+                    self._join_progress.failed(dialled, code, dial_text(dialled, reason), do or ADVICE.get(code, ""))
                 if peer:
                     self.peer.link_down(peer, reason, now)
                 if (error := self._refusals.failed(address, code, reason, ours=ours)) is not None:
                     raise error
             case wires.HandshakeRefused() | wires.Crowded() | wires.Flooded():
-                self._journal.trouble(*wires.code_and_text(event), now)
+                self._notices.notice(*wires.code_and_text(event), now)
             case wires.CopyMet(address, incarnation, start):
                 mine, copy = (self._incarnation, self._transport.start), (incarnation, start)
                 error = judge(mine, copy, address)
                 if error is not None and self._stopping_at == math.inf:
                     raise error
-                self._journal.trouble("GD-205", f"a copy of this home was started at {address}", now)
+                self._notices.notice("GD-205", f"a copy of this home was started at {address}", now)
             case wires.Dialable(address, dialable, opinions):
                 self._dialable(address, dialable, opinions, now)
             case wires.RunLearned(run):
@@ -410,7 +410,7 @@ class Node:
             port = address.rpartition(":")[2]
             seen = f"members tried {address} {opinions} times in vain"
             do = f"open TCP port {port} to the other hosts, or set [network] advertise to where they reach it"
-            self._journal.trouble("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
+            self._notices.notice("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
         self.peer.advertise(address if dialable else "", now)
 
     def _from_link(self, event: links.LinkEvent, now: float) -> None:
@@ -418,7 +418,7 @@ class Node:
             case links.Attached():
                 # Kept here, for the process may die, and a job that was asked for meets its vectors all the same.
                 self._attached_schema, self._region, self._attached = event.schema, self._link.region, True
-                self.status.attaches += 1
+                self.status.attached()
                 if self._faults is not None:
                     self._faults.training = event.pid
             case links.ModelWritten():
@@ -436,11 +436,11 @@ class Node:
             case links.Reported():
                 self._reported(event, now)
             case links.RankLost(rank, pid):
-                self._journal.trouble("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
+                self._notices.notice("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
             case links.Detached():
                 log.info("the training process is gone: %s", event.reason)
                 self._renewals.ended()
-                self.status.training = False
+                self.status.detached()
                 if self._faults is not None:
                     self._faults.training = 0
                 self._attached = False
@@ -470,10 +470,9 @@ class Node:
         self._moments.take(event.which, event.steps, self._region.x, model.schema, done)
 
     def _from_peer(self, event: events.Event, now: float) -> None:
-        self._journal.observe(event, now)
+        self._notices.observe(event, now)
         match event:
             case events.SessionOpened(session, kept):
-                self.status.training = True
                 self._renewals.ended()
                 self._belong()
                 ledger = self._algorithm.ledger
@@ -525,7 +524,6 @@ class Node:
             case events.DataKnown() if self._data is not None:
                 self._data.known()
             case events.Left():
-                self.status.leaving = True
                 self._stopping_at = now + 0.3
 
     def _keep_own(self) -> None:
@@ -558,10 +556,8 @@ class Node:
 
     def _reported(self, event: links.Reported, now: float) -> None:
         if event.uncounted:
-            self._journal.trouble("GD-321", "the training process changes parameters and counts no step", now)
-        if math.isfinite(event.loss):
-            self.status.loss = event.loss
-        self.status.stall_seconds = event.stall_seconds
+            self._notices.notice("GD-321", "the training process changes parameters and counts no step", now)
+        self.status.reported(event.loss, event.stall_seconds)
         if event.lost_steps > self._lost_steps:
             self._metrics.count_lost_steps(event.lost_steps - self._lost_steps)
         self._lost_steps = event.lost_steps
@@ -574,10 +570,10 @@ class Node:
         self._metrics.update(self.status, queued=self._compute.waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
         if told := self._memory.look(0 if self.peer.model is None else self.peer.model.schema.size):
-            self._journal.trouble("GD-506", told, now)
+            self._notices.notice("GD-506", told, now)
         if self._data is not None:
             self._data.tick(now)
-        self._journal.remind(self._headway.look(self.peer, self.status.transfer, now))
+        self._notices.remind(self._join_progress.look(self.peer, self.status.transfer, now))
         members = self.peer.membership.acquainted()
         addresses = {member.id: member.address for member in members}
         if addresses and addresses != self._remembered and now >= self._remember_at:
@@ -586,11 +582,11 @@ class Node:
                 self._remember(members)
                 self._remembered = addresses
             except GossipdpError as error:
-                self._journal.trouble(error.code, f"{error.cause}: {error.seen}", now)
+                self._notices.notice(error.code, f"{error.cause}: {error.seen}", now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._config.checkpoint_every
             if not self.checkpoint() and self._keeper.busy:
-                self._journal.trouble("GD-602", "a checkpoint is due, and the one before is still being written", now)
+                self._notices.notice("GD-602", "a checkpoint is due, and the one before is still being written", now)
 
     def _last_words(self, now: float) -> None:
         """The peer is told to leave: once it has, a last checkpoint, and the end when that is written or stuck."""
@@ -607,18 +603,18 @@ class Node:
         try:
             data.save()
         except DataError as error:
-            self._journal.trouble(error.code, f"{error.cause}: {error.seen}", self._clock())
+            self._notices.notice(error.code, f"{error.cause}: {error.seen}", self._clock())
 
     def _checkpoint_saved(self, outcome: Path | DataError) -> None:
         if isinstance(outcome, GossipdpError):
             log.error("%s", outcome, extra={"code": outcome.code})
-            self.status.notices.append(str(outcome).splitlines()[0])
+            self.status.note(str(outcome).splitlines()[0])
             self._metrics.observe(events.Notice(outcome.code, outcome.cause))
             retry = self._clock() + RETRY * self._config.checkpoint_every
             self._next_checkpoint = min(self._next_checkpoint, retry)
         else:
             log.info("checkpoint %s", outcome.name)
-            self.status.checkpoint = str(outcome)
+            self.status.checkpoint_saved(str(outcome))
             self._metrics.checkpoint_saved()
             if self._data is not None:
                 self._save_data(self._data)

@@ -23,7 +23,7 @@ from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.network import resolver
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.transport import DialFailed, LinkUp, Transport, TransportLimits
-from gossipdp.runtime.observability.http import WebServer
+from gossipdp.runtime.observability.http import HttpServer
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.unix_sockets import socket_path
 from peers.control import ControlServer
@@ -46,7 +46,7 @@ def main() -> None:
     secret = NetworkSecret.generate()
     control, link = ControlServer(home), LinkServer(home)
     data = DataServer(home, lambda command: None, print)
-    web = WebServer("127.0.0.1:0", lambda environ, start: [start("200 OK", []) and b""][:0])
+    web = HttpServer("127.0.0.1:0", lambda environ, start: [start("200 OK", []) and b""][:0])
     limits = TransportLimits(connect=0.3, handshake=0.3)
     ours = Transport(Identity.generate(), secret, network="tiny", run=b"", incarnation=1, listen=None, limits=limits)
     there = Transport(Identity.generate(), secret, network="tiny", run=b"", incarnation=1, listen="tcp://127.0.0.1:0")

@@ -1,7 +1,6 @@
-"""A small HTTP server on a thread of its own: what answers scrapes. It knows no metric, only a WSGI application.
+"""A small HTTP server on its own thread, which answers scrapes of the metrics. It serves any WSGI application.
 
-Standard library only. Reads are all it is for: whatever it serves must change nothing and needs no password, and by
-default it is bound to loopback.
+Standard library only. The application must only read. Requests need no password, and the default address is loopback.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from wsgiref.types import WSGIApplication
 from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.descriptors import accept
 
-__all__ = ["WebServer"]
+__all__ = ["HttpServer"]
 
 log = logging.getLogger("gossipdp.metrics")
 
 PORTS: Final = 100
-"""tried from the one asked for, upwards"""
+"""ports tried, upwards from the one asked for"""
 MOST: Final = 16
-"""connections open at once"""
+"""most connections open at once"""
 PAUSE: Final = 0.02
-"""seconds without a new connection when descriptors are short"""
+"""seconds without a new connection while no descriptor is left"""
 DEADLINE: Final = 10.0
 """seconds from a connection to the end of its answer"""
 TELL_AGAIN: Final = 60.0
@@ -40,7 +39,7 @@ TELL_AGAIN: Final = 60.0
 
 
 class _Request(WSGIRequestHandler):
-    server: WebServer
+    server: HttpServer
 
     def parse_request(self) -> bool:
         if not super().parse_request():
@@ -52,14 +51,16 @@ class _Request(WSGIRequestHandler):
         return False
 
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing: a scrape every few seconds is no news."""
 
 
-class WebServer(ThreadingMixIn, WSGIServer):
-    """The standard library's, without its look-up of the host's own name, which may take seconds.
+class HttpServer(ThreadingMixIn, WSGIServer):
+    """The standard library's server, without its look-up of the host's own name, which may take seconds.
 
     Args:
-        listen: "host:port", "[v6]:port", "*:port". If the port is busy the next free one is taken; 0 takes any.
+        listen: "host:port", "[v6]:port", "*:port". If the port is busy, the next free one is taken; 0 takes any.
+        application: answers the requests.
+        deadline: seconds from a connection to the end of its answer.
 
     Raises:
         ConfigError: GD-311, `listen` is no address.
@@ -73,9 +74,9 @@ class WebServer(ThreadingMixIn, WSGIServer):
     def __init__(self, listen: str, application: WSGIApplication, deadline: float = DEADLINE) -> None:
         self._deadline = deadline
         self._silent: dict[socket.socket, float] = {}
-        """connections without a request, and their ends"""
+        """when each connection without a request is closed"""
         self._asking: dict[socket.socket, float] = {}
-        """connections with one"""
+        """when each connection with a request is closed"""
         self._lock = threading.Lock()
         self._told = -math.inf
         host, port = _endpoint(listen)
@@ -96,13 +97,13 @@ class WebServer(ThreadingMixIn, WSGIServer):
                 do="set metrics.listen to a free port, or to off",
             )
         self.set_app(application)
-        self._thread = threading.Thread(target=self.serve_forever, name="web", daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, name="http", daemon=True)
         self._thread.start()
 
     def server_bind(self) -> None:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)  # a reader speaks first
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)  # a reader sends first
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
@@ -114,7 +115,7 @@ class WebServer(ThreadingMixIn, WSGIServer):
         try:
             connection: socket.socket | None = self.socket.accept()[0]
         except OSError:
-            time.sleep(PAUSE)  # the reserve of descriptors is not for as many readers as come
+            time.sleep(PAUSE)  # a rush of readers must not use up the reserve of descriptors
             connection = accept(self.socket)
         if connection is None:
             raise OSError(errno.EMFILE, "no connection, or no descriptor for it")
@@ -139,7 +140,7 @@ class WebServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def asked(self, connection: socket.socket) -> None:
-        """The request of a connection has come."""
+        """The request of `connection` has come."""
         with self._lock:
             if (end := self._silent.pop(connection, None)) is not None:
                 self._asking[connection] = end
@@ -147,8 +148,8 @@ class WebServer(ThreadingMixIn, WSGIServer):
     def serves(self, host: str) -> bool:
         """Whether a request with this Host header is answered.
 
-        A web page may give its own name the address of this host, and have the browser read what only this host may.
-        Such a request has the page's name in it. Where the server listens to other hosts, any name is right.
+        A web page can point its own name at this host and let a browser read what only this host may read (DNS
+        rebinding). Such a request has the page's name as Host. A server that listens to other hosts takes any name.
         """
         name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host).strip("[]").lower()
         if not name or name in ("localhost", self._name) or not ip_address(self.server_name).is_loopback:
@@ -169,7 +170,7 @@ class WebServer(ThreadingMixIn, WSGIServer):
         self._tell(f"{client_address[0]}: {sys.exc_info()[1]}")
 
     def _cut(self, connection: socket.socket, reason: str) -> None:
-        """End a connection; its thread sees that, and ends."""
+        """End a connection. Its thread notices and ends."""
         self._silent.pop(connection, None)
         self._asking.pop(connection, None)
         try:
@@ -181,21 +182,21 @@ class WebServer(ThreadingMixIn, WSGIServer):
     def _tell(self, reason: str) -> None:
         if time.monotonic() >= self._told + TELL_AGAIN:
             self._told = time.monotonic()
-            log.warning("a reader of metrics got no answer: %s", reason)
+            log.warning("a reader of the metrics got no answer: %s", reason)
 
     @property
     def address(self) -> tuple[str, int]:
         return self.server_name, self.server_port
 
     def stop(self) -> None:
-        """Take no more requests; returns when the port is free."""
+        """Stop answering. Returns when the port is free."""
         self.shutdown()
         self.server_close()
         self._thread.join()
 
 
 def _endpoint(listen: str) -> tuple[str, int]:
-    """The address to bind; a name is resolved, an IPv4 address preferred."""
+    """The address to bind. A name is resolved, preferably to IPv4."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError("GD-311", f"metrics.listen = {listen!r} is not allowed", do='write "host:port", or "off"')

@@ -1,6 +1,6 @@
-"""Tells a joining peer's operator every half minute that it makes no headway, why, and what to do.
+"""Reminds the operator of a joining peer every half minute that the join makes no progress, why, and what to do.
 
-Nothing here may dial or log: the node feeds it, and says what comes out.
+Nothing here may dial or log. The node feeds it, and logs what it returns.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.peer import Peer
 
-__all__ = ["EVERY", "Headway", "Reminder"]
+__all__ = ["EVERY", "JoinProgress", "Reminder"]
 
 EVERY: Final = 30.0
-"""Seconds without headway after which it is told, and told again."""
+"""seconds without progress before each reminder"""
 SHOWN: Final = 3
-"""Addresses that are named."""
+"""addresses named in a reminder"""
 MOST: Final = 64
-"""Addresses of which the last failure is kept."""
+"""addresses whose last failure is kept"""
 
 
 class Reminder(NamedTuple):
@@ -26,10 +26,10 @@ class Reminder(NamedTuple):
     do: str
 
 
-class Headway:
+class JoinProgress:
     """Args:
 
-    now: the start of the join.
+    now: when the join began.
     """
 
     def __init__(self, now: float) -> None:
@@ -38,16 +38,20 @@ class Headway:
         self._failed: dict[str, Reminder] = {}
 
     def failed(self, address: str, code: str, reason: str, do: str) -> None:
-        """A dial of `address` failed; `reason` names it. `do` may be empty."""
+        """A dial of `address` failed. `reason` names the address. `do` may be empty."""
         self._failed.pop(address, None)
         if len(self._failed) < MOST:
             self._failed[address] = Reminder(code, reason, do)
 
     def look(self, peer: Peer, transfer: str, now: float) -> Reminder | None:
-        """What to say now of `peer`. `transfer`: how far its model has come, in words; "" before the first chunk."""
+        """The reminder that is due now for `peer`, or None.
+
+        Args:
+            transfer: text on how much of the model has arrived; "" before the first chunk.
+        """
         members = len(peer.membership.alive())
         if peer.ready or peer.founds:
-            self._began = self._moved = self._told = math.inf  # a join happens once a start
+            self._began = self._moved = self._told = math.inf  # a daemon joins once
             return None
         if (bool(members), transfer) != (bool(self._state[0]), self._state[1]):
             self._moved = self._told = now

@@ -1,7 +1,7 @@
-"""Watches what the daemon itself holds in memory against what its bounds add up to, for its operator to hear of more.
+"""Compares the daemon's own memory with the sum of its bounds, and warns the operator if it holds more.
 
-Nothing is freed here: libzmq has no limit for a message of endless parts, and only ending the process gives such a one
-back. What training processes map too is not counted.
+Nothing is freed here. libzmq has no limit for a message of endless parts, and only the end of the process frees such a
+message. Memory shared with training processes is not counted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gossipdp.runtime.files import read_bounded
 __all__ = ["FIXED", "PER_PARAMETER", "MemoryWatch", "own"]
 
 FIXED: Final = 1 << 30
-"""bytes of interpreter, compiled kernels, open chunks (220 MB with wan) and what malloc keeps of them"""
+"""bytes of the interpreter, compiled kernels and open chunks (220 MB with wan), and what malloc keeps of them"""
 PER_PARAMETER: Final = 32
-"""bytes: anchor and momentum, and what joiners, a re-sync and moments take at the same time, with some to spare"""
+"""bytes: anchor and momentum, and joiners, a re-sync and moments at the same time, with some to spare"""
 CALM: Final = 0.8
-"""of the bounds: less than that, and the next time past them is told as a new one"""
+"""share of the bounds; after less memory than this, the next excess is a new one"""
 
 
 def own() -> int:
-    """Bytes of this process in memory that are shared with no other; 0 if the system does not say."""
+    """Bytes of this process in memory that no other process shares; 0 if the system does not tell."""
     try:
         _, resident, shared, *_ = read_bounded(Path("/proc/self/statm"), 4096).split()
     except OSError:
@@ -35,18 +35,23 @@ def own() -> int:
 class MemoryWatch:
     """Args:
 
-    waiting: bytes that messages may take, to be sent or to be passed on.
-    held: bytes that this process holds now.
+    waiting: bytes that messages may take, those to send and those received.
+    held: returns the bytes that this process holds now.
     """
 
     def __init__(self, waiting: int, held: Callable[[], int] = own) -> None:
         self._waiting, self._held = waiting, held
         self._told = 1
-        """times the bounds that are told next"""
+        """multiple of the bounds that is told next"""
 
     def look(self, parameters: int) -> str:
-        """What to tell (GD-506), or "": once past the bounds, again each time it is twice as much, and anew after
-        less than CALM of them."""
+        """Text of a notice (GD-506), or "".
+
+        A notice comes past the bounds, and again at each doubling. After less than CALM of the bounds it starts anew.
+
+        Args:
+            parameters: of the model.
+        """
         bound = FIXED + PER_PARAMETER * parameters + self._waiting
         held = self._held()
         if held < CALM * bound:

@@ -1,11 +1,10 @@
-"""What people read of what happens to a peer: log lines, notices in its status, and counts of them.
+"""What the operator reads of a peer's events: log lines, notices in `status`, and counts of notices.
 
-Nothing is decided here, and nobody but the reader is told: what an event makes the daemon do is `node`'s business.
+Nothing is decided here. What the daemon does about an event is in `gossipdp.runtime.node`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections import Counter
@@ -18,51 +17,65 @@ from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
 
-__all__ = ["Journal"]
+__all__ = ["Notices", "name_of"]
 
 log = logging.getLogger("gossipdp.node")
 
 AGAIN = 60.0
-"""seconds before the same is said again: the protocol dials again and again"""
+"""seconds before the same notice is logged again: the protocol dials again and again"""
 MEMBER_LINES = 60
-"""changes of members that are logged in `AGAIN` seconds, each on a line; of more, only their number"""
+"""changes of members logged in `AGAIN` seconds; further ones are only counted"""
 CODE_LINES = 60
-"""warnings of one code that are logged in `AGAIN` seconds; of more, only their number"""
+"""warnings of one code logged in `AGAIN` seconds; further ones are only counted"""
 REMEMBERED = 256
-"""things said, of which it is known when"""
+"""notices whose time is remembered"""
 
 
-class Journal:
+def name_of(peer: Peer, member: bytes) -> str:
+    """Name and short id of `member`, or the short id alone if `peer` does not know it."""
+    known = peer.membership.members.get(member)
+    return short(member) if known is None else f"{known.name} ({short(member)})"
+
+
+class Notices:
+    """Args:
+
+    peer: names the members, and tells round and re-sync state.
+    status: gets every event and the notices.
+    metrics: gets every event and counts the notices.
+    """
+
     def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
         self._peer, self._status, self._metrics = peer, status, metrics
         self._told: dict[tuple[str, str], float] = {}
         self._lines: Counter[str] = Counter()
-        """warnings by code since `_lines_since`"""
+        """number of warnings by code since `_lines_since`"""
         self._lines_since = -math.inf
         self._advised: set[tuple[str, str]] = set()
+        """codes and advice that were logged"""
         self._changes, self._changes_since = 0, -math.inf
-        """of members, since when"""
+        """changes of members, and since when they are counted"""
         self._reminded = ""
 
-    def trouble(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
-        """Trouble that no event tells of: it is counted each time, and said, but not again and again.
+    def notice(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
+        """A notice that no event of the peer carries. It is counted each time, and logged once in `AGAIN` seconds.
 
-        What to do, `do` or else the advice for `code`, is said with the first that has it.
+        Args:
+            do: what to do; the advice for `code` by default. The first notice with it says it.
+            about: further fields of the log record.
         """
         self._metrics.observe(events.Notice(code, text))
         self._say(code, text, now, do, **about)
 
     def remind(self, reminder: Reminder | None) -> None:
-        """Say it, though it was said before, always with what to do. In `status` it takes the place of the last one."""
+        """Log a reminder again, always with what to do. In `status` it replaces the reminder before."""
         if reminder is None:
             return
         self._metrics.observe(events.Notice(reminder.code, reminder.text))
         log.warning("%s %s; do: %s", *reminder, extra={"code": reminder.code})
-        with contextlib.suppress(ValueError):
-            self._status.notices.remove(self._reminded)
-        self._reminded = f"{reminder.code} {reminder.text}"
-        self._status.notices.append(self._reminded)
-        self._status.advice[reminder.code] = reminder.do
+        notice = f"{reminder.code} {reminder.text}"
+        self._status.note(notice, reminder.do, instead_of=self._reminded)
+        self._reminded = notice
 
     def _say(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
         last = self._told.get((code, text), -math.inf)
@@ -78,12 +91,10 @@ class Journal:
             self._advised.clear()
         self._advised.add((code, do))
         log.warning("%s %s%s", code, text, advice, extra={"code": code, **about})
-        self._status.notices.append(f"{code} {text}")
-        if do:
-            self._status.advice[code] = do
+        self._status.note(f"{code} {text}", do)
 
     def _is_too_much(self, code: str, now: float) -> bool:
-        """Count one warning; whether this minute has no line left for its code. Texts may hold what a stranger sent."""
+        """Count one warning. Returns whether no line is left for its code now: remotes can cause any number of them."""
         if now >= self._lines_since + AGAIN:
             for each, count in self._lines.items():
                 if count > CODE_LINES:
@@ -94,12 +105,12 @@ class Journal:
         return self._lines[code] > CODE_LINES
 
     def observe(self, event: events.Event, now: float) -> None:
-        """Whatever the peer emits."""
+        """Pass an event of the peer on to status and metrics, and log it."""
         self._status.observe(event)
         self._metrics.observe(event)
         match event:
             case events.SnapshotTaken(_, refused) if refused:
-                self.trouble("GD-402", f"a snapshot of this host's training was not used: {refused}", now)
+                self.notice("GD-402", f"a snapshot of this host's training was not used: {refused}", now)
             case events.MemberChanged(member, before):
                 self._member_changed(member, before, now)
             case events.ExchangeEnded():
@@ -114,38 +125,41 @@ class Journal:
                     instead,
                 )
             case events.MomentsProgress(source, chunks, of) if chunks == of:
-                log.info("the optimizer's moments came from %s", short(source))
+                log.info("received the optimizer's moments from %s", self._name(source))
             case events.StateJudged():
-                _verdict(event, logging.DEBUG if self._peer.resyncing == "idle" else logging.INFO)
+                self._verdict(event, logging.DEBUG if self._peer.resyncing == "idle" else logging.INFO)
             case events.ResyncBegan("apart", members, others):
-                log.warning("%d members are back who trained without this side's %d for long", others, members)
+                log.warning("%d members are back that trained apart from the %d of this side", others, members)
             case events.ResyncBegan("diverged"):
-                log.warning("this peer's state is not what the others have agreed on: it fetches the model anew")
+                log.warning("this peer's state differs from the state that members agreed on: fetching the model again")
             case events.ResyncBegan("idle" | "late" as reason, behind=behind):
                 waits = "a training process waits" if reason == "late" else "no training process"
                 level = logging.INFO if reason == "late" else logging.DEBUG
-                log.log(level, "the model here is %d steps old (%s): it is fetched anew", behind, waits)
+                log.log(level, "the model here is %d steps old (%s): fetching it again", behind, waits)
             case events.ResyncEnded("idle" | "late" as reason, source, complete, seconds):
-                outcome = f"from {short(source)} in {seconds:.1f} s" if complete else "by nobody: this one stays"
                 level = logging.INFO if reason == "late" else logging.DEBUG
-                log.log(level, "a newer model has come %s" if complete else "a newer model was given %s", outcome)
+                if complete:
+                    log.log(level, "received a newer model from %s in %.1f s", self._name(source), seconds)
+                else:
+                    log.log(level, "no member gave a newer model: this peer keeps its own")
             case events.ResyncBegan():
-                log.warning("this peer has fallen behind the network: it fetches the model anew")
+                log.warning("this peer has fallen behind the network: fetching the model again")
             case events.ResyncEnded(reason, source, complete, seconds):
-                alone = "nobody left to fetch the model from, it goes on with its own"
-                outcome = f"model fetched from {short(source)}" if complete else alone
+                alone = "no member left to fetch the model from, this peer goes on with its own"
+                outcome = f"model fetched from {self._name(source)}" if complete else alone
                 log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
             case events.Notice(code, text):
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
-                self.trouble("GD-402", f"update of {short(peer)} refused: {reason}", now)
+                self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
             case events.Struck(peer, reason, strikes, pause) if pause:
                 told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
-                self.trouble("GD-402", told, now, partner=peer.hex())
+                self.notice("GD-402", told, now, partner=peer.hex())
             case events.Struck(peer, reason, strikes):
-                log.warning("strike %d of %s: %s", strikes, short(peer), reason, extra={"partner": peer.hex()})
+                extra = {"partner": peer.hex()}
+                log.warning("strike %d against %s: %s", strikes, self._name(peer), reason, extra=extra)
             case events.ChunksInDoubt(partner, count):
-                log.warning("%d chunks in doubt: %s died before it settled them", count, short(partner))
+                log.warning("%d chunks in doubt: %s died before it settled them", count, self._name(partner))
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:
         if now >= self._changes_since + AGAIN:
@@ -164,7 +178,7 @@ class Journal:
             logging.DEBUG if event.result == "done" else logging.INFO,
             "exchange %d with %s %s: %d of %d chunks, %s, %.2f s",
             event.exchange,
-            short(event.partner),
+            self._name(event.partner),
             event.result,
             event.chunks,
             event.of,
@@ -178,17 +192,20 @@ class Journal:
             },
         )
 
-
-def _verdict(event: events.StateJudged, level: int) -> None:
-    if event.witness:
+    def _verdict(self, event: events.StateJudged, level: int) -> None:
+        source = self._name(event.source)
+        if not event.witness:
+            log.log(level, "accepted the model from %s unverified: no second member could check it", source)
+            return
         log.log(
             level,
             "the model from %s is %s by %s: RMS distance %.3g, %.3g allowed",
-            short(event.source),
+            source,
             "found plausible" if event.plausible else "denied",
-            short(event.witness),
+            self._name(event.witness),
             event.distance,
             event.bound,
         )
-    else:
-        log.log(level, "nobody else could say whether the model from %s is plausible: it is taken", short(event.source))
+
+    def _name(self, member: bytes) -> str:
+        return name_of(self._peer, member)

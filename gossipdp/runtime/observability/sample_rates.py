@@ -1,4 +1,4 @@
-"""Samples a second of each member, from reports that come in steps: each tells of a whole round."""
+"""Samples a second of each member. Reports come in steps, because each covers a whole round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gossipdp.protocol.wire.messages import Progress
 __all__ = ["SampleRates"]
 
 WINDOW: Final = 60.0
-"""Seconds over which a rate is taken, if that is ROUNDS rounds or more."""
+"""seconds over which a rate is taken, if they hold at least ROUNDS rounds"""
 ROUNDS: Final = 4
 
 
@@ -21,17 +21,17 @@ ROUNDS: Final = 4
 class _Member:
     samples: int
     steps: deque[tuple[float, int]] = field(default_factory=deque)
-    """When its samples rose, and to what."""
+    """times at which its samples rose, and the new totals"""
 
 
 class SampleRates:
-    """Feed it all reports, at least twice a round."""
+    """Feed it all reports at least twice a round."""
 
     def __init__(self) -> None:
         self._members: dict[bytes, _Member] = {}
 
     def look(self, reports: Iterable[Progress], now: float) -> None:
-        """Members without a report are forgotten."""
+        """Take over all reports. Members without one are forgotten."""
         before, self._members = self._members, {}
         for report in reports:
             member = self._members[report.id] = before.get(report.id) or _Member(report.samples)
@@ -45,7 +45,7 @@ class SampleRates:
                 member.steps.popleft()
 
     def of(self, peer: bytes, now: float) -> float | None:
-        """The rate of `peer`; None before its first whole round. It falls while the next report is overdue."""
+        """Samples a second of `peer`; None before its first whole round. It falls while a report is overdue."""
         member = self._members.get(peer)
         if member is None or len(member.steps) < 2:
             return None

@@ -1,11 +1,12 @@
-"""What a peer can say of itself at any moment: the answers to `status` and `members`, kept from its events.
+"""The answers to `gossipdp status` and `gossipdp members`, kept from the events of a peer.
 
-Only plain numbers and strings come out, ready for JSON; peers are named by hexadecimal ids. Nothing here may send,
-wait or touch a vector.
+Only plain numbers and strings come out, ready for JSON. Ids are hexadecimal. Nothing here may send, wait or touch a
+vector.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter, deque
@@ -23,9 +24,9 @@ from gossipdp.runtime.observability.sample_rates import SampleRates
 __all__ = ["Status"]
 
 MAX_INVITED: Final = 4
-"""addresses in an invite"""
+"""most addresses in an invite"""
 MAX_FINGERPRINTS: Final = 8
-"""newest epochs of which the fingerprint is told"""
+"""newest epochs whose fingerprints are shown"""
 
 
 @dataclass
@@ -36,7 +37,14 @@ class _Partner:
 
 @dataclass
 class Status:
-    """Feed it every event; ask it at any time."""
+    """Feed it every event, and ask it at any time.
+
+    Args:
+        network: the network's name.
+        address: the address that this peer advertises, "" if it cannot be dialled.
+        metrics: ``host:port`` of the metrics, or "".
+        home: the peer's home.
+    """
 
     peer: Peer
     transport: Transport
@@ -45,34 +53,33 @@ class Status:
     home: str = ""
     exchanges: Counter[str] = field(default_factory=Counter)
     resyncs: Counter[str] = field(default_factory=Counter)
-    """by reason: apart, lag"""
+    """number of re-syncs by reason: apart, lag and others"""
     blocks: int = 0
     escalated: int = 0
     exchanged_bytes: int = 0
-    """received in exchanges, those that mixed nothing included; or as increments, each once"""
+    """bytes received in exchanges, also in those that mixed nothing; with `epidemic`, of each increment once"""
     exchanged_parameters: float = 0.0
     formula_bytes: float = 0.0
-    """what the codecs say these exchanges cost, with the escalations that were counted; or the compressors, of the
-    increments"""
+    """bytes of these exchanges by the codec's formula, plus escalations; with `epidemic`, by the compressor's"""
     fingerprints: dict[int, int] = field(default_factory=dict)
-    """of this replica at the end of epochs that have settled"""
+    """fingerprint of this replica at the end of each settled epoch"""
     distance: float = math.nan
     loss: float = math.nan
     stall_seconds: float = 0.0
     training: bool = False
     attaches: int = 0
-    """Training processes that have attached since the daemon started."""
+    """training processes that have attached since the daemon started"""
     in_doubt: int = 0
     last_partner: bytes = b""
     last_exchange: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
     leaving: bool = False
     transfer: str = ""
-    """how far the model that is fetched has come"""
+    """text on how much of the fetched model has arrived"""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
-    """what `journal` has said last"""
+    """the latest notices"""
     advice: dict[str, str] = field(default_factory=dict)
-    """code -> what to do, of what has been said"""
+    """code -> what to do, for notices"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
     rates: SampleRates = field(default_factory=SampleRates)
     _started: float = field(default_factory=time.monotonic)
@@ -80,6 +87,10 @@ class Status:
 
     def observe(self, event: events.Event) -> None:
         match event:
+            case events.SessionOpened():
+                self.training = True
+            case events.Left():
+                self.leaving = True
             case events.ExchangeEnded():
                 self._exchange(event)
             case events.IncrementApplied():
@@ -97,6 +108,36 @@ class Status:
             case events.ResyncBegan(reason):
                 self.resyncs[reason] += 1
 
+    # -- what no event tells ----------------------------------------------------------------------------------
+
+    def attached(self) -> None:
+        """A training process has attached."""
+        self.attaches += 1
+
+    def detached(self) -> None:
+        """The training process is gone."""
+        self.training = False
+
+    def reported(self, loss: float, stall_seconds: float) -> None:
+        """The training process reports its loss (NaN if unknown), and the seconds it spent in gossipdp so far."""
+        if math.isfinite(loss):
+            self.loss = loss
+        self.stall_seconds = stall_seconds
+
+    def checkpoint_saved(self, path: str) -> None:
+        """`path` is the newest checkpoint."""
+        self.checkpoint = path
+
+    def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
+        """Show a notice that begins with its code, in place of an earlier one if given, and what to do about it."""
+        with contextlib.suppress(ValueError):
+            self.notices.remove(instead_of)
+        self.notices.append(notice)
+        if do:
+            self.advice[notice.partition(" ")[0]] = do
+
+    # -- events -----------------------------------------------------------------------------------------------
+
     def _increment(self, event: events.IncrementApplied) -> None:
         self.exchanges["increment"] += 1
         self.exchanged_bytes += event.size
@@ -108,7 +149,7 @@ class Status:
         if model is not None:
             schema, compressor = model.schema, COMPRESSORS[event.compressor]
             self.exchanged_parameters += schema.size
-            # Each chunk is compressed by itself: of a low rank two chunks cost more than one twice as long.
+            # Each chunk is compressed by itself: at low rank two chunks cost more than one of twice the length.
             spans = chunk_spans(schema.trainable, schema.trainable, chunk_parameters(schema.size, model.most))
             self.formula_bytes += sum(compressor.most_bytes(span.stop - span.start) for span in spans)
             self.formula_bytes += COMPRESSORS["whole"].most_bytes(schema.size - schema.trainable)
@@ -116,7 +157,7 @@ class Status:
     def _exchange(self, event: events.ExchangeEnded) -> None:
         self.exchanges[event.result] += 1
         partner = self._of(event.partner)
-        # They came over the link, whatever became of them.
+        # These bytes came over the link, whether the exchange mixed anything or not.
         self.exchanged_bytes += event.received
         if event.chunks == 0:
             return
@@ -170,7 +211,7 @@ class Status:
         return {state.name.lower(): counts[state.name.lower()] for state in State}
 
     def seeds(self) -> list[str]:
-        """Where a newcomer may knock: at this peer, if it can be dialled, and at some others, one of which will do."""
+        """Addresses for an invite: this peer's, if it can be dialled, and those of some members."""
         membership = self.peer.membership
         others = [member.address for member in membership.alive() if member.state == State.ALIVE]
         return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
@@ -228,11 +269,11 @@ class Status:
             "checkpoint": self.checkpoint,
             "uptime": time.monotonic() - self._started,
             "notices": list(self.notices),
-            "do": {code: do for code, do in self.advice.items() if any(said.startswith(code) for said in self.notices)},
+            "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in self.notices)},
         }
 
     def members(self) -> list[dict[str, Any]]:
-        """The answer to `members`, this peer first, then by name."""
+        """The answer to `members`: this peer first, then by name."""
         peer, counters = self.peer, self.transport.counters
         reports = {report.id: report for report in peer.progress.reports()}
         clock, now = peer.clock, time.monotonic()
@@ -266,7 +307,7 @@ class Status:
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has no NaN."""
+    """`value`, or None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 

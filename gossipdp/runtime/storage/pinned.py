@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gossipdp.errors import DataError
-from gossipdp.runtime.observability.notices import Journal
+from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.storage.store import PINS, Store
 
 __all__ = ["Pins"]
 
 
 class Pins:
-    def __init__(self, store: Store, journal: Journal) -> None:
-        self._store, self._journal = store, journal
+    def __init__(self, store: Store, notices: Notices) -> None:
+        self._store, self._notices = store, notices
 
     def ahead(self, clock: int, network: int, now: float) -> None:
         """The own checkpoint is later than the model of the network. It is the newest: nothing is saved before that
@@ -40,10 +40,10 @@ class Pins:
         except DataError as error:
             self._failed(told, error, now)
             return
-        self._journal.trouble(code, f"{told}: this peer follows the network, and keeps {path}", now)
+        self._notices.notice(code, f"{told}: this peer follows the network, and keeps {path}", now)
         for each in let_go:
             text = f"{PINS} later checkpoints are pinned: {each} goes with the next ones saved"
-            self._journal.trouble("GD-606", text, now)
+            self._notices.notice("GD-606", text, now)
 
     def _failed(self, told: str, error: DataError, now: float) -> None:
-        self._journal.trouble(error.code, f"{told}, and its checkpoint cannot be marked to be kept: {error.seen}", now)
+        self._notices.notice(error.code, f"{told}, and its checkpoint cannot be marked to be kept: {error.seen}", now)

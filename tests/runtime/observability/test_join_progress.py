@@ -1,4 +1,4 @@
-"""A join that makes no headway is told every half minute, with what to do."""
+"""A join without progress: the operator is reminded every half minute, with what to do."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, cast
 import pytest
 
 from gossipdp.protocol.peer import Peer
-from gossipdp.runtime.observability.join_progress import EVERY, Headway, Reminder
+from gossipdp.runtime.observability.join_progress import EVERY, JoinProgress, Reminder
 
 
 class Joining:
-    """A joiner's look at itself, every half second from 1,000 s on."""
+    """A joiner that is looked at every half second from 1,000 s on."""
 
     def __init__(self) -> None:
-        self.headway, self.now, self.transfer = Headway(1000.0), 1000.0, ""
+        self.progress, self.now, self.transfer = JoinProgress(1000.0), 1000.0, ""
         self.peer: Any = SimpleNamespace(ready=False, founds=False, membership=SimpleNamespace(alive=list))
 
     def wait(self, seconds: float) -> list[Reminder]:
         said = []
         for _ in range(int(2 * seconds)):
             self.now += 0.5
-            said.append(self.headway.look(cast(Peer, self.peer), self.transfer, self.now))
+            said.append(self.progress.look(cast(Peer, self.peer), self.transfer, self.now))
         return [each for each in said if each is not None]
 
 
-def test_no_member_answers__said_every_half_minute_with_each_address_and_what_to_do() -> None:
+def test_no_member_answers__reminder_every_half_minute_with_addresses_and_advice() -> None:
     joining = Joining()
-    joining.headway.failed("a:1", "GD-101", "a:1: 10.0.0.1:1 refused", "start a peer there")
-    joining.headway.failed("b:2", "GD-101", "b:2: 10.0.0.2:2 timed out", "open TCP port 2")
+    joining.progress.failed("a:1", "GD-101", "a:1: 10.0.0.1:1 refused", "start a peer there")
+    joining.progress.failed("b:2", "GD-101", "b:2: 10.0.0.2:2 timed out", "open TCP port 2")
     assert joining.wait(EVERY - 1) == []
     first, second = joining.wait(EVERY + 2)
     text = "not in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"
@@ -37,12 +37,12 @@ def test_no_member_answers__said_every_half_minute_with_each_address_and_what_to
     assert second.text.startswith("not in the network after 60 s: ")
 
 
-def test_no_address_is_known__said_too() -> None:
+def test_no_address_is_known__reminder_asks_for_a_seed() -> None:
     [said] = Joining().wait(EVERY)
     assert said.code == "GD-101" and "--seed" in said.do
 
 
-def test_members_without_a_model__said_from_when_they_were_met() -> None:
+def test_members_give_no_model__reminder_counts_from_the_first_member() -> None:
     joining = Joining()
     joining.wait(20)
     joining.peer.membership.alive = lambda: ["a", "b"]
@@ -51,7 +51,7 @@ def test_members_without_a_model__said_from_when_they_were_met() -> None:
     assert said.code == "GD-106" and said.text == "2 members are met, and none has given a model for 30 s"
 
 
-def test_model_that_stops_on_its_way__said__one_that_comes_on_is_not() -> None:
+def test_transfer_stops__reminder__and_none_while_it_goes_on() -> None:
     joining = Joining()
     joining.peer.membership.alive = lambda: ["a"]
     for chunk in range(10):
@@ -62,7 +62,7 @@ def test_model_that_stops_on_its_way__said__one_that_comes_on_is_not() -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "founds"])
-def test_peer_that_has_joined_or_founds__nothing_is_said_ever_after(state: str) -> None:
+def test_peer_has_joined_or_founds__no_reminder_any_more(state: str) -> None:
     joining = Joining()
     setattr(joining.peer, state, True)
     assert joining.wait(2 * EVERY) == []

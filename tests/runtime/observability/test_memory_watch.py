@@ -1,4 +1,4 @@
-"""What the daemon tells of its own memory."""
+"""The daemon's warnings about its own memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 from gossipdp.runtime.observability.memory_watch import FIXED, PER_PARAMETER, MemoryWatch, own
 
 
-def test_more_than_the_bounds_is_told_once__again_at_twice_as_much__and_not_for_swinging_about_them() -> None:
+def test_memory_past_the_bounds__told_once_and_at_each_doubling__and_not_for_swings_around_them() -> None:
     held = [0]
     watch = MemoryWatch(1 << 30, lambda: held[0])
     bound = FIXED + PER_PARAMETER * 10**6 + (1 << 30)
@@ -22,9 +22,9 @@ def test_more_than_the_bounds_is_told_once__again_at_twice_as_much__and_not_for_
     assert watch.look(10**6).startswith(f"this daemon holds {8 * bound / 1e9:.1f} GB of memory, and its bounds add")
 
 
-def test_own_memory_is_without_what_is_shared() -> None:
+def test_own_memory__without_shared_memory() -> None:
     before = own()
-    with mmap.mmap(-1, 64 << 20) as shared:  # as the link's region: in memory, and not this process's alone
+    with mmap.mmap(-1, 64 << 20) as shared:  # like the link's region: in memory, and shared
         shared.write(bytes(64 << 20))
         assert psutil.Process().memory_info().rss > 64 << 20
         assert own() - before < 32 << 20

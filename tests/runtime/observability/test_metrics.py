@@ -1,22 +1,16 @@
-"""Every event and total reaches Prometheus under a documented name; strangers cannot multiply series."""
+"""Every event and total reaches Prometheus under a documented name. Remotes cannot multiply series."""
 
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import math
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import threading
-import time
 import types
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import prometheus_client
@@ -24,14 +18,13 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.protocol import events
 from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 from gossipdp.protocol.wire.messages import Lane, Member, State, short
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
-from gossipdp.runtime.observability import http as web
-from gossipdp.runtime.observability.metrics import MAX_PEERS, MAX_REASONS, OTHER, Metrics
+from gossipdp.runtime.observability.metrics import MAX_REASONS, Metrics
+from gossipdp.runtime.observability.peer_labels import MAX_PEERS, OTHER
 
 PEER, PARTNER = bytes([1]) * 32, bytes([2]) * 32
 RUMOUR = Rumour(PARTNER, 1, 7, 0, 0.25, 700, 400, 7, 1, bytes(32), bytes(64))
@@ -144,7 +137,7 @@ def fill(metrics: Metrics) -> None:
 
 
 def status() -> types.SimpleNamespace:
-    """What the node's Status looks like from here."""
+    """The node's Status as far as metrics read it."""
     counters = TransportCounters()
     counters.count_sent(PARTNER, Lane.DATA, 1000)
     counters.count_received(PARTNER, Lane.CONTROL, 70)
@@ -174,7 +167,7 @@ def status() -> types.SimpleNamespace:
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-def test_examples_cover_every_event_there_is() -> None:
+def test_examples_cover_every_event() -> None:
     kinds = [*vars(events).values(), *vars(epidemic_events).values()]
     declared = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, events.Event)]
     assert {type(event) for event in EVENTS} == set(declared) - {events.Event}
@@ -248,13 +241,13 @@ def test_coverage_counts_epochs_and_their_share_and_duplicates_only_grow(metrics
     assert value(metrics, "data_duplicate_blocks_total", data="data") == 6.0
 
 
-def test_rounds_are_counted_as_they_are_made_whatever_the_networks_round_is(metrics: Metrics) -> None:
+def test_rounds_are_counted_as_they_are_made__whatever_their_numbers(metrics: Metrics) -> None:
     for round in (40, 41, 7, 90):  # a re-sync, and another
         metrics.observe(outer_step(round))
     assert value(metrics, "rounds_total") == 4 and value(metrics, "round") == 90
 
 
-def test_update_takes_over_what_the_peer_says_of_itself(metrics: Metrics) -> None:
+def test_update_reads_states_and_totals_of_the_peer(metrics: Metrics) -> None:
     metrics.update(status(), queued=3)  # type: ignore[arg-type]
     metrics.update(status(), queued=3)  # type: ignore[arg-type]
     peer = short(PARTNER)
@@ -274,13 +267,13 @@ def test_update_takes_over_what_the_peer_says_of_itself(metrics: Metrics) -> Non
     assert {name: value(metrics, name) for name in plain} == plain
 
 
-def test_total_that_fell_was_started_anew_and_goes_on_from_there(metrics: Metrics) -> None:
+def test_total_that_fell__counted_on_from_zero(metrics: Metrics) -> None:
     for stall in (1.0, 1.5, 0.25, 0.5):
         metrics.set_training(steps=1, samples=1, loss=math.nan, stall=stall, on=True)
     assert value(metrics, "training_stall_seconds_total") == pytest.approx(2.0)
 
 
-def test_gauge_not_fed_yet_is_not_a_number(metrics: Metrics) -> None:
+def test_gauge_without_a_value_is_nan(metrics: Metrics) -> None:
     for name in ("loss", "consensus_distance", "queue_bytes", "checkpoint_last_success_timestamp_seconds"):
         assert math.isnan(value(metrics, name) or 0.0)
 
@@ -309,7 +302,7 @@ def test_peers_past_the_cap_share_a_label_and_no_byte_is_lost(metrics: Metrics) 
         metrics.set_rtt(number(n), 0.1)
     assert len(label_values(metrics, "sent_bytes", "peer")) == MAX_PEERS + 1
     assert value(metrics, "sent_bytes_total", peer=OTHER, lane="data") == 10 * (1000 - MAX_PEERS)
-    assert len(label_values(metrics, "peer_rtt_seconds", "peer")) == MAX_PEERS, "a mean of strangers means nothing"
+    assert len(label_values(metrics, "peer_rtt_seconds", "peer")) == MAX_PEERS, "a mean over other peers means nothing"
 
 
 def test_peer_gone_makes_room_when_another_needs_it(metrics: Metrics) -> None:
@@ -354,7 +347,7 @@ def test_peer_that_came_back_keeps_its_label(metrics: Metrics) -> None:
     assert value(metrics, "sent_bytes_total", peer=OTHER, lane="data") == 7
 
 
-def test_reasons_a_peer_makes_up_share_a_label(metrics: Metrics) -> None:
+def test_reasons_that_a_peer_invents_share_a_label(metrics: Metrics) -> None:
     for n in range(500):
         metrics.observe(events.MessageDropped(PARTNER, f"reason {n}"))
     reasons = label_values(metrics, "messages_dropped", "reason")
@@ -362,7 +355,7 @@ def test_reasons_a_peer_makes_up_share_a_label(metrics: Metrics) -> None:
     assert value(metrics, "messages_dropped_total", reason=OTHER) == 500 - MAX_REASONS
 
 
-def test_strikes_are_counted_by_reason_and_who_is_set_aside_is_asked_of_the_peer(metrics: Metrics) -> None:
+def test_strikes_are_counted_by_reason__and_members_set_aside_shown(metrics: Metrics) -> None:
     fill(metrics)
     assert value(metrics, "strikes_total", reason="nan") == 1 and value(metrics, "members_set_aside") == 1
 
@@ -370,7 +363,7 @@ def test_strikes_are_counted_by_reason_and_who_is_set_aside_is_asked_of_the_peer
 # -- exposition ------------------------------------------------------------------------------------------------
 
 
-def test_documented_families_are_there_and_no_more_than_sixty(metrics: Metrics) -> None:
+def test_documented_families_exist_and_are_at_most_sixty(metrics: Metrics) -> None:
     fill(metrics)
     text = generate_latest(metrics.registry).decode()
     families = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
@@ -390,7 +383,7 @@ def test_exposition_names_follow_the_conventions(metrics: Metrics) -> None:
         assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
 
 
-def test_promtool_has_nothing_to_say(metrics: Metrics) -> None:
+def test_promtool_accepts_the_page(metrics: Metrics) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not on PATH; Debian's package prometheus has it")
@@ -401,7 +394,7 @@ def test_promtool_has_nothing_to_say(metrics: Metrics) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_graphics_processors_are_shown_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphics_processors_are_shown_if_the_host_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
     def rates(index: int) -> types.SimpleNamespace:
         if index == 1:
             raise RuntimeError("GPU is lost")
@@ -430,108 +423,6 @@ def test_module_imports_no_sockets_of_the_network_and_no_vectors() -> None:
     check += "print({'zmq', 'numpy', 'torch', 'numba'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-# -- serving ---------------------------------------------------------------------------------------------------
-
-
-def scrape(host: str, port: int) -> str:
-    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=")
-        return str(answer.read().decode())
-
-
-def test_serving_on_a_busy_port_takes_the_next_free_one(metrics: Metrics) -> None:
-    fill(metrics)
-    first = Metrics()
-    try:
-        host, port = first.serve("127.0.0.1:0")
-        other, next_port = metrics.serve(f"127.0.0.1:{port}")
-        assert (host, other) == ("127.0.0.1", "127.0.0.1")
-        assert port < next_port < port + 100
-        assert 'gossipdp_exchanges_total{result="done"} 1.0' in scrape(other, next_port)
-        assert 'gossipdp_exchanges_total{result="done"}' not in scrape(host, port)
-    finally:
-        first.close()
-
-
-def test_closed_server_gives_its_port_back_and_may_be_closed_again(metrics: Metrics) -> None:
-    host, port = metrics.serve("127.0.0.1:0")
-    metrics.close()
-    metrics.close()
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-
-
-def test_silent_connection_holds_nobody_up(metrics: Metrics) -> None:
-    address = metrics.serve("127.0.0.1:0")
-    with socket.create_connection(address):
-        assert "gossipdp_build_info" in scrape(*address)
-        metrics.close()
-
-
-def test_more_silent_connections_than_allowed__a_scrape_is_answered_and_one_line_says_so(
-    metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    address = metrics.serve("127.0.0.1:0")
-    with ExitStack() as stack:
-        for _ in range(3 * web.MOST):
-            connection = stack.enter_context(socket.create_connection(address))
-            connection.sendall(b"GET /metr")
-        assert "gossipdp_build_info" in scrape(*address)
-        deadline = time.monotonic() + 5
-        while sum("process_request_thread" in thread.name for thread in threading.enumerate()) > web.MOST:
-            assert time.monotonic() < deadline, "threads of connections that were cut off"
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "more than 16 readers at once" in caplog.text
-
-
-def test_request_one_byte_at_a_time__closed_at_its_deadline(capfd: pytest.CaptureFixture[str]) -> None:
-    server = web.WebServer("127.0.0.1:0", lambda _, start: [], deadline=0.3)
-    try:
-        with socket.create_connection(server.address, timeout=5) as slow:
-            begun, sent = time.monotonic(), b"GET / HTTP/1.0\r\nX: " + b"x" * 1000
-            slow.settimeout(0.05)
-            while time.monotonic() < begun + 5:
-                try:
-                    slow.sendall(sent[:1])
-                    sent = sent[1:]
-                    assert slow.recv(1) == b""
-                    break
-                except TimeoutError:
-                    pass
-                except OSError:
-                    break
-            assert time.monotonic() - begun < 3
-    finally:
-        server.stop()
-    assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("127.0.0.1:1", 200), ("localhost", 200), ("[::1]:9470", 200), ("", 200), ("rebound.example:9470", 421)],
-)
-def test_host_header_of_another_name__refused_on_loopback(metrics: Metrics, host: str, status: int) -> None:
-    connection = http.client.HTTPConnection(*metrics.serve("127.0.0.1:0"), timeout=5)
-    connection.putrequest("GET", "/metrics", skip_host=True)
-    connection.putheader("Host", host)
-    connection.endheaders()
-    answer = connection.getresponse()
-    assert answer.status == status and (b"gossipdp_build_info" in answer.read()) == (status == 200)
-    connection.close()
-
-
-@pytest.mark.parametrize("listen", ["9470", "127.0.0.1:http", "127.0.0.1:99999", ":1"])
-def test_listening_on_no_address_is_a_configuration_error(metrics: Metrics, listen: str) -> None:
-    with pytest.raises(ConfigError, match="GD-311"):
-        metrics.serve(listen)
-
-
-def test_listening_on_another_hosts_address_says_so(metrics: Metrics) -> None:
-    with pytest.raises(HardwareError, match=r"GD-104 .*\n  seen: 192\.0\.2\.1:0: "):
-        metrics.serve("192.0.2.1:0")
 
 
 def test_an_increment_that_was_applied_counts_as_mixing(metrics: Metrics, clock: Time) -> None:

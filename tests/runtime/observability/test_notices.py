@@ -1,4 +1,4 @@
-"""What people read: each trouble once a minute, in log, status and metrics; and how a re-sync ended."""
+"""What the operator reads: each notice once a minute, in log, status and metrics; and log lines with peers' names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Journal
+from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
 
 SOURCE = b"s" * 32
+KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
+PEER = SimpleNamespace(
+    id=b"m" * 32, rounds=SimpleNamespace(rounds=3), membership=SimpleNamespace(members={SOURCE: KNOWN})
+)
+"""the peer as far as log lines need it"""
+NAME = f"host2 ({short(SOURCE)})"
 
 
 class Listener:
@@ -30,37 +36,41 @@ class Listener:
     def observe(self, event: events.Event) -> None:
         self.heard.append(event)
 
+    def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
+        self.notices.append(notice)
+        self.advice |= {notice[:6]: do} if do else {}
+
 
 @pytest.fixture
-def listeners(caplog: pytest.LogCaptureFixture) -> tuple[Journal, Listener, Listener]:
+def listeners(caplog: pytest.LogCaptureFixture) -> tuple[Notices, Listener, Listener]:
     caplog.set_level(logging.INFO, "gossipdp.node")
     status, metrics = Listener(), Listener()
-    return Journal(cast(Any, None), cast(Any, status), cast(Any, metrics)), status, metrics
+    return Notices(cast(Any, PEER), cast(Any, status), cast(Any, metrics)), status, metrics
 
 
-Listeners = tuple[Journal, Listener, Listener]
+Listeners = tuple[Notices, Listener, Listener]
 
 
-def test_same_trouble_is_said_once_a_minute(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
-    journal, status, _ = listeners
+def test_same_notice_again_within_a_minute__logged_once(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
+    notices, status, _ = listeners
     for now in (0.0, 1.0, AGAIN - 0.1, AGAIN, AGAIN + 1.0):
-        journal.trouble("GD-102", "nobody can dial this peer", now)
-    journal.trouble("GD-102", "another address", 2.0)
+        notices.notice("GD-102", "nobody can dial this peer", now)
+    notices.notice("GD-102", "another address", 2.0)
     told = [record.getMessage() for record in caplog.records]
     assert told == ["GD-102 nobody can dial this peer"] * 2 + ["GD-102 another address"]
     assert list(status.notices) == told
     assert {vars(record)["code"] for record in caplog.records} == {"GD-102"}
 
 
-def test_changes_of_members_past_a_number_a_minute_are_counted_and_not_logged(
+def test_changes_of_members_past_the_limit_of_a_minute__counted_and_not_logged(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal, _, _ = listeners
+    notices, _, _ = listeners
     for number in range(5000):
         ghost = Member(number.to_bytes(32, "big"), "ghost", "10.0.0.1:1", 1, 0, State.ALIVE)
-        journal.observe(events.MemberChanged(ghost, None), 0.001 * number)
+        notices.observe(events.MemberChanged(ghost, None), 0.001 * number)
     assert len(caplog.records) == MEMBER_LINES + 1 and "more are counted" in caplog.records[-1].getMessage()
-    journal.observe(events.MemberChanged(ghost, State.ALIVE), AGAIN)
+    notices.observe(events.MemberChanged(ghost, State.ALIVE), AGAIN)
     told = [record.getMessage() for record in caplog.records[-2:]]
     assert told[0].startswith("4940 more changes of members") and told[1].startswith("member ghost")
 
@@ -69,40 +79,40 @@ CODES = ("GD-101", "GD-201", "GD-204", "GD-302", "GD-402")
 
 
 def texts_of(count: int) -> list[tuple[str, str]]:
-    """Codes in turn, each below its share of a minute's lines, and texts."""
+    """Codes in turn, each below its limit of lines a minute, and texts."""
     return [(CODES[number % len(CODES)], f"from fd00::{number:x}") for number in range(count)]
 
 
-def test_texts_past_those_remembered__the_oldest_is_forgotten_and_no_other(listeners: Listeners) -> None:
-    journal, status, _ = listeners
+def test_more_texts_than_are_remembered__only_the_oldest_is_forgotten(listeners: Listeners) -> None:
+    notices, status, _ = listeners
     texts = texts_of(REMEMBERED + 2)
     for code, text in texts:
-        journal.trouble(code, text, 0.0)
+        notices.notice(code, text, 0.0)
     status.notices.clear()
     for code, text in reversed(texts):
-        journal.trouble(code, text, 1.0)
+        notices.notice(code, text, 1.0)
     assert list(status.notices) == ["GD-201 from fd00::1", "GD-101 from fd00::0"]
 
 
-def test_text_that_was_told_again_is_the_newest_of_those_remembered(listeners: Listeners) -> None:
-    journal, status, _ = listeners
+def test_text_logged_again__becomes_the_newest_remembered(listeners: Listeners) -> None:
+    notices, status, _ = listeners
     for code, text in texts_of(REMEMBERED):
-        journal.trouble(code, text, 0.0)
+        notices.notice(code, text, 0.0)
     for text in ("from fd00::0", "from a new one"):
-        journal.trouble("GD-101", text, AGAIN)
+        notices.notice("GD-101", text, AGAIN)
     told = list(status.notices)
-    journal.trouble("GD-101", "from fd00::0", AGAIN + 1.0)
+    notices.notice("GD-101", "from fd00::0", AGAIN + 1.0)
     assert list(status.notices) == told
 
 
-def test_other_texts_of_one_code_past_a_number_a_minute__counted_and_not_logged(
+def test_texts_of_one_code_past_the_limit_of_a_minute__counted_and_not_logged(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal, _, _ = listeners
+    notices, _, _ = listeners
     for number in range(5000):
-        journal.trouble("GD-201", f"from fd00::{number:x}", 0.001 * number)
+        notices.notice("GD-201", f"from fd00::{number:x}", 0.001 * number)
     assert len(caplog.records) == CODE_LINES
-    journal.trouble("GD-201", "from fd01::1", 2 * AGAIN)
+    notices.notice("GD-201", "from fd01::1", 2 * AGAIN)
     told = [record.getMessage() for record in caplog.records[CODE_LINES:]]
     assert told[0] == "GD-201 4940 more warnings of this kind" and told[1].startswith("GD-201 from fd01::1")
 
@@ -119,14 +129,14 @@ def test_other_texts_of_one_code_past_a_number_a_minute__counted_and_not_logged(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_an_event_says_is_a_notice_once_and_not_again_within_a_minute(
+def test_event_with_a_notice__logged_once_a_minute_and_counted_each_time(
     caplog: pytest.LogCaptureFixture, event: events.Event, notice: str
 ) -> None:
     peer: Any = None
     status, metrics = Status(peer, peer, "network"), Listener()
-    journal = Journal(peer, status, cast(Any, metrics))
+    notices = Notices(peer, status, cast(Any, metrics))
     for now in (0.0, 1.0, AGAIN):
-        journal.observe(event, now)
+        notices.observe(event, now)
     code = notice[:6]
     assert list(status.notices) == [notice] * 2
     assert caplog.messages == [f"{notice}; do: {ADVICE[code]}", notice]
@@ -135,78 +145,77 @@ def test_what_an_event_says_is_a_notice_once_and_not_again_within_a_minute(
 
 
 @pytest.mark.parametrize("code", ["GD-102", "GD-501"])
-def test_trouble_of_the_daemons_own_is_counted_each_time(code: str) -> None:
+def test_notice_of_the_daemon__counted_each_time(code: str) -> None:
     peer: Any = None
     status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
-    journal = Journal(peer, status, metrics)
+    notices = Notices(peer, status, metrics)
     for now in (0.0, 1.0):
-        journal.trouble(code, "what happened", now)
+        notices.notice(code, "what happened", now)
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": code}) == 2.0
     assert list(status.notices) == [f"{code} what happened"]
 
 
-def test_what_to_do_is_said_once_a_code_and_stands_in_the_status(
-    listeners: Listeners, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal, status, _ = listeners
+def test_advice__logged_once_a_code_and_shown_in_status(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
+    notices, status, _ = listeners
     for now in (0.0, AGAIN):
         for host in "ab":
-            journal.trouble("GD-201", f"from {host}: another network secret", now)
+            notices.notice("GD-201", f"from {host}: another network secret", now)
     first, *others = caplog.messages
     assert first == f"GD-201 from a: another network secret; do: {ADVICE['GD-201']}" and "invite" in first
     assert others and not any("do:" in text for text in others)
     assert status.advice == {"GD-201": ADVICE["GD-201"]} and not any("do:" in text for text in status.notices)
 
 
-def test_snapshot_refused_is_a_notice_and_counted() -> None:
+def test_snapshot_refused__a_notice_and_counted() -> None:
     peer: Any = None
     status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
-    Journal(peer, status, metrics).observe(events.SnapshotTaken(7, "nan"), 0.0)
+    Notices(peer, status, metrics).observe(events.SnapshotTaken(7, "nan"), 0.0)
     assert list(status.notices) == ["GD-402 a snapshot of this host's training was not used: nan"]
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": "GD-402"}) == 1.0
 
 
 @pytest.mark.parametrize("initiator", [True, False])
-def test_line_of_an_exchange_says_who_began_it(initiator: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_line_of_an_exchange__names_the_partner_and_the_initiator(
+    initiator: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "gossipdp.node")
-    me = b"m" * 32
-    peer: Any = SimpleNamespace(id=me, rounds=SimpleNamespace(rounds=3))
-    listener: Any = Listener()
+    me, peer, listener = PEER.id, cast(Any, PEER), cast(Any, Listener())
     ended = events.ExchangeEnded(
         SOURCE, 7, initiator, "done", "modulo4", chunks=16, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
         escalation_bytes=0, sent=1, received=1, duration=0.1,
     )  # fmt: skip
-    Journal(peer, listener, listener).observe(ended, 0.0)
+    Notices(peer, listener, listener).observe(ended, 0.0)
     (record,) = caplog.records
     said = vars(record)
     assert (said["initiator"], said["partner"]) == ((me if initiator else SOURCE).hex(), SOURCE.hex())
     assert (said["exchange"], said["round"]) == (7, 3)
+    assert record.getMessage().startswith(f"exchange 7 with {NAME} done: 16 of 16 chunks")
 
 
 @pytest.mark.parametrize(
     ("complete", "outcome"),
     [
-        (True, f"model fetched from {short(SOURCE)}"),
-        (False, "nobody left to fetch the model from, it goes on with its own"),
+        (True, f"model fetched from {NAME}"),
+        (False, "no member left to fetch the model from, this peer goes on with its own"),
     ],
 )
-def test_end_of_a_resync_says_whose_model_this_peer_holds(
+def test_end_of_a_resync__names_the_source_of_the_model(
     listeners: Listeners, caplog: pytest.LogCaptureFixture, complete: bool, outcome: str
 ) -> None:
-    journal, status, metrics = listeners
+    notices, status, metrics = listeners
     event = events.ResyncEnded("apart", SOURCE, complete, 3.0)
-    journal.observe(event, 0.0)
+    notices.observe(event, 0.0)
     assert status.heard == metrics.heard == [event]
     assert caplog.messages == [f"re-sync (apart) ended after 3.0 s: {outcome}"]
 
 
-def test_strike_is_told_and_who_is_set_aside_with_for_how_long(
+def test_strike__logged__and_a_member_set_aside_is_a_notice(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal, status, _ = listeners
-    journal.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
-    journal.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
+    notices, status, _ = listeners
+    notices.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
+    notices.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
     aside = f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan"
-    assert caplog.messages == [f"strike 2 of {short(SOURCE)}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
+    assert caplog.messages == [f"strike 2 against {NAME}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
     assert list(status.notices) == [aside]
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}

@@ -1,4 +1,4 @@
-"""Samples a second from reports that come once a round, some of them late."""
+"""Samples a second, from reports that come once a round and may be late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report(samples: int, peer: bytes = PEER) -> Progress:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 7.0, 45.0, 300.0])
-def test_rounds_of_any_length_told_up_to_a_second_late__the_rate_is_that_of_training(seconds: float) -> None:
+def test_rounds_of_any_length__reports_up_to_a_second_late__rate_is_right(seconds: float) -> None:
     rates, random, told, seen = SampleRates(), Random(1), 0, []
     heard = [(number * seconds + random.random() * min(1.0, 0.2 * seconds), number) for number in range(1, 200)]
     for tick in range(int(40 * seconds)):
@@ -32,7 +32,7 @@ def test_rounds_of_any_length_told_up_to_a_second_late__the_rate_is_that_of_trai
     assert seen and min(seen) > 85 and max(seen) < 115
 
 
-def test_before_the_first_whole_round_nothing_is_known__of_a_member_that_is_gone_neither() -> None:
+def test_before_the_first_whole_round_and_after_the_member_is_gone__no_rate() -> None:
     rates = SampleRates()
     for now, samples in ((0.0, 500), (3.0, 600), (10.0, 600)):
         rates.look([report(samples), report(7, OTHER)], now)
@@ -43,7 +43,7 @@ def test_before_the_first_whole_round_nothing_is_known__of_a_member_that_is_gone
     assert rates.of(PEER, 14.0) is None
 
 
-def test_member_that_stops_training__its_rate_falls_without_a_jump_once_a_report_is_overdue() -> None:
+def test_member_stops_training__its_rate_falls_smoothly_once_a_report_is_overdue() -> None:
     rates = SampleRates()
     for number in range(5):
         rates.look([report(1000 * number)], 10.0 * number)
@@ -52,7 +52,7 @@ def test_member_that_stops_training__its_rate_falls_without_a_jump_once_a_report
     assert all(0 <= earlier - later < 4 for earlier, later in pairwise(seen))
 
 
-def test_samples_that_go_back__the_rate_begins_anew() -> None:
+def test_samples_go_back__rate_starts_again() -> None:
     rates = SampleRates()
     for now, samples in ((0.0, 0), (1.0, 100), (2.0, 200), (3.0, 50)):
         rates.look([report(samples)], now)

@@ -1,4 +1,4 @@
-"""What a peer says of itself, from the events it was fed."""
+"""The status of a peer, from the events it was fed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ended(result: str, chunks: int, received: int, escalation_bytes: int = 0) ->
     )  # fmt: skip
 
 
-def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_are_not(status: Status) -> None:
+def test_exchange_that_mixed_nothing__its_bytes_count_and_its_parameters_do_not(status: Status) -> None:
     status.observe(ended("done", 16, 9000, escalation_bytes=90))
     formula = CODECS["modulo4"].bytes_per_parameter * SIZE + 90
     assert (status.exchanged_bytes, status.exchanged_parameters) == (9000, SIZE)
@@ -46,12 +46,12 @@ def test_bytes_of_an_exchange_that_mixed_nothing_are_counted_and_its_parameters_
     assert status.last_exchange == before and status.distance == 0.02 and status.blocks == 160
 
 
-def test_exchange_cut_short_counts_the_share_of_the_parameters_that_it_mixed(status: Status) -> None:
+def test_exchange_cut_short__counts_the_share_of_parameters_that_it_mixed(status: Status) -> None:
     status.observe(ended("cut", 4, 2500))
     assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
 
 
-def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(status: Status) -> None:
+def test_increments__cost_by_the_compressors_formula_and_two_bytes_for_each_buffer_value(status: Status) -> None:
     status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "topk128"))
     status.observe(IncrementApplied(PARTNER, 32_100, 0.25, 1, 1e-3, "whole"))
     sparse = COMPRESSORS["topk128"].most_bytes(TRAINABLE) + 2 * (SIZE - TRAINABLE)
@@ -61,13 +61,13 @@ def test_increments_cost_what_their_compressor_says_and_buffers_two_bytes_each(s
     assert status.exchanges == {"increment": 2}
 
 
-def test_increments_of_low_rank_cost_the_sum_over_chunks(status: Status) -> None:
+def test_increments_of_low_rank__cost_the_sum_over_chunks(status: Status) -> None:
     status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "lowrank4"))
     chunks = [COMPRESSORS["lowrank4"].most_bytes(size) for size in (8192, TRAINABLE - 8192)]
     assert status.formula_bytes == sum(chunks) + 2 * (SIZE - TRAINABLE)
 
 
-def test_fingerprints_of_the_newest_epochs_are_kept(status: Status) -> None:
+def test_fingerprints__the_newest_epochs_are_kept(status: Status) -> None:
     for epoch in range(20):
         status.observe(EpochFingerprinted(epoch, epoch << 40))
     assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}
