@@ -8,15 +8,13 @@ doubles with each silence. What is sent is not known here, nor who gets it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from gossipdp.protocol.patience import Patience, backed_off
 
 __all__ = ["Credit"]
 
 Key = TypeVar("Key", bound=Hashable)
-MARGIN: Final = 2.0
-"""patience relative to the time of the last answer"""
-MOST: Final = 16.0
-"""patience grows up to so many times by silence alone"""
 
 
 class Credit(Generic[Key]):
@@ -28,9 +26,8 @@ class Credit(Generic[Key]):
     """
 
     def __init__(self, most: int, again: float, first: int = 1) -> None:
-        self._most, self._again = most, again
+        self._most, self._patience = most, Patience(again)
         self._window = first
-        self._usual = 0.0
         self._repeats = 0
         self._overtaken = float("-inf")
         """what was sent before this was overtaken by an answer, and backing off would not help it"""
@@ -57,7 +54,7 @@ class Credit(Generic[Key]):
         for key in keys:
             since = self._sent.pop(key, None)
             if since is not None and key not in self._lost:
-                self._usual = now - since
+                self._patience.answered(now - since)
                 self._repeats = 0
                 self._overtaken = max(self._overtaken, since)
             if since is not None:
@@ -92,5 +89,5 @@ class Credit(Generic[Key]):
         return self._at
 
     def _lost_at(self, since: float) -> float:
-        backed_off = 1.0 if since < self._overtaken else min(MOST, 2.0**self._repeats)
-        return since + max(self._again, MARGIN * self._usual) * backed_off
+        silences = 0 if since < self._overtaken else self._repeats
+        return since + backed_off(self._patience.seconds, silences)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gossipdp.protocol.patience import Patience
+
 __all__ = ["Tempo"]
 
 DECAY: Final = 0.8
@@ -18,20 +20,21 @@ DECAY: Final = 0.8
 network that has slowed down does"""
 RATED: Final = 2.0
 """an exchange that takes less than so many times what it owes to its rate is as fast as that lets it be"""
-MARGIN: Final = 2.0
-"""patience relative to the time of an answer"""
 MOST: Final = 8.0
-"""patience is learnt up to so many times the least; a partner may be dead"""
+"""Patience is learnt up to this multiple of the least, because a partner may be dead."""
 
 
 class Tempo:
     """Args: ask: seconds without an answer after which it is asked for again, at the least."""
 
     def __init__(self, ask: float) -> None:
-        self._least = ask
-        self.patience = ask
-        """seconds to wait for an answer"""
+        self._patience = Patience(ask, MOST * ask)
         self._log_pace = math.nan
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._patience.seconds
 
     @property
     def pace(self) -> float:
@@ -48,6 +51,8 @@ class Tempo:
         self._log_pace = DECAY * before + (1.0 - DECAY) * latest
 
     def answered(self, seconds: float, asked: int) -> None:
-        """An answer has come so many seconds after what it answers was first said, and asked for so many times."""
-        wanted = max(self.patience, seconds) if asked else max(self._least, MARGIN * seconds)
-        self.patience = min(wanted, MOST * self._least)
+        """An answer came `seconds` after the first request, which was repeated `asked` times."""
+        if asked:
+            self._patience.needed(seconds)
+        else:
+            self._patience.answered(seconds)

@@ -30,7 +30,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import MOST, MOST_EXACT, Schema, chunk_parameters
 from gossipdp.protocol.settings_digest import unlike
 from gossipdp.protocol.transfer.plausibility import Judge
-from gossipdp.protocol.transfer.requests import Flow
+from gossipdp.protocol.transfer.requests import Requests
 from gossipdp.protocol.transfer.source import HASH, Giving, TransferConfig, signed_part
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
@@ -117,7 +117,7 @@ class Joiner:
         self._transfer = random.getrandbits(48)
         self._snapshot = 0
         self._missing: set[int] = set()
-        self._flow = Flow(config.window, config.chunk, config.silence)
+        self._requests = Requests(config.window, config.chunk, config.silence)
         self._working: dict[int, bytes] = {}
         """chunk: the source it came from"""
         self._sought_at = self._requested_at = 0.0
@@ -186,7 +186,7 @@ class Joiner:
                 self._begin(message, buffers, now)
             case StateChunk(_, snapshot, chunk, asking):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
-                    self._flow.came(chunk, asking, now)
+                    self._requests.came(chunk, asking, now)
                     self._came(now)
                     self._working[chunk] = self.giver = source
                     digest = _hash_of(self._hashes, chunk)
@@ -254,7 +254,7 @@ class Joiner:
         self._failures, self.begun = 0, max(self._clock(), manifest.clock)
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
-        self._flow.begin(now)
+        self._requests.begin(now)
         missing = [chunk for chunk in sorted(self._missing) if chunk < chunks]
         self._judge.summon(self._transfer, self.source, manifest, spans, missing, self._members)
         self._go_on(now)
@@ -267,9 +267,9 @@ class Joiner:
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        wanted = self._flow.ask(self._missing - self._working.keys(), len(self._working), now)
+        wanted = self._requests.ask(self._missing - self._working.keys(), len(self._working), now)
         if wanted and self.source is not None:
-            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted, self._flow.number))
+            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted, self._requests.number))
 
     @property
     def carried(self) -> Carried:
@@ -366,7 +366,7 @@ class Joiner:
             return self._retry_at
         if not self._fetching:
             return min(self._sought_at + self._config.manifest, self._requested_at + self._config.chunk)
-        return self._flow.timer()
+        return self._requests.timer()
 
     def handle_timer(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
@@ -379,10 +379,12 @@ class Joiner:
                 self._abandon("silent", now)
             elif now >= self._requested_at + self._config.chunk:
                 self._request(now)
-        elif self._flow.silent(now):
+        elif self._requests.silent(now):
             self._abandon("silent", now)
         else:
-            again = self._flow.repeat(now)
+            again = self._requests.repeat(now)
             if again is not None:
-                self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, (again,), self._flow.number))
+                self._outputs.send(
+                    self.source, StateAsk(self._transfer, self._snapshot, (again,), self._requests.number)
+                )
             self._ask(now)

@@ -22,7 +22,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.transfer.requests import Flow
+from gossipdp.protocol.transfer.requests import Requests
 from gossipdp.protocol.transfer.source import HASH, TransferConfig
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
@@ -175,7 +175,7 @@ class MomentsFetcher:
         self._taken: dict[int, jobs.Frozen] = {}
         self._working: dict[int, tuple[bytes, int, Buffer, bytes]] = {}
         """chunk: source, its steps, payload and hash that are being checked"""
-        self._flow = Flow(config.window, config.chunk, config.silence)
+        self._requests = Requests(config.window, config.chunk, config.silence)
         self._fetching = False
         self._asked_at = self._began = now
         self._until = now + WITHIN + BYTES_EACH * schema.trainable / LEAST_RATE
@@ -211,7 +211,7 @@ class MomentsFetcher:
                 self._begin(message, buffers[0], buffers[1], now)
             case MomentsChunk(_, number, chunk, asking) if self._fetching and number == self._number:
                 if chunk < len(self._sizes) and chunk not in self._taken and chunk not in self._working:
-                    self._flow.came(chunk, asking, now)
+                    self._requests.came(chunk, asking, now)
                     digest = self._hashes[HASH * chunk : HASH * (chunk + 1)]
                     self._working[chunk] = source, self._claimed, buffers[0], digest
                     self._outputs.ask(jobs.CheckMoments(chunk, self._sizes[chunk], buffers[0], digest))
@@ -231,14 +231,14 @@ class MomentsFetcher:
             return self._next(now)
         self._hashes, self._number, self._claimed = bytes(hashes), manifest.number, manifest.steps
         self._fetching = True
-        self._flow.begin(now)
+        self._requests.begin(now)
         self._ask(now)
 
     def _ask(self, now: float) -> None:
         missing = set(range(len(self._sizes))) - self._taken.keys() - self._working.keys()
-        wanted = self._flow.ask(missing, len(self._working), now)
+        wanted = self._requests.ask(missing, len(self._working), now)
         if wanted:
-            self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, wanted, self._flow.number))
+            self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, wanted, self._requests.number))
 
     def checked(self, job: jobs.CheckMoments, result: jobs.Checked, now: float) -> None:
         """The result of a CheckMoments."""
@@ -270,7 +270,7 @@ class MomentsFetcher:
         if self.over:
             return None
         if self._fetching:
-            return min(self._until, self._flow.timer())
+            return min(self._until, self._requests.timer())
         return min(self._until, self._began + self._config.manifest, self._asked_at + self._config.chunk)
 
     def handle_timer(self, now: float) -> None:
@@ -283,12 +283,14 @@ class MomentsFetcher:
                 self._next(now)
             elif now >= self._asked_at + self._config.chunk:
                 self._request(now)
-        elif self._flow.silent(now):
+        elif self._requests.silent(now):
             self._next(now)
         else:
-            again = self._flow.repeat(now)
+            again = self._requests.repeat(now)
             if again is not None:
-                self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, (again,), self._flow.number))
+                self._outputs.send(
+                    self.source, MomentsAsk(self._transfer, self._number, (again,), self._requests.number)
+                )
             self._ask(now)
 
 

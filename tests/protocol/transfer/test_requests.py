@@ -1,4 +1,4 @@
-"""How a joiner paces what it asks a source for: patience learnt from answers, as on a link of unknown speed it must."""
+"""How a joiner paces its requests for chunks on a link of unknown speed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gossipdp.protocol.transfer.requests import Flow
+from gossipdp.protocol.transfer.requests import Requests
 
 
 def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozenset(), slower=None):
@@ -14,8 +14,15 @@ def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozens
 
     `lost`: numbers of the asks that are lost; `slower`: from this number on a chunk takes so many times as long.
     """
-    flow, now, free, asks, under_way, missing = Flow(window, again, silence), 0.0, 0.0, 0, [], set(range(chunks))
-    flow.begin(now)
+    requests, now, free, asks, under_way, missing = (
+        Requests(window, again, silence),
+        0.0,
+        0.0,
+        0,
+        [],
+        set(range(chunks)),
+    )
+    requests.begin(now)
     given_up = 0
 
     def send(wanted):
@@ -24,25 +31,25 @@ def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozens
             asks += 1
             free = max(free, now) + seconds * (slower[1] if slower and asks > slower[0] else 1.0)
             if asks not in lost:
-                under_way.append((free, chunk, flow.number, given_up))
+                under_way.append((free, chunk, requests.number, given_up))
 
-    send(flow.ask(missing, 0, now))
+    send(requests.ask(missing, 0, now))
     while missing:
-        at = min([flow.timer(), *(when for when, *_ in under_way)])
+        at = min([requests.timer(), *(when for when, *_ in under_way)])
         now = max(now, at)
         arrived = [event for event in under_way if event[0] <= now]
         for event in arrived:
             under_way.remove(event)
             if event[3] == given_up:  # what another source sends is of another transfer
-                flow.came(event[1], event[2], now)
+                requests.came(event[1], event[2], now)
                 missing.discard(event[1])
         if not arrived:
-            if flow.silent(now):
+            if requests.silent(now):
                 given_up += 1
-                flow.begin(now)
-            elif (chunk := flow.repeat(now)) is not None:
+                requests.begin(now)
+            elif (chunk := requests.repeat(now)) is not None:
                 send([chunk])
-        send(flow.ask(missing, 0, now))
+        send(requests.ask(missing, 0, now))
         assert now < 1e5
     return now, asks, given_up
 
@@ -53,111 +60,111 @@ def test_link_that_keeps_up_carries_every_chunk_once(seconds):
 
 
 @pytest.mark.parametrize("seconds", [6.0, 15.0])
-def test_link_slower_than_patience_carries_hardly_anything_twice(seconds):
-    """Before, every chunk was asked for again every five seconds, and the queue grew without end."""
+def test_link_slower_than_patience_carries_few_chunks_twice(seconds):
+    """Otherwise each chunk is requested again every five seconds, and the queue grows without end."""
     time, asks, given_up = fetch(seconds)
     assert asks <= 23 and given_up == 0 and time <= 23 * seconds
 
 
-def test_link_slower_than_silence_carries_all_in_the_end():
+def test_link_slower_than_silence_carries_all_chunks_in_the_end():
     time, asks, given_up = fetch(50.0)
     assert given_up <= 5 and asks <= 40 and time <= 40 * 50.0
 
 
-def test_link_that_becomes_ten_times_slower_half_way():
+def test_link_that_becomes_ten_times_slower_half_way_carries_few_chunks_twice():
     _, asks, given_up = fetch(1.0, slower=(10, 10.0))
     assert asks <= 32 and given_up == 0
 
 
-def test_link_that_becomes_a_hundred_times_slower_and_than_silence_carries_all_in_the_end():
+def test_link_that_becomes_slower_than_silence_carries_all_chunks_in_the_end():
     _, asks, given_up = fetch(0.5, slower=(10, 100.0))
     assert asks <= 80 and given_up <= 11
 
 
-def test_lost_answers_are_asked_for_again_at_once_when_overtaken():
+def test_lost_chunks_are_requested_again_at_once_when_overtaken():
     time, asks, _ = fetch(0.1, lost={5, 6, 7})
     assert asks == 23 and time < 3.0, "no patience had to run out"
 
 
-def test_last_answer_lost_is_asked_for_again_after_patience():
+def test_last_chunk_lost_is_requested_again_after_patience():
     time, asks, _ = fetch(0.1, chunks=3, lost={3})
     assert asks == 4 and 5.0 < time < 6.0
 
 
-def test_losses_teach_no_patience():
-    """Seed 2397: each loss doubled the wait for the next, up to minutes, for it was taken for the time of an answer."""
+def test_losses_do_not_lengthen_patience():
+    """T1 seed 2397: each loss counted as a slow answer and doubled the wait for the next one, up to minutes."""
     time, asks, given_up = fetch(0.1, chunks=8, lost={1, 2, 4, 6, 9, 12}, window=1)
     assert asks == 14 and given_up == 0 and time < 6 * 5.0 + 5.0 + 2.0, (
         "5 s for each that was lost, 10 s for the second of two"
     )
 
 
-def pauses(flow, source_is_silent_from):
-    """Seconds between askings, of which none is answered, until the source is given up."""
+def pauses(requests, source_is_silent_from):
+    """Seconds between unanswered requests, until the source is given up."""
     now, asked = source_is_silent_from, [source_is_silent_from]
-    while not flow.silent(now := flow.timer()):
-        assert flow.repeat(now) is not None
+    while not requests.silent(now := requests.timer()):
+        assert requests.repeat(now) is not None
         asked.append(now)
     return [later - earlier for earlier, later in pairwise([*asked, now])]
 
 
 def test_source_is_asked_four_times_before_it_is_given_up():
-    """Cold start 746: asked at 0, 1.5 and 4.5 s, and left at 5 s, where half of all words and answers were lost."""
-    flow = Flow(3, 1.5, 5.0)
-    flow.begin(0.0)
-    flow.ask(range(4), 0, 0.0)
-    assert pauses(flow, 0.0) == [1.5, 1.5, 1.5, 0.5]
+    """Cold start 746: asked at 0, 1.5 and 4.5 s and left at 5 s, with half of all messages lost."""
+    requests = Requests(3, 1.5, 5.0)
+    requests.begin(0.0)
+    requests.ask(range(4), 0, 0.0)
+    assert pauses(requests, 0.0) == [1.5, 1.5, 1.5, 0.5]
 
 
 def test_link_that_has_carried_a_chunk_is_not_taken_for_slow_when_one_source_was_silent():
-    flow = Flow(3, 1.5, 5.0)
-    flow.begin(0.0)
-    flow.ask([0], 0, 0.0)
-    flow.came(0, flow.number, 0.01)
+    requests = Requests(3, 1.5, 5.0)
+    requests.begin(0.0)
+    requests.ask([0], 0, 0.0)
+    requests.came(0, requests.number, 0.01)
     for given_up, expected in enumerate(([1.5] * 3 + [0.5], [1.5, *[2.5] * 3, 1.0], [3.0, *[5.0] * 3, 2.0])):
         now = 100.0 * given_up
-        flow.begin(now)
-        flow.ask([1], 0, now)
-        assert pauses(flow, now) == pytest.approx(expected)
+        requests.begin(now)
+        requests.ask([1], 0, now)
+        assert pauses(requests, now) == pytest.approx(expected)
 
 
-def test_link_that_has_carried_nothing_is_asked_less_often_with_each_source_that_was_silent():
-    flow, first = Flow(3, 1.5, 5.0), []
+def test_link_that_has_carried_nothing_is_asked_less_often_after_each_silent_source():
+    requests, first = Requests(3, 1.5, 5.0), []
     for given_up in range(4):
-        flow.begin(100.0 * given_up)
-        flow.ask([0], 0, 100.0 * given_up)
-        first.append(pauses(flow, 100.0 * given_up)[0])
+        requests.begin(100.0 * given_up)
+        requests.ask([0], 0, 100.0 * given_up)
+        first.append(pauses(requests, 100.0 * given_up)[0])
     assert first == pytest.approx([1.5, 3.0, 6.0, 12.0])
 
 
-def test_slow_link_is_given_the_time_its_answers_take():
-    flow = Flow(3, 1.5, 5.0)
-    flow.begin(0.0)
-    flow.ask([0], 0, 0.0)
-    flow.came(0, flow.number, 4.0)
-    flow.ask([1], 0, 4.0)
-    assert pauses(flow, 4.0) == [8.0, 8.0], "twice what an answer takes, and left after four times"
+def test_slow_link_is_given_the_time_that_its_answers_take():
+    requests = Requests(3, 1.5, 5.0)
+    requests.begin(0.0)
+    requests.ask([0], 0, 0.0)
+    requests.came(0, requests.number, 4.0)
+    requests.ask([1], 0, 4.0)
+    assert pauses(requests, 4.0) == [8.0, 8.0], "twice the time of an answer; the source is left after four times"
 
 
-def test_window_opens_by_one_with_every_answer():
-    flow, sizes = Flow(4, 5.0, 20.0), []
-    flow.begin(0.0)
+def test_window_opens_by_one_with_each_answer():
+    requests, sizes = Requests(4, 5.0, 20.0), []
+    requests.begin(0.0)
     missing = set(range(30))
-    wanted = flow.ask(missing, 0, 0.0)
+    wanted = requests.ask(missing, 0, 0.0)
     for _ in range(5):
         sizes.append(len(wanted))
         for chunk in wanted:
-            flow.came(chunk, flow.number, 0.0)
+            requests.came(chunk, requests.number, 0.0)
             missing.discard(chunk)
-        wanted = flow.ask(missing, 0, 0.0)
+        wanted = requests.ask(missing, 0, 0.0)
     assert sizes == [1, 2, 4, 4, 4]
 
 
-def test_chunks_not_taken_in_yet_count():
-    flow = Flow(4, 5.0, 20.0)
-    flow.begin(0.0)
+def test_chunks_not_taken_in_yet_count_as_open_requests():
+    requests = Requests(4, 5.0, 20.0)
+    requests.begin(0.0)
     for chunk in range(4):
-        assert chunk in flow.ask(range(chunk, 4), 0, 0.0) or chunk
-        flow.came(chunk, flow.number, 0.0)
-    assert len(flow.ask(range(4, 20), 3, 0.0)) == 1
-    assert flow.ask(range(4, 20), 4, 0.0) == ()
+        assert chunk in requests.ask(range(chunk, 4), 0, 0.0) or chunk
+        requests.came(chunk, requests.number, 0.0)
+    assert len(requests.ask(range(4, 20), 3, 0.0)) == 1
+    assert requests.ask(range(4, 20), 4, 0.0) == ()
