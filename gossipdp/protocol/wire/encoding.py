@@ -1,8 +1,8 @@
-"""Messages to frames and back.
+"""Turns messages into frames, and frames into messages.
 
 Frame 0 is a msgpack array ``[version, type id, fields...]`` of at most 4 KiB; the frames behind it are raw buffers,
-never parsed here. `decode` returns a message or raises `RemoteProtocolError`, whatever the bytes; it allocates
-no more than a small multiple of the header. No vector is copied.
+never parsed here. `decode` returns a message or raises `RemoteProtocolError`, whatever the bytes are. It allocates at
+most a small multiple of the header's size. No vector is copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gossipdp.protocol.wire.messages import MAX_BUFFER, MAX_FRAMES, MAX_HEADER, 
 from gossipdp.protocol.wire.table import BUFFERS, MESSAGES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Anything contiguous with the buffer protocol."""
+"""A contiguous object with the buffer protocol."""
 
 _IDS = {kind: number for number, kind in MESSAGES.items()}
 _LIMITS = {
@@ -32,7 +32,7 @@ _MAX_DEPTH = 4
 
 
 def _plain(value: Any) -> Any:
-    """msgspec takes no subclasses, and what numpy computes is an np.float64."""
+    """Turn a number of a subclass, such as np.float64, into the plain type that msgspec takes."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, int):
@@ -44,10 +44,13 @@ _pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 def encode(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
-    """Frames of `message`, the header first; `buffers` follow as they are.
+    """Encode `message`.
+
+    Returns:
+        Its frames: the header, then `buffers` as they are.
 
     Raises:
-        LocalProtocolError: the message breaks its own limits (a bug in the caller).
+        LocalProtocolError: the message breaks a limit (a bug in the caller).
     """
     header = _pack((PROTOCOL_VERSION, _IDS[type(message)], *msgspec.structs.astuple(message)))
     if len(header) > MAX_HEADER:
@@ -57,10 +60,13 @@ def encode(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Message, list[Buffer]]:
-    """The message in `frames` and the raw buffers behind it.
+    """Decode `frames`.
+
+    Returns:
+        The message and the raw buffers behind it.
 
     Raises:
-        RemoteProtocolError: anything at all is wrong with the frames.
+        RemoteProtocolError: the frames break a limit, or hold no message of this protocol version.
     """
     if not 1 <= len(frames) <= MAX_FRAMES:
         raise RemoteProtocolError(f"{len(frames)} frames, limit {MAX_FRAMES}")
@@ -97,7 +103,7 @@ def _check_buffers(kind: type[Message], buffers: Sequence[Buffer], error: type[E
 
 
 def _depth(fields: tuple[object, ...]) -> int:
-    """Nesting of tuples, counted to one past the limit."""
+    """Levels of nested tuples, counted to one past the limit."""
     layer, level = [fields], 0
     while layer and level <= _MAX_DEPTH:
         layer, level = [item for part in layer for item in part if isinstance(item, tuple)], level + 1

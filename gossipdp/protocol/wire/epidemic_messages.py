@@ -1,8 +1,7 @@
-"""What peers of `epidemic` say: rumours and their parts, who pushes which to whom, and what an epoch holds of them.
+"""Messages of `epidemic`: rumours and their parts, the push tree of each origin, and the comparison of epochs.
 
-The messages of Plumtree (Leitao et al. 2007), with parts, and of the comparison of epochs; limits and fields as in
-`messages`, ids in `catalogue`. Nothing here may hold behaviour: what is signed stands in `rumour_header`, what is done
-about a message in `rumours` and `spreading`.
+The tree messages are those of Plumtree (Leitao et al. 2007), with parts. Field types and limits are those of
+`messages`; `table` holds the ids. No behaviour is defined here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_PARTS: Final = 60
 MAX_PART: Final = 1 << 20
 """bytes of one part"""
 MAX_SEQUENCE: Final = 15
-"""rumours are counted from 0 in each epoch: 16 of one origin's life at the most"""
+"""largest sequence number: one life of an origin makes at most 16 rumours in an epoch"""
 MAX_NAMES: Final = 64
 """rumours named in one message"""
 MAX_WANTS: Final = 48
@@ -28,22 +27,24 @@ MAX_MARKS: Final = 16
 """epochs in one message"""
 
 RumourName = Annotated[bytes, Meta(min_length=32, max_length=32)]
-"""The hash of what its origin signed."""
+"""Hash of the part that its origin signed."""
 PartSet = Annotated[int, Meta(ge=0, le=(1 << MAX_PARTS) - 1)]
 """Bit k stands for part k."""
 MOST_SAMPLES: Final = 1 << 40
-"""of one rumour: sums over an epoch fit 63 bits"""
+"""samples of one rumour; sums over an epoch fit 63 bits"""
 LONGEST: Final = 2.0**100
-"""that an increment may say it is"""
+"""largest length that an increment may report"""
 NO_BASE: Final = bytes(16)
-"""in the place of a founding's name: there is no state"""
+"""stands for the name of a founding while there is no state"""
 NO_RUN: Final = bytes(16)
-"""in the place of a run's name: nobody has told it"""
+"""stands for the name of a run while it is unknown"""
 
 
 class Rumour(Message, frozen=True):
-    """One peer's increment of one round, as its origin signed it; all but `hops` is signed. Buffers: [size and hash of
-    each part], or none when it is only shown as a proof."""
+    """One peer's increment of one round. The origin signs all fields but `hops`.
+
+    Buffers: [size and hash of each part]; none when the rumour only serves as a proof.
+    """
 
     origin: PeerId
     incarnation: U32
@@ -67,30 +68,30 @@ class Rumour(Message, frozen=True):
     run: Digest = NO_RUN
     """names the run and its settings (`RumoursConfig.run`)"""
     length: Annotated[float, Meta(ge=0.0, le=LONGEST)] = 0.0
-    """||alpha p c||: how far it moves an anchor, if it is not cut"""
+    """||alpha p c||: its movement of an anchor before any bound"""
 
 
 class RumourPart(Message, frozen=True):
-    """One part. Buffers: [payload]."""
+    """One part of a rumour. Buffers: [payload]."""
 
     name: RumourName
     part: Annotated[int, Meta(ge=0, le=MAX_PARTS - 1)]
 
 
 class Got(Message, frozen=True):
-    """The receiver of a rumour wants it, and has these parts."""
+    """The sender wants this rumour, and has these parts of it."""
 
     name: RumourName
     have: PartSet
 
 
 class IHave(Message, frozen=True):
-    """The sender has these rumours whole, or the proof against those who sent some (Plumtree's lazy push)."""
+    """The sender has these rumours whole, or a proof against their origins (Plumtree's lazy push)."""
 
     epoch: U32
     names: Annotated[tuple[RumourName, ...], Meta(min_length=1, max_length=MAX_NAMES)]
     hops: Annotated[int, Meta(ge=1, le=255)] = 255
-    """links from the origin to the receiver through the sender; 255 for many or unknown"""
+    """links from the origin through the sender to the receiver; 255 for many or unknown"""
 
 
 class Want(Struct, frozen=True, array_like=True):
@@ -99,27 +100,27 @@ class Want(Struct, frozen=True, array_like=True):
 
 
 class Graft(Message, frozen=True):
-    """Send what I lack of these, and push me rumours of their origins from now on."""
+    """Send the missing parts of these, and push me rumours of their origins from now on."""
 
     wants: Annotated[tuple[Want, ...], Meta(min_length=1, max_length=MAX_WANTS)]
 
 
 class Prune(Message, frozen=True):
-    """Do not push me these, nor others of their origins; or: you cannot have these from me."""
+    """Do not push me these rumours, nor other ones of their origins. As an answer: you cannot have these from me."""
 
     names: Annotated[tuple[RumourName, ...], Meta(max_length=MAX_NAMES)] = ()
     link: bool = True
-    """False: and we are no neighbours any more"""
+    """False: the two peers are no longer neighbours"""
 
 
 class Stage(enum.IntEnum):
-    """How far an epoch is, by the clock as its sender knows it."""
+    """Stage of an epoch, by the clock as the sender knows it."""
 
     OPEN = 0
     CLOSED = 1
-    """as good as complete: its samples weigh what comes after"""
+    """nearly complete: its samples weigh later rumours"""
     SETTLED = 2
-    """never to change"""
+    """its set never changes again"""
 
 
 class EpochMark(Struct, frozen=True, array_like=True):
@@ -127,23 +128,25 @@ class EpochMark(Struct, frozen=True, array_like=True):
     stage: Stage
     count: U32
     digest: Digest
-    """of the set of rumours, whatever their order"""
+    """of the set of rumours, independent of their order"""
 
 
 class EpochDigest(Message, frozen=True):
-    """Which rumours the sender has of each epoch since `first`; epochs not listed have none. Buffers: [signature of
-    the sender over all of it but `reply` and `link`]."""
+    """Which rumours the sender has of each epoch since `first`; epochs not listed have none.
+
+    Buffers: [signature of the sender over all fields but `reply` and `link`].
+    """
 
     first: U32
-    """the first that is not settled"""
+    """the first epoch that is not settled"""
     marks: Annotated[tuple[EpochMark, ...], Meta(max_length=MAX_MARKS)]
     reply: bool
-    """if the receiver's differ, which are they?"""
+    """the sender asks which rumours the receiver has, where they differ"""
     link: bool = False
     """the sender has chosen the receiver as a neighbour"""
     base: Digest = NO_BASE
-    """names the founding that the sender's state goes back to"""
+    """names the founding from which the sender's state comes"""
     run: Digest = NO_RUN
     """names the run and its settings (`RumoursConfig.run`)"""
     number: U63 = 0
-    """(incarnation << 32 | counter) of what the sender says of this kind: an earlier one may come late"""
+    """(incarnation << 32 | counter) of the sender's digests: an earlier one may come late"""

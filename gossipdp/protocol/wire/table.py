@@ -1,7 +1,7 @@
-"""The list of all messages: which id each has on the wire, how many raw buffers follow it, and by which lane it goes.
+"""Table of all messages: the id of each on the wire, its number of raw buffers, and its lane.
 
-Adding a message: define it in `messages` or beside its kin, and append it to `MESSAGES` with the next id. Never reuse
-an id. Nothing here may define a message or hold behaviour; `wire` and `outputs` act on these tables.
+To add a message, define it in `messages` and append it to `MESSAGES` with the next id. Never reuse an id. No message
+and no behaviour is defined here; `encoding` and `outputs` act on these tables.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     RumourPart: (1, 1),
     EpochDigest: (1, 1),
 }
-"""How many raw buffers may follow, least and most; (0, 0) for a type not listed."""
+"""Fewest and most raw buffers that may follow; (0, 0) for a type not listed."""
 
 DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
     {
@@ -128,4 +128,4 @@ DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
         RumourPart,
     }
 )
-"""Message types that travel on the data connection. Ask is among them so that it never overtakes what it asks for."""
+"""Message types that travel on the data connection. Ask is one of them, so it never overtakes what it asks for."""
