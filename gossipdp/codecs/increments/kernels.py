@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs.base import Vector
-from gossipdp.codecs.kernels_compiled import kernel
+from gossipdp.codecs.compiled import kernel
 
 __all__ = ["CHUNK", "FIELD", "LARGEST", "choose_chunks", "place_chunks", "rotate", "sealed", "split_blocks", "warm_up"]
 

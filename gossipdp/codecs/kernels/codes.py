@@ -23,19 +23,16 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gossipdp.codecs.base import BLOCK, Vector
-from gossipdp.codecs.kernels_compiled import kernel
+from gossipdp.codecs.compiled import kernel
 
 __all__ = [
-    "capture",
     "coefficients",
     "encode",
     "encode_rows",
-    "mix",
     "recompute",
     "unpack_rows",
     "verdict",
     "verdict_rows",
-    "warm_up",
 ]
 
 Bytes = NDArray[np.uint8]
@@ -45,10 +42,6 @@ Doubles = NDArray[np.float64]
 
 SHIFTER: Final = 1.5 * 2.0**52
 SHIFTER_BITS: Final = 0x4338_0000_0000_0000
-LARGEST: Final = np.float32(2.0**48)
-"""an own parameter beyond this is read as this (NaN as 0): the network's grid ends here"""
-LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
-
 _STRIDE: Final = 0x9E37_79B9
 _COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.uint32)
 """counters of the hash, spread over 32 bits"""
@@ -171,42 +164,6 @@ def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> No
 
 
 @kernel
-def capture(a: Vector, predicted: Vector, ranges: Doubles, guard: float, copy: Vector, levels: Bytes) -> None:
-    """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
-
-    The level is that of the smallest of `ranges` not below the predicted range, nor below guard * |a|_inf, which
-    keeps |a/s| < 2^34 whatever the prediction. Parameters that no grid reaches are replaced (see LARGEST).
-    """
-    bits, out, bound = a.view(np.uint32), copy.view(np.uint32), np.empty(1, np.uint32)
-    for block in range(len(levels)):
-        base = block * 256
-        size = min(256, len(a) - base)
-        source, target = bits[base : base + size], out[base : base + 256]
-        largest = np.uint32(0)
-        for k in range(size):
-            target[k] = source[k]
-            size_bits = np.uint32(source[k] & np.uint32(0x7FFF_FFFF))
-            largest = largest if largest > size_bits else size_bits
-        for k in range(size, 256):
-            target[k] = 0
-        if largest > LARGEST_BITS:
-            values = copy[base : base + 256]
-            for k in range(size):
-                clipped = min(max(values[k], -LARGEST), LARGEST)
-                values[k] = clipped if values[k] == values[k] else np.float32(0.0)
-        bound[0] = min(largest, LARGEST_BITS)
-        need = np.float64(bound.view(np.float32)[0]) * guard
-        if predicted[block] > need:
-            need = np.float64(predicted[block])
-        level, jump = 0, 128
-        while jump:
-            if ranges[level + jump - 1] < need:
-                level += jump
-            jump >>= 1
-        levels[block] = level
-
-
-@kernel
 def coefficients(low: np.uint32, high: np.uint32) -> Checks:
     """The coefficients of a chunk's checks, drawn by its seed: wraps that one exchange misses are no likelier to be
     missed by the next.
@@ -312,46 +269,6 @@ def verdict(
 
 
 @kernel
-def mix(
-    differences: NDArray[np.int16],
-    scale: Vector,
-    rows: NDArray[np.int32],
-    wide: NDArray[np.float32],
-    share: float,
-    pull: float,
-    a: Vector,
-    pending: Vector,
-    v: Vector,
-    with_v: bool,
-) -> None:
-    """a += share * delta; pending += share * delta; v -= pull * share * delta.
-
-    delta = scale * difference, or row rows[block] of `wide` where that is not -1.
-    """
-    step, part, back = np.empty(256, np.float32), np.float32(share), np.float32(pull)
-    for block in range(len(scale)):
-        base = block * 256
-        size = min(256, len(a) - base)
-        if rows[block] < 0:
-            factor = scale[block]
-            for k in range(256):
-                step[k] = part * np.float32(factor * np.float32(differences[base + k]))
-        else:
-            delta = wide[rows[block]]
-            for k in range(256):
-                step[k] = part * delta[k]
-        anchor, correction = a[base : base + size], pending[base : base + size]
-        for k in range(size):
-            anchor[k] += step[k]
-        for k in range(size):
-            correction[k] += step[k]
-        if with_v:
-            momentum = v[base : base + size]
-            for k in range(size):
-                momentum[k] -= back * step[k]
-
-
-@kernel
 def recompute(
     copy: Vector, scale: Doubles, blocks: Indices, low: np.uint32, high: np.uint32, u: NDArray[np.int64]
 ) -> None:
@@ -411,22 +328,3 @@ def verdict_rows(
             check = np.uint32(check + np.uint32(coef[k] * np.uint32((d[row, k] - e) >> bits)))
         wanted = np.uint16(np.uint16(high_checks[row]) - np.uint16(low_checks[row]))
         failed[row] = np.uint8(np.uint16(check) != wanted)
-
-
-def warm_up() -> None:
-    """Compile, or load from numba's cache, every kernel for the types the codecs pass: seconds once a host."""
-    vector, step, one = np.zeros(BLOCK, np.float32), np.ones(1), np.zeros(1, np.int64)
-    codes, checks, flags = np.zeros(512, np.uint8), np.zeros(1, np.uint16), np.zeros(1, np.uint8)
-    rows, small, sealed = np.zeros((1, BLOCK), np.int64), np.zeros(1, np.int32), np.zeros(512, np.uint8)
-    sealed.flags.writeable = False
-    differences = np.zeros(BLOCK, np.int16)
-    key = np.uint32(0)
-    coefs = coefficients(key, key)
-    capture(vector, vector[:1], np.ones(256), 0.0, vector.copy(), flags)
-    encode(vector, step, key, key, 4, coefs, codes, checks)
-    verdict(sealed, checks, sealed, checks, 4, coefs, differences, flags, one, small)
-    mix(differences, vector[:1], small, np.zeros((1, BLOCK), np.float32), 0.0, 0.0, vector, vector, vector, True)
-    recompute(vector, step, one, key, key, rows)
-    encode_rows(rows, 4, 4, coefs, codes, checks)
-    unpack_rows(sealed, one, 4, rows)
-    verdict_rows(rows, checks, rows, checks, 8, coefs, flags, rows)

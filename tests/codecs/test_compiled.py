@@ -14,7 +14,7 @@ CODE = """
 import numpy as np
 from gossipdp.codecs import kernels
 from gossipdp.codecs.increments import kernels as kernels_sparse
-print(kernels._hash(np.uint32(1), np.uint32(2)), kernels_sparse._smallest_chosen.__name__)
+print(kernels.coefficients(np.uint32(1), np.uint32(2)), kernels_sparse.choose_chunks.__name__)
 """
 
 
@@ -34,9 +34,7 @@ def test_damaged_file_of_a_compiled_kernel__begun_anew_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, content: bytes
 ) -> None:
     source = tmp_path / "tiny.py"
-    source.write_text(
-        "from gossipdp.codecs.kernels_compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
-    )
+    source.write_text("from gossipdp.codecs.compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n")
     assert [runpy.run_path(str(source))["twice"](21) for _ in range(2)] == [42, 42]
     assert not caplog.records
     (kept,) = tmp_path.rglob(f"*.{kind}")
