@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gossipdp.codecs import kernels
-from gossipdp.codecs.increments import kernels as kernels_sparse
+from gossipdp.codecs.increments import kernels as increment_kernels
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime import descriptors
 from gossipdp.runtime.home_paths import expanded
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = homes.read_config(home, overrides(arguments.set))
         kernels.warm_up()  # before anybody can wait for this peer
         if config.exchange.strategy == "epidemic":
-            kernels_sparse.warm_up()
+            increment_kernels.warm_up()
         node = build(home, config)
         me = node.peer.membership.me
         logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose)

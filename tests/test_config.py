@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gossipdp import config
 from gossipdp.algorithms.epidemic import robust
-from gossipdp.codecs import COMPRESSORS
+from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.config_rules import MAX_ADDRESS
@@ -402,3 +402,10 @@ def test_every_robust_rule_that_may_be_set_is_there() -> None:
 
 def test_every_compressor_may_be_set() -> None:
     assert set(config.COMPRESSORS) == set(COMPRESSORS)
+
+
+def test_every_codec_may_be_set() -> None:
+    """A new codec needs its name in `Exchange.codec`. Modulo codecs are set by `codec` and `bits`."""
+    named, bits = config.RULES["exchange.codec"], config.RULES["exchange.bits"]
+    modulo = {f"modulo{bits.read(width)}" for width in range(2, 17)}
+    assert {str(named.read(name)) for name in CODECS.keys() - modulo} | modulo == set(CODECS)

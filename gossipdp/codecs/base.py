@@ -1,9 +1,9 @@
-"""What a codec is: how two peers tell each other one chunk of their anchors so that both learn the same difference.
+"""The interface of a codec: two peers learn the same difference of one chunk of their anchors.
 
-A codec opens one `ChunkCodec` a side. The sides talk in turns (protocol/exchange.py): ranges first, then codes,
-then escalations of the blocks whose check failed. When both are complete, both hold the *same* numbers with
-opposite sign, whatever was rounded: mixing is antisymmetric and the sum of two anchors never changes (algorithms
-section 2). Nothing here may know about peers, exchanges or threads.
+Each side opens one `ChunkCodec`. The sides take turns (see `protocol.pairwise.exchange`): ranges, then codes, then
+escalations of the blocks whose check failed. When both are complete they hold the *same* numbers with opposite sign, in
+spite of rounding. Mixing is therefore antisymmetric, and the sum of two anchors never changes (algorithms section 2).
+Nothing here may know peers, exchanges or threads.
 """
 
 from __future__ import annotations
@@ -15,72 +15,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 256
-"""parameters that share one range"""
+"""parameters of a block, which shares one range"""
 
 Vector: TypeAlias = NDArray[np.float32]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class PayloadError(ValueError):
-    """The partner's buffers have the wrong number, length or content; nothing was applied."""
+    """The sender's buffers have the wrong number, length or content. Nothing was applied."""
 
 
 class ChunkCodec(Protocol):
-    """One side's view of one open chunk of n parameters (n a multiple of 256, but for the last chunk of a model)."""
+    """One side of an open chunk of n parameters. n is a multiple of 256, except in the last chunk of a model."""
 
     complete: bool
     """every block of delta is known exactly"""
     blocks: int
+    """number of blocks, ceil(n / 256)"""
     escalated: int
-    """blocks whose first check failed"""
+    """number of blocks whose first check failed"""
     escalation_bytes: int
-    """received for them, beyond what `bytes_per_parameter` counts"""
+    """bytes received for escalated blocks, which `bytes_per_parameter` does not count"""
 
     def ranges(self) -> list[Buffer]:
-        """Own predicted ranges: one buffer, one byte a block, or an empty buffer where the codec needs none."""
+        """The own predicted ranges: one buffer with one byte for each block, or empty if the codec needs none."""
 
     def open(self, ranges: Buffer) -> None:
-        """Take in the partner's ranges; fixes the grid. Raises PayloadError."""
+        """Take the partner's ranges, and fix the grid.
+
+        Raises:
+            PayloadError: the buffer has another length than the own ranges.
+            RuntimeError: the chunk is open already.
+        """
 
     def emit(self) -> list[Buffer]:
-        """Everything the partner lacks and I can already know it lacks; [] if nothing. Call after `open`/`absorb`."""
+        """All buffers that the partner is known to lack, or []. Call it after `open` and after each `absorb`."""
 
     def absorb(self, buffers: Sequence[Buffer]) -> None:
-        """Take in what the partner's `emit` gave. Raises PayloadError."""
+        """Take the buffers that the partner emitted.
+
+        Raises:
+            PayloadError: they are malformed, or a check still fails although u is known in full.
+            RuntimeError: the chunk is not open.
+        """
 
     def norm2(self) -> float:
-        """||delta||^2, fp64; needs `complete`."""
+        """||delta||^2 in fp64. Needs `complete`, else raises RuntimeError."""
 
     def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
-        """a += share * delta; pending += share * delta; v -= pull * share * delta (when v is given).
+        """a += share * delta; pending += share * delta; v -= pull * share * delta if v is given.
 
-        delta points from the own anchor to the partner's. Returns |delta|_inf of each block, shape (blocks,).
+        delta points from the own anchor to the partner's. Needs `complete`, else raises RuntimeError.
+
+        Args:
+            a, pending, v: the chunk's vectors, shape (n,) each; changed in place.
+
+        Returns:
+            |delta|_inf of each block, shape (blocks,).
         """
 
 
 class Codec(Protocol):
-    """A way to encode chunks; stateless and shared."""
+    """A two-sided format of chunks. A codec has no state and is shared."""
 
     name: str
+    """the key in the registry; both peers must know it"""
     fineness: int
-    """orders codecs from coarse to fine; of two wishes the finer is used"""
+    """order of the codecs from coarse to fine; an exchange uses the finer of two wishes"""
     bytes_per_parameter: float
-    """payload and headers one side sends, without escalations"""
+    """bytes that one side sends for a parameter, without escalations"""
 
     def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
         """Open one side of a chunk.
 
         Args:
-            a: the own anchor's chunk, shape (n,); copied where it is needed later, for it may move.
-            predicted: own predicted range of each block, shape (ceil(n/256),), absolute units, >= 0.
-            lower: this side has the lower peer id (it computes differences, the other negates).
-            seed: 64 bits, the same on both sides and of this chunk of this exchange alone: of the stochastic rounding,
-                and of the coefficients of checks.
+            a: the own anchor's chunk, shape (n,). The codec copies what it needs later, because the anchor may move.
+            predicted: own predicted range of each block, shape (ceil(n/256),), >= 0, in units of a parameter.
+            lower: whether this side has the lower peer id. It computes differences; the other side negates them.
+            seed: 64 bits, the same on both sides, and another one for each chunk of each exchange. It gives the
+                stochastic rounding and the coefficients of checks.
         """
 
 
 def array_of(buffer: Buffer, kind: str, count: int) -> NDArray[Any]:
-    """A read-only array over a partner's buffer, without a copy. Raises PayloadError unless it holds `count` items."""
+    """A read-only array over a received buffer, without a copy. Raises PayloadError unless it holds `count` items."""
     wanted = count * np.dtype(kind).itemsize
     if memoryview(buffer).nbytes != wanted:
         raise PayloadError(f"{memoryview(buffer).nbytes} bytes, wanted {wanted}")

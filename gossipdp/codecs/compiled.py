@@ -1,4 +1,4 @@
-"""How kernels are compiled. One thread, without the GIL, and never with fast-math: see `kernels`."""
+"""The decorator that compiles a kernel: one thread, without the GIL, and never with fast-math (see `kernels`)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` at its first call, and keep the outcome if there is a place for it.
+    """Compile `function` at its first call, and cache the result if a folder is writable.
 
-    A service without a home may find none, and its package's folder read-only: then each process compiles anew.
+    If neither the package's folder nor a home is writable, each process compiles again.
     """
     compiled: Any = numba.njit(**OPTIONS)(function)
     with suppress(RuntimeError):
@@ -34,13 +34,13 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class _Cache(Untyped):  # type: ignore[misc]
-    """numba's, which is begun anew where it is damaged: a power cut leaves empty files."""
+    """numba's cache, cleared when a file in it is damaged, as after a power cut."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception as error:  # whatever unpickling a damaged file raises
-            log.warning("GD-603 compiled kernels in %s are damaged, and are compiled anew: %s", self.cache_path, error)
+        except Exception as error:  # unpickling a damaged file may raise anything
+            log.warning("GD-603 compiled kernels in %s are damaged and are compiled again: %s", self.cache_path, error)
             try:
                 self.flush()
             except OSError:

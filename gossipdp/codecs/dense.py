@@ -1,7 +1,7 @@
-"""Absolute codecs: send the own chunk in fp32, fp16 or bf16, and subtract what both sides know was sent.
+"""Absolute codecs: each side sends its chunk in fp32, fp16 or bf16, and subtracts the two payloads.
 
-Delta is the difference of the two *payloads*, never of the unrounded anchors, so that both sides hold the same
-numbers whatever the rounding lost (algorithms section 2). Nothing here may know about peers or exchanges.
+Delta is the difference of the *payloads*, not of the unrounded anchors. Both sides therefore hold the same numbers in
+spite of rounding (algorithms section 2). Nothing here may know peers or exchanges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector
 __all__ = ["BF16", "FP16", "FP32", "DenseChunk", "DenseCodec", "finite"]
 
 LARGEST: Final = np.float32(2.0**100)
-"""a delta beyond this is cut to this, on both sides: no later product of it can overflow"""
+"""largest magnitude of a delta; both sides cut to it, so that no later product overflows"""
 
 Encode = Callable[[Vector], list[Buffer]]
 Decode = Callable[[Sequence[Buffer], int], Vector]
@@ -25,7 +25,7 @@ Decode = Callable[[Sequence[Buffer], int], Vector]
 
 
 class DenseChunk:
-    """One side of a chunk that is sent once and whole."""
+    """One side of a chunk that is sent whole in one turn."""
 
     escalated = escalation_bytes = 0
 
@@ -83,7 +83,7 @@ class DenseChunk:
 
 
 class DenseCodec:
-    """A name and two functions."""
+    """A codec made of two functions: encode a chunk to frames, decode frames to a chunk."""
 
     def __init__(self, name: str, fineness: int, bytes_per_parameter: float, encode: Encode, decode: Decode) -> None:
         self.name, self.fineness, self.bytes_per_parameter = name, fineness, bytes_per_parameter
@@ -100,7 +100,7 @@ def _only(frames: Sequence[Buffer], kind: str, count: int) -> NDArray[Any]:
 
 
 def finite(values: Vector) -> Vector:
-    """`values`, if there is no NaN or infinity among them."""
+    """Return `values`. Raises PayloadError if one is NaN or infinite."""
     if not np.isfinite(values).all():
         raise PayloadError("not finite")
     return values
@@ -124,7 +124,7 @@ def _decode_fp16(frames: Sequence[Buffer], size: int) -> Vector:
 
 
 def _encode_bf16(a: Vector) -> list[Buffer]:
-    """Round to nearest even; what would round to infinity stays the largest bfloat16."""
+    """Round to nearest, ties to even. Values that would round to infinity become the largest bfloat16."""
     largest = np.uint32(0x7F7F_0000).view(np.float32)
     bits = np.clip(a, -largest, largest).view(np.uint32)
     bits = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)

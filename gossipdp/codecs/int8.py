@@ -1,7 +1,7 @@
 """Block-wise absmax int8 of the anchor itself: each block of 256 shares one fp32 scale, max |a| / 127.
 
-Kept for comparison and for peers that know nothing of each other: on states an absolute grid leaves a floor of
-disagreement that the modulo codecs have not (algorithms section 2). Frames: [int8 codes, fp32 scales].
+Kept for comparison, and for peers without a common history. On states an absolute grid leaves a floor of disagreement
+that the modulo codecs do not have (algorithms section 2). Frames: [int8 codes, fp32 scales].
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gossipdp.codecs.dense import DenseCodec, finite
 __all__ = ["INT8"]
 
 LARGEST: Final = 2.0**100
-"""no scale times 127 may leave fp32"""
+"""largest scale; 127 times it is still a finite fp32 number"""
 
 
 def _encode(a: Vector) -> list[Buffer]:
     starts = np.arange(0, len(a), BLOCK)
     scales = np.minimum(np.maximum.reduceat(np.abs(a), starts) / np.float32(127.0), np.float32(LARGEST))
-    # a block of zeros, or of denormals too small to divide by, is sent as zeros
+    # A block of zeros, or of denormals too small to divide by, is sent as zeros.
     inverse = np.where(scales > 2.0**-120, 1.0 / np.maximum(scales, np.float32(2.0**-120)), 0.0).astype(np.float32)
     codes = np.clip(np.rint(a * _spread(inverse, len(a))), -127.0, 127.0).astype(np.int8)
     return [codes.data.cast("B"), scales.astype("<f4").data.cast("B")]

@@ -1,20 +1,20 @@
-"""Modulo codecs: send only the low bits of an anchor, the partner's own anchor supplies the rest.
+"""Modulo codecs: send only the low bits of an anchor; the partner's own anchor supplies the high bits.
 
-Two anchors are close, so the difference of their grid indices u fits a few bits and
+Two anchors are close, so the difference of their grid indices u fits a few bits, and
 
     d = cmod(u_high - u_low, 2^bits)
 
-recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). Whether it did is
-told by one linear 16-bit check a block, whose coefficients are of this chunk and exchange alone; blocks that fail are
-escalated: both sides send higher bits of the same u, never a new rounding, until the check passes, as it must once u is
-known in full. `high` and `low` are the two peers by id. Both compute the same d from the same bytes, and each scales it
-by its own sign, so deltas are opposite to the last bit.
+recovers it exactly if |u_high - u_low| < 2^(bits - 1) (Moniqua, Lu & De Sa 2020, arXiv 2002.11787). `high` and `low`
+are the two peers by id. One linear 16-bit check for each block tells whether d is right. Blocks that fail are
+escalated: both sides send higher bits of the same u, never a new rounding, until the check passes. It must pass once u
+is known in full. Both sides compute the same d from the same bytes, and each scales it by its own sign. The deltas are
+therefore opposite to the last bit.
 
-The two sides must be given the *same* seed, another one for each chunk of each exchange. By it both round, so that
-|delta - (y_j - y_i)| < s and equal anchors give exactly zero, and by it they draw the coefficients of the checks: what
-one exchange misses the next one asks about anew.
+Both sides must use the *same* seed, and another one for each chunk of each exchange. The seed gives the rounding, so
+that |delta - (y_j - y_i)| < s and equal anchors give exactly zero. It also gives the coefficients of the checks, so
+that the next exchange may catch an error that this one missed.
 
-Nothing here may know about peers or exchanges, or hold a loop over parameters (see kernels).
+Nothing here may know peers or exchanges, or hold a loop over parameters (see `kernels`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector
 __all__ = ["ModuloCodec"]
 
 SAFETY: Final = 1.0
-"""q: half the grid's width in units of the larger of the two predicted ranges"""
+"""q: half the width of the grid, in units of the larger predicted range"""
 _OCTAVE: Final = (1.0905077326652577, 1.2968395546510096, 1.5422108254079407, 1.8340080864093424)
-"""2^(n/4 + 1/8); literals, so that every host computes with the same bits. The eighth keeps every step irrational
-next to round numbers: anchors apart by exactly 1.0 on a step of 2^-20 would differ by whole turns of the check."""
+"""2^(n/4 + 1/8), as literals, so that every host has the same bits. The eighth keeps steps away from powers of two:
+anchors exactly 1.0 apart on a step of 2^-20 would differ by a multiple of the check's modulus"""
 RANGES: Final = np.array([np.ldexp(_OCTAVE[level % 4], level // 4 - 32) for level in range(256)])
-"""the range a range byte stands for, 2^-31.9 to 2^31.9; byte 0 is the floor"""
+"""the range of each range byte, 2^-31.9 to 2^31.9"""
 ESCALATIONS: Final = (4, 16, 16)
-"""higher bits sent in stages 1, 2 and 3. With at least 2 of stage 0 they are 38, and u_high - u_low fits 36"""
+"""higher bits of stages 1, 2 and 3. With at least 2 bits of stage 0 they make 38, and u_high - u_low fits 36"""
 
 
 class ModuloCodec:
-    """`modulo<bits>`, for 2 to 16 bits a parameter."""
+    """`modulo<bits>`, with 2 to 16 bits for a parameter. `[exchange] bits` selects one."""
 
     def __init__(self, bits: int) -> None:
         if not 2 <= bits <= 16:
@@ -52,22 +52,22 @@ class ModuloCodec:
         self.fineness = 10 * bits + 5
         self.bytes_per_parameter = bits / 8 + 3 / BLOCK
         self.steps: NDArray[np.float64] = RANGES * (2.0 * SAFETY) / (2**bits - 2)
-        """the grid's step s for each range byte"""
+        """grid step s of each range byte, shape (256,)"""
         self.guard = (2**bits - 2) * 2.0**-34 / SAFETY
-        """range / |a|_inf below which |a/s| would leave the 34 bits of `kernels`"""
+        """smallest range relative to |a|_inf for which |a/s| fits the 34 bits of `kernels`"""
         widths = (bits, *ESCALATIONS)
         self.stages = tuple((sum(widths[:stage]), width) for stage, width in enumerate(widths))
-        """(shift, width) of the bits of u sent in each stage"""
+        """(shift, width) of the bits of u that each stage sends"""
 
     def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
         return _ModuloChunk(self, a, predicted, lower, seed)
 
 
 class _ModuloChunk:
-    """One side of one chunk. Stages are taken in strictly in order; `_failing` are the blocks of the next one.
+    """One side of one chunk. Stages come strictly in order; `_failing` holds the blocks of the next one.
 
-    Because the verdict is one equation on both sides, a stage is prepared as soon as its blocks are known, and what
-    the partner sends can only be that stage: any other length is a fault of the partner's.
+    Both sides reach the same verdict, so a stage is prepared as soon as its blocks are known. The partner can only send
+    that stage next, and another length is the partner's fault.
     """
 
     def __init__(self, codec: ModuloCodec, a: Vector, predicted: NDArray[np.float32], lower: bool, seed: int) -> None:
@@ -148,12 +148,12 @@ class _ModuloChunk:
         return np.empty(blocks * width * BLOCK // 8, np.uint8), np.empty(blocks, np.uint16)
 
     def _post(self, stage: int, codes: NDArray[np.uint8], checks: NDArray[np.uint16]) -> None:
-        """Own part of `stage` is ready: to be sent, and to be compared with the partner's."""
+        """Queue the own part of `stage`, and keep it to compare with the partner's."""
         self._stage, self._codes, self._checks = stage, codes, checks
         self._outbox += [codes.data, checks.astype("<u2", copy=False).data.cast("B")]
 
     def _ordered(self, own: Any, theirs: Any) -> tuple[Any, Any]:
-        """(of the higher id, of the lower id)"""
+        """The same two values, those of the higher id first."""
         return (theirs, own) if self._lower else (own, theirs)
 
     def _absorb_first(self, codes: Buffer, checks: Buffer) -> None:
@@ -210,7 +210,7 @@ class _ModuloChunk:
     def _escalate(self) -> None:
         stage = self._stage + 1
         if stage == len(self._codec.stages):
-            raise PayloadError("the checks disagree with all there is of u")
+            raise PayloadError("the checks disagree although u is known in full")
         shift, width = self._codec.stages[stage]
         codes, checks = self._room(len(self._failing), width)
         kernels.encode_rows(self._u, shift, width, self._coefs, codes, checks)

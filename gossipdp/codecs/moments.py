@@ -1,16 +1,16 @@
-"""Adam's two moments in 2 bytes a parameter, for a host that starts with those of another, or again with its own.
+"""Adam's two moments in 2 bytes a parameter, for a joiner or for the next training process of the same peer.
 
-Not the moments but the *update* m / sqrt(v) is what has to survive (Kingma & Ba, arXiv 1412.6980): an absolute error
-that is nothing beside the largest v of a block moves a parameter whose own v is small by many times its learning rate.
-So, block-wise as in Dettmers et al. (arXiv 2110.02861) but with the two tied together:
+The *update* m / sqrt(v) must survive, not the moments (Kingma & Ba, arXiv 1412.6980). An absolute error that is small
+beside the largest v of a block would move a parameter with a small v by many times its learning rate. The format is
+block-wise like Dettmers et al. (arXiv 2110.02861), but it ties the two moments together:
 
     s = sqrt(v)    8 bits, logarithmic:  s' = top 2^(-(255 - code) / 12),  0 only for 0
     r = m / s'     8 bits, linear:       r' = scale code,  |r'| <= 8;   m' = r' s'
 
-For |r| < 8, and s no smaller than 2^-21 of its block's largest, | m'/s' - m/s | <= max|r| / 254 + 0.0293 |m/s|.
-A smaller s is told too large, and the update is too small. No s' is 0 where m' is not, for m' is a multiple of s'. A
-mean of gradients never exceeds 7.3 sqrt(v) at Adam's own betas (0.9, 0.999), by the inequality of Cauchy and Schwarz.
-Nothing here may know about peers or optimizers.
+For |r| < 8, and s no smaller than 2^-21 of its block's largest, | m'/s' - m/s | <= max|r| / 254 + 0.0293 |m/s|. A
+smaller s is encoded too large, so its update is too small. m' is a multiple of s', so s' is 0 only where m' is. By
+Cauchy-Schwarz a mean of gradients never exceeds 7.3 sqrt(v) at Adam's default betas (0.9, 0.999). Nothing here may know
+peers or optimizers.
 """
 
 from __future__ import annotations
@@ -35,27 +35,34 @@ __all__ = [
 ]
 
 STEPS: Final = 12
-"""codes from one power of two to the next, of s"""
+"""codes of s between two powers of two"""
 MOST_RATIO: Final = 8.0
-"""of m to sqrt(v); what exceeds it is cut, by the receiver too: whatever a source says, it bounds the first update"""
+"""largest m / sqrt(v). The receiver cuts to it too, which bounds the first update whatever a source sends"""
 LEAST: Final = np.float32(2.0**-60)
-"""the smallest s' but 0: its square is still a normal number"""
+"""smallest s' above 0; its square is still a normal number"""
 MOST: Final = np.float32(2.0**60)
+"""largest s'"""
 _LEVELS: Final = np.concatenate([[0.0], np.exp2(-np.arange(254, -1, -1) / STEPS)]).astype(np.float32)
 
 Bytes = NDArray[np.uint8]
 
 
 def payload_bytes(size: int) -> int:
-    """Of both moments of `size` parameters."""
+    """Bytes of both moments of `size` parameters."""
     return 2 * _half(size)
 
 
 def encode_second(v: Vector) -> Bytes:
-    """[codes, tops of the blocks] of exp_avg_sq.
+    """Encode exp_avg_sq, the first half of a payload.
+
+    Args:
+        v: shape (n,), fp32.
+
+    Returns:
+        [codes, tops of the blocks].
 
     Raises:
-        PayloadError: a value is negative, or not finite.
+        PayloadError: a value is negative or not finite.
     """
     if not bool(np.isfinite(v).all()) or (len(v) and float(v.min()) < 0.0):
         raise PayloadError("a second moment is negative or not finite")
@@ -70,7 +77,14 @@ def encode_second(v: Vector) -> Bytes:
 
 
 def encode_first(m: Vector, second: Buffer) -> Bytes:
-    """[codes, scales of the blocks] of exp_avg, beside what `encode_second` gave.
+    """Encode exp_avg, the second half of a payload.
+
+    Args:
+        m: shape (n,), fp32.
+        second: the result of `encode_second` for the same parameters.
+
+    Returns:
+        [codes, scales of the blocks].
 
     Raises:
         PayloadError: a value is not finite.
@@ -92,14 +106,14 @@ def encode_first(m: Vector, second: Buffer) -> Bytes:
 
 
 def decode_second(payload: Buffer, size: int) -> Vector:
-    """exp_avg_sq of both moments' payload, or of its first half. Raises PayloadError."""
+    """exp_avg_sq, shape (size,), from a payload or its first half. Raises PayloadError if malformed."""
     root = _roots(payload, size)
     squares: Vector = root * root
     return squares
 
 
 def decode_first(payload: Buffer, size: int) -> Vector:
-    """exp_avg of both moments' payload. Raises PayloadError."""
+    """exp_avg, shape (size,), from a payload. Raises PayloadError if malformed."""
     if memoryview(payload).nbytes != payload_bytes(size):
         raise PayloadError(f"{memoryview(payload).nbytes} bytes, wanted {payload_bytes(size)}")
     codes, scales = _parts(memoryview(payload)[_half(size) :], size)
@@ -111,7 +125,7 @@ def decode_first(payload: Buffer, size: int) -> Vector:
 
 
 def check(payload: Buffer, size: int) -> bool:
-    """Can it be decoded: right length, all scales finite, in range and not negative?"""
+    """Whether the payload decodes: its length is right, and all scales are finite, in range and not negative."""
     try:
         decode_first(payload, size)
     except PayloadError:
@@ -120,7 +134,7 @@ def check(payload: Buffer, size: int) -> bool:
 
 
 def digest(payload: Buffer) -> bytes:
-    """What a manifest says of a payload."""
+    """16-byte BLAKE2b of a payload, as a manifest states it."""
     return hashlib.blake2b(payload, digest_size=16, person=b"gossipdp moments").digest()
 
 

@@ -1,4 +1,4 @@
-"""Two sides of one chunk, talking in turns as protocol/exchange.py makes them."""
+"""Two sides of one chunk that take turns as in `protocol.pairwise.exchange`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Dialogue(NamedTuple):
     low: Any
     high: Any
     sent: dict[str, list[list[bytes]]]
-    """by side: ranges first, then what each emit gave, as bytes"""
+    """by side: its ranges, then the frames of each emit"""
 
 
 def converse(
@@ -26,7 +26,7 @@ def converse(
     seed: int = 1,
     lower_starts: bool = True,
 ) -> Dialogue:
-    """Talk until neither side has anything to say; both must be complete then."""
+    """Run the turns until neither side emits anything. Both must then be complete."""
     ranges = predicted if isinstance(predicted, tuple) else (predicted, predicted)
     blocks = -(-len(low) // BLOCK)
     first, second = (np.broadcast_to(np.float32(r), blocks).copy() for r in ranges)
@@ -55,7 +55,7 @@ def converse(
 
 
 def delta(side: Any, size: int) -> np.ndarray:
-    """What mixing with share 1 adds."""
+    """The correction of a mix with share 1."""
     a, pending = np.zeros(size, np.float32), np.zeros(size, np.float32)
     side.mix(1.0, a, pending, None, 0.0)
     assert np.array_equal(a, pending)

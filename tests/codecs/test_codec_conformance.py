@@ -1,4 +1,4 @@
-"""What every codec promises (algorithms section 9, invariants 1, 3, 4, 11); a codec is tested by being listed."""
+"""The promises of every codec in the registry (algorithms section 9, invariants 1, 3, 4 and 11)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_norm_and_block_maxima_are_those_of_delta(codec: str) -> None:
 
 @codecs
 def test_mix_leaves_both_sums_unchanged(codec: str) -> None:
-    """Invariants 1 and 2: the sum of anchors and of momenta stays, to the rounding of fp32."""
+    """Invariants 1 and 2: the sums of anchors and of momenta stay, up to the rounding of fp32."""
     case, rng = PAIRS["past the range"], np.random.default_rng(4)
     talk = converse(codec, case.low, case.high, case.predicted)
     d = delta(talk.low, SIZE).astype(np.float64)
@@ -178,7 +178,7 @@ def test_wrong_lengths_and_numbers_are_refused(codec: str) -> None:
 
 
 @codecs
-def test_calls_out_of_order_are_a_fault_here(codec: str) -> None:
+def test_calls_out_of_order_raise(codec: str) -> None:
     side = CODECS[codec].chunk(PAIRS["near"].low, np.full(6, 1e-3, np.float32), lower=True, seed=3)
     with pytest.raises(RuntimeError):
         side.absorb([b"", b""])
@@ -190,7 +190,7 @@ def test_calls_out_of_order_are_a_fault_here(codec: str) -> None:
 
 @codecs
 def test_random_bytes_of_the_right_length_do_no_harm(codec: str) -> None:
-    """A hostile partner echoes lengths, not contents; what is mixed stays finite (invariant 11)."""
+    """A hostile partner sends the right lengths. The mixed numbers stay finite (invariant 11)."""
     rng = np.random.default_rng(6)
     finished = 0
     for attempt in range(60):
@@ -211,7 +211,7 @@ def test_random_bytes_of_the_right_length_do_no_harm(codec: str) -> None:
         largest = side.mix(1.0, values, pending, v, 100.0)
         assert all(np.isfinite(vector).all() for vector in (values, pending, v, largest))
         finished += 1
-    # Garbage does not pass the modulo codec's checks; hostile payloads that do have a test of their own.
+    # Garbage does not pass the checks of the modulo codec. Hostile payloads that pass have another test.
     assert finished > 5 or codec.startswith("modulo")
 
 

@@ -1,4 +1,4 @@
-"""The kernels: packing, copying, and that warm_up leaves nothing to compile."""
+"""The kernels of the modulo codec: packing, copying, coefficients, warm-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.codecs.codec_dialogue import converse
 
 
 @pytest.mark.parametrize("width", range(2, 17))
-def test_codes_unpack_to_what_was_packed(width: int) -> None:
+def test_unpack_inverts_pack(width: int) -> None:
     rng = np.random.default_rng(width)
     u = rng.integers(-(2**40), 2**40, (3, BLOCK))
     codes, checks = np.zeros(3 * 32 * width, np.uint8), np.zeros(3, np.uint16)
@@ -28,7 +28,7 @@ def test_codes_unpack_to_what_was_packed(width: int) -> None:
 
 @pytest.mark.parametrize("width", range(2, 17))
 def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> None:
-    """An escalation must find the very u whose low bits were sent."""
+    """An escalation must find the same u whose low bits were sent."""
     rng = np.random.default_rng(width)
     values = (rng.standard_normal(4 * BLOCK) * np.exp2(rng.integers(-20, 30, 4 * BLOCK))).astype(np.float32)
     scale, key = np.full(4, 65536.0 * 1.7), (np.uint32(77), np.uint32(78))
@@ -43,7 +43,7 @@ def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> Non
     assert (np.abs(u.reshape(-1) - values * np.float64(1.7)) < 1.0).all()
 
 
-def test_capture_copies_pads_and_survives_any_bits() -> None:
+def test_capture_copies_and_pads_any_bits() -> None:
     rng = np.random.default_rng(1)
     values = np.frombuffer(rng.bytes(4 * (9 * BLOCK + 3)), np.float32).copy()
     copy, levels = np.full(10 * BLOCK, 7.0, np.float32), np.zeros(10, np.uint8)
@@ -54,20 +54,20 @@ def test_capture_copies_pads_and_survives_any_bits() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 77, 2**32, 2**64 - 1])
-def test_coefficients_are_odd_and_no_two_equal_or_opposite_whatever_the_seed(seed: int) -> None:
-    """Seed 423 of the simulator: where two were equal or opposite, two wraps cancelled in the check."""
+def test_coefficients_are_odd_and_no_two_equal_or_opposite_for_any_seed(seed: int) -> None:
+    """Simulator seed 423: with two equal or opposite coefficients, two wraps cancelled in the check."""
     coefs = kernels.coefficients(np.uint32(seed & 0xFFFF_FFFF), np.uint32(seed >> 32))
     assert (coefs & 1).all()
     assert len({sign * value % 2**16 for value in coefs.tolist() for sign in (1, -1)}) == 2 * BLOCK
 
 
 def test_coefficients_of_a_seed_are_fixed() -> None:
-    """They are part of the wire format: two releases must agree."""
+    """They are part of the wire format, so two releases must agree."""
     first = [kernels.coefficients(np.uint32(low), np.uint32(high))[:4].tolist() for low, high in ((1, 0), (0, 1))]
     assert first == [[23745, 60519, 21855, 51467], [313, 48445, 10965, 44789]]
 
 
-def test_coefficients_of_a_place_are_spread_evenly_over_seeds() -> None:
+def test_coefficients_are_spread_evenly_over_seeds() -> None:
     drawn = np.array([kernels.coefficients(np.uint32(seed), np.uint32(5)) for seed in range(400)]).astype(np.float64)
     even = 2.0**16 / np.sqrt(12)
     assert np.abs(drawn.mean(axis=0) - 2.0**15).max() < 5 * even / np.sqrt(400)

@@ -23,7 +23,7 @@ def codec_of(bits: int) -> ModuloCodec:
 
 
 def steps_of(bits: int, *sent: list[list[bytes]]) -> np.ndarray:
-    """s of each block, from the range bytes both sides sent."""
+    """Grid step s of each block, from the range bytes of both sides."""
     levels = np.maximum(*(np.frombuffer(side[0][0], np.uint8) for side in sent))
     return codec_of(bits).steps[levels]
 
@@ -37,9 +37,9 @@ def grid_indices(values: np.ndarray, steps: np.ndarray, seed: int) -> np.ndarray
 
 
 @widths
-def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
+def test_delta_is_the_grid_difference_with_or_without_escalation(bits: int) -> None:
     """Invariant 3: exact in the first stage if |u_j - u_i| < 2^(bits-1), after escalation otherwise."""
-    rng = np.random.default_rng(100 + bits)  # draws in which no block passes by chance, as one in 2^16 does
+    rng = np.random.default_rng(100 + bits)  # A seed with no block that passes by chance; one in 2^16 does.
     blocks = 64
     low = rng.standard_normal(blocks * BLOCK).astype(np.float32)
     spread = np.repeat(np.exp2(rng.integers(-14, 12, blocks)), BLOCK).astype(np.float32)
@@ -58,7 +58,7 @@ def test_delta_is_the_grid_difference_whatever_was_escalated(bits: int) -> None:
 @widths
 @pytest.mark.parametrize("excess", [0, 1, 2, 6, 14], ids="range x 2^{}".format)
 def test_error_is_below_one_step(bits: int, excess: int) -> None:
-    """Invariant 4, accepted or escalated."""
+    """Invariant 4, for accepted and for escalated blocks."""
     rng = np.random.default_rng(excess)
     low = rng.standard_normal(16 * BLOCK).astype(np.float32)
     high = low + np.float32(1e-3) * rng.standard_normal(len(low)).astype(np.float32)
@@ -71,7 +71,7 @@ def test_error_is_below_one_step(bits: int, excess: int) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 7])
 def test_tie_at_half_the_modulus_is_antisymmetric(bits: int) -> None:
-    """-L/2 decodes in the first stage, +L/2 only after escalation, and both sides say the same."""
+    """-L/2 decodes in the first stage, +L/2 only after escalation, and both sides agree."""
     low, half, step = np.zeros(4 * BLOCK, np.float32), 1 << (bits - 1), codec_of(bits).steps[128]
     high = np.repeat(np.float32([-half * step, half * step, (half - 1) * step, -step]), BLOCK)
     for lower_starts in (True, False):
@@ -82,8 +82,8 @@ def test_tie_at_half_the_modulus_is_antisymmetric(bits: int) -> None:
 
 
 @widths
-def test_anchors_apart_by_a_power_of_two_do_not_slip_through_the_check(bits: int) -> None:
-    """One parameter a block, so that a multiple of 2^(16 + bits) steps would pass unseen."""
+def test_anchors_apart_by_a_power_of_two_fail_the_check(bits: int) -> None:
+    """One parameter of each block differs, so a multiple of 2^(16 + bits) steps would pass."""
     low = np.zeros(60 * BLOCK, np.float32)
     high = low.copy()
     high[::BLOCK] = np.exp2(np.arange(-12.0, 48.0))
@@ -94,7 +94,7 @@ def test_anchors_apart_by_a_power_of_two_do_not_slip_through_the_check(bits: int
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int) -> None:
-    """Blocks with a single parameter at or just past the edge of what the codes can say."""
+    """Blocks with a single parameter at or just beyond the range of the codes."""
     rng = np.random.default_rng(8)
     blocks, half = 4000, 1 << (bits - 1)
     low = rng.integers(-50, 50, (blocks, BLOCK)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int
     rows = np.arange(0, blocks, 2)
     apart[rows, rng.integers(0, BLOCK, len(rows))] = rng.choice([half, -half - 1, 3 * half, -2 * half - 5], len(rows))
     high = (low + apart).astype(np.float32)
-    # an integer a/s is hit exactly, so the caller knows every u: s = 1 is not on the ranges' table, so use kernels
+    # An integer a/s is hit exactly, so the test knows every u. No range gives s = 1, so it calls the kernels.
     sides, coefs = [], kernels.coefficients(np.uint32(1), np.uint32(2))
     for values, key in ((low, 1), (high, 2)):
         codes, checks = np.empty(blocks * 32 * bits, np.uint8), np.empty(blocks, np.uint16)
@@ -148,7 +148,7 @@ def test_rounding_is_unbiased(bits: int, place: float) -> None:
     assert abs(rounded.mean() - place) < 4 * np.sqrt(part * (1 - part) / size)
 
 
-def test_each_parameter_is_rounded_independently_over_seeds_and_places() -> None:
+def test_rounding_is_independent_over_seeds_and_parameters() -> None:
     size, seeds = 4 * BLOCK, 400
     values = np.full(size, 0.5, np.float32)
     draws = np.empty((seeds, size))
@@ -168,7 +168,7 @@ def test_equal_anchors_differ_by_exactly_zero() -> None:
 
 
 def four_that_cancel(coefs: list[int]) -> tuple[list[int], list[int]]:
-    """Two parameters, and two others, whose coefficients have the same sum: a wrap up and a wrap down."""
+    """Two pairs of parameters whose coefficients have the same sum: a wrap up and a wrap down cancel."""
     pairs: dict[int, list[int]] = {}
     for pair in combinations(range(BLOCK), 2):
         total = sum(coefs[k] for k in pair) % 2**16
@@ -179,8 +179,8 @@ def four_that_cancel(coefs: list[int]) -> tuple[list[int], list[int]]:
 
 
 @widths
-def test_wraps_that_one_exchange_misses_are_caught_by_the_next(bits: int) -> None:
-    """T12, seed 89: with the same coefficients in each exchange the same wraps passed again, as long as they lasted."""
+def test_wraps_missed_by_one_exchange_are_caught_by_the_next(bits: int) -> None:
+    """T12, seed 89: with the same coefficients in each exchange the same wraps passed every time."""
     missed, step = 7, codec_of(bits).steps[128]
     up, down = four_that_cancel(kernels.coefficients(np.uint32(missed), np.uint32(0)).tolist())
     low, high = np.zeros((2, BLOCK), np.float32)
@@ -193,7 +193,7 @@ def test_wraps_that_one_exchange_misses_are_caught_by_the_next(bits: int) -> Non
 
 
 def test_side_with_another_seed_is_refused() -> None:
-    """It asks for other coefficients, so that its checks fit no difference."""
+    """It uses other coefficients, so its checks fit no difference."""
     values, other = np.random.default_rng(6).standard_normal((2, BLOCK)).astype(np.float32)
     one, two = (
         CODECS["modulo4"].chunk(anchor, np.ones(1, np.float32), lower=seed == 1, seed=seed)
@@ -215,7 +215,7 @@ def test_well_predicted_range_escalates_nothing(bits: int) -> None:
     high = low + np.float32(1e-4) * rng.standard_normal(len(low)).astype(np.float32)
     predicted = block_max(high.astype(np.float64) - low)
     assert converse(f"modulo{bits}", low, high, predicted).low.escalated == 0
-    # one side's prediction is enough, for both use the larger
+    # One side's prediction is enough, because both use the larger.
     assert converse(f"modulo{bits}", low, high, (predicted, 0.0)).low.escalated == 0
 
 
@@ -248,13 +248,13 @@ def test_range_is_raised_where_the_grid_would_not_reach_the_anchor(bits: int) ->
     side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(4, np.float32), lower=True, seed=0)
     steps = codec_of(bits).steps[np.frombuffer(side.ranges()[0], np.uint8)]
     assert (values[::BLOCK] / steps <= 2.0**34).all()
-    # and no further than needed: the step stays below the spacing of fp32 there, or at the floor
+    # It is raised no further than needed: the step stays below the spacing of fp32, or at the lowest range.
     assert ((steps <= np.spacing(values[::BLOCK])) | (steps == codec_of(bits).steps[0])).all()
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 13, 16])
-def test_own_values_beyond_any_grid_are_replaced_not_followed(bits: int) -> None:
-    """NaN is read as 0 and the rest as +-2^48; nothing raises and both sides still agree."""
+def test_own_values_beyond_the_grid_are_replaced(bits: int) -> None:
+    """NaN is read as 0 and larger values as +-2^48. Nothing raises, and both sides agree."""
     low = np.ones(3 * BLOCK, np.float32)
     high = low.copy()
     high[:4] = np.nan, np.inf, -np.inf, 3e38
@@ -268,7 +268,7 @@ def test_own_values_beyond_any_grid_are_replaced_not_followed(bits: int) -> None
 
 @pytest.mark.parametrize("bits", [2, 4, 16])
 def test_extreme_indices_of_a_hostile_partner_stay_finite(bits: int) -> None:
-    """Indices no grid has, up to 2^36, with checks that fit them: what is mixed is finite, and the clip's business."""
+    """Indices up to 2^36, beyond any grid, with checks that fit. The result is finite; clipping bounds it."""
     values = np.zeros(BLOCK, np.float32)
     for extreme in (2**36 - 987_654_321, 987_654_321 - 2**36):
         side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
@@ -286,8 +286,8 @@ def test_extreme_indices_of_a_hostile_partner_stay_finite(bits: int) -> None:
         assert np.isfinite(pending).all() and np.isfinite(v).all() and np.isfinite(largest).all()
 
 
-def test_checks_that_fit_no_difference_are_refused_once_all_is_known() -> None:
-    """Nothing is left to ask for: the partner has sent other bits than it checked."""
+def test_checks_that_fit_no_difference_are_refused_after_the_last_stage() -> None:
+    """The partner sent other bits than it checked."""
     side = CODECS["modulo4"].chunk(np.zeros(BLOCK, np.float32), np.zeros(1, np.float32), lower=True, seed=1)
     side.open(b"\xff")
     with pytest.raises(PayloadError, match="disagree"):

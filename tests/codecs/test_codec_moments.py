@@ -1,4 +1,4 @@
-"""Adam's moments in 2 bytes a parameter: what survives is the update (codecs.moments)."""
+"""Adam's moments in 2 bytes a parameter: the update must survive (`codecs.moments`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def both(m, v):
 
 
 def adam(size=5000, steps=60, betas=(0.9, 0.999), seed=0, spread=4.0):
-    """Moments as Adam makes them, of gradients whose sizes lie `spread` powers of ten apart within a block."""
+    """Moments from Adam, with gradients that differ by `spread` powers of ten within a block."""
     random = np.random.default_rng(seed)
     sizes = 10.0 ** random.uniform(-spread, 0.0, size)
     drift = random.uniform(-1.0, 1.0, size)
@@ -41,7 +41,7 @@ def adam(size=5000, steps=60, betas=(0.9, 0.999), seed=0, spread=4.0):
 
 
 def allowed(m, v):
-    """The bound of the module's docstring, block by block."""
+    """The bound of the module's docstring, for each block."""
     update = m / np.sqrt(v)
     blocks = np.abs(update) * 2 ** (1 / 24)
     most = np.repeat(np.maximum.reduceat(blocks, np.arange(0, len(m), BLOCK)), BLOCK)[: len(m)]
@@ -59,7 +59,7 @@ def test_update_is_within_its_bound(betas, spread):
 
 
 def test_plain_block_wise_int8_of_the_moments_would_break_the_update():
-    """Why the code is as it is: with an absolute grid small second moments become zero, and updates explode."""
+    """With an absolute grid small second moments become zero, and updates explode."""
     m, v = adam(spread=4.0)
     blocks = -(-len(m) // BLOCK)
     grid_v = np.repeat([v[BLOCK * i : BLOCK * (i + 1)].max() / 255 for i in range(blocks)], BLOCK)[: len(v)]
@@ -69,7 +69,7 @@ def test_plain_block_wise_int8_of_the_moments_would_break_the_update():
     assert (second > 0.0).all() and np.abs(first / np.sqrt(second)).max() < 1.1 * np.abs(m / np.sqrt(v)).max()
 
 
-def test_what_is_below_a_blocks_range_is_updated_less_never_more():
+def test_parameter_below_a_blocks_range_gets_a_smaller_update():
     m, v = adam(size=BLOCK, spread=12.0)
     _, first, second = both(m, v)
     grid = np.abs(m / np.sqrt(v)).max() / 127
@@ -85,7 +85,7 @@ def test_what_is_below_a_blocks_range_is_updated_less_never_more():
         max_size=700,
     )
 )
-def test_any_moments_come_back_finite_and_no_second_is_zero_where_the_first_is_not(values):
+def test_any_moments_decode_to_finite_ones_and_no_second_is_zero_where_the_first_is_not(values):
     m, v = (np.array(column, np.float32) for column in zip(*values, strict=True))
     payload, first, second = both(m, v)
     assert len(payload) == payload_bytes(len(m)) and check(payload, len(m))
@@ -94,14 +94,14 @@ def test_any_moments_come_back_finite_and_no_second_is_zero_where_the_first_is_n
     assert (np.abs(first.astype(np.float64)) <= 1.001 * MOST_RATIO * np.sqrt(second.astype(np.float64))).all()
 
 
-def test_first_moment_of_a_parameter_that_had_no_second_when_it_was_told_is_zero():
+def test_first_moment_without_a_second_decodes_to_zero():
     second = encode_second(np.array([0.0, 4.0], np.float32))
     payload = np.concatenate([second, encode_first(np.array([1.0, 1.0], np.float32), second)])
     assert decode_first(payload, 2) == pytest.approx([0.0, 1.0], rel=0.02)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_moments_that_are_none_are_not_encoded(value):
+def test_impossible_moments_are_not_encoded(value):
     good = np.ones(3, np.float32)
     bad = np.array([1.0, value, 1.0], np.float32)
     with pytest.raises(PayloadError, match="negative or not finite"):
@@ -128,7 +128,7 @@ def test_wrong_lengths_are_refused(length):
 
 
 def test_any_codes_are_bounded():
-    """A first update of at most 8 learning rates, whoever made the bytes."""
+    """Any bytes give a first update of at most 8 learning rates."""
     random = np.random.default_rng(1)
     payload, _, _ = both(*adam(size=300))
     payload[:300] = random.integers(0, 256, 300)
@@ -137,7 +137,7 @@ def test_any_codes_are_bounded():
     assert (np.abs(first) <= 1.001 * MOST_RATIO * np.sqrt(second)).all()
 
 
-def test_ratio_past_its_bound_by_the_tolerance_of_the_scale_is_cut_by_the_receiver():
+def test_receiver_cuts_a_ratio_within_the_tolerance_of_the_scale():
     payload, _, _ = both(*adam(size=300))
     half = len(payload) // 2
     payload[half : half + 300] = 128

@@ -1,4 +1,4 @@
-"""Kernels where nothing that is compiled can be kept: a read-only installation, and a user without a home."""
+"""Kernels without a usable cache: a read-only installation, no home, or damaged files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 CODE = """
 import numpy as np
 from gossipdp.codecs import kernels
-from gossipdp.codecs.increments import kernels as kernels_sparse
-print(kernels.coefficients(np.uint32(1), np.uint32(2)), kernels_sparse.choose_chunks.__name__)
+from gossipdp.codecs.increments import kernels as increment_kernels
+print(kernels.coefficients(np.uint32(1), np.uint32(2)), increment_kernels.choose_chunks.__name__)
 """
 
 
-def test_kernels_are_compiled_where_they_cannot_be_kept() -> None:
-    # The one place that numba may look at is IPython's, and there is none.
+def test_kernels_compile_without_a_writable_cache() -> None:
+    # numba may use only IPython's cache, which does not exist.
     variables = {**os.environ, "HOME": "/nonexistent", "NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}
     variables.pop("NUMBA_CACHE_DIR", None)
     said = [
@@ -30,7 +30,7 @@ def test_kernels_are_compiled_where_they_cannot_be_kept() -> None:
 
 
 @pytest.mark.parametrize(("kind", "content"), [("nbi", b""), ("nbi", b"x" * 90), ("nbc", b"")])
-def test_damaged_file_of_a_compiled_kernel__begun_anew_and_told(
+def test_damaged_cache_is_cleared_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, content: bytes
 ) -> None:
     source = tmp_path / "tiny.py"

@@ -1,1 +1,1 @@
-"""One-way compressors of the `epidemic` strategy, with error feedback."""
+"""One-way compressors of the increments of `epidemic`, and error feedback around them."""

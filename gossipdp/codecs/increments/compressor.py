@@ -1,11 +1,12 @@
-"""What a compressor is: an increment as bytes, from one sender to any number of receivers.
+"""The interface of a compressor: an increment as bytes, from one sender to any number of receivers.
 
-Increments are sums of steps that enter the global sum exactly once. What a compressor leaves out of one may be sent
-with the next, so error feedback with one buffer at the sender is legitimate, whoever receives (algorithms section 2);
-see `error_feedback`. *States* of changing neighbours are another matter: their codecs are two-sided and in `base`.
+Increments are sums of steps that enter the global sum exactly once. The sender may therefore send with the next
+increment what it left out of this one, and error feedback needs one buffer at the sender (algorithms section 2;
+`error_feedback`). *States* of changing neighbours have no such sum; their codecs are two-sided (`codecs.base`).
 
-All receivers decode the same numbers, bit for bit, on every machine: a decoder sums in an order of its own and never
-asks BLAS or libm. An encoder may; only its sender ever runs it. Nothing here may know about peers, rounds or weights.
+All receivers decode the same numbers, bit for bit, on every machine. A decoder therefore fixes the order of its sums,
+and uses no BLAS or libm. An encoder may use them, because only the sender runs it. Nothing here may know peers, rounds
+or weights.
 """
 
 from __future__ import annotations
@@ -18,27 +19,31 @@ __all__ = ["Compressor"]
 
 
 class Compressor(Protocol):
-    """A way to send increments; stateless and shared."""
+    """A one-way format of increments. A compressor has no state and is shared."""
 
     name: str
-    """at most 16 characters"""
+    """the key in the registry, at most 16 characters"""
     contraction: float
     """delta: ||x - decode(encode(x))||^2 <= (1 - delta) ||x||^2 for every x whose largest value is between 2^-100 and
-    2^100; 0 where nothing is promised, or only on average over seeds"""
+    2^100. 0 if the compressor promises nothing, or only an average over seeds"""
 
     def most_bytes(self, size: int) -> int:
-        """The longest payload of `size` parameters. What is longer is refused unread."""
+        """The longest payload of `size` parameters. Receivers refuse a longer one unread."""
 
     def encode(self, values: Vector, *, seed: int) -> Buffer:
-        """The payload of `values`, shape (n,), finite, fp32.
+        """Encode an increment.
 
         Args:
-            seed: 64 bits, for what is drawn; the payload holds what the receiver needs of it.
+            values: shape (n,), fp32, finite.
+            seed: 64 bits of randomness. The payload holds everything that a receiver needs of it.
         """
 
     def decode(self, payload: Buffer, size: int) -> Vector:
-        """What every receiver takes `values` for, shape (size,), fp32, at most 2^100 each; a new vector.
+        """Decode a payload. Uses memory for a few vectors of `size` at most, even for a malformed payload.
+
+        Returns:
+            A new vector, shape (size,), fp32, magnitudes at most 2^100, the same at every receiver.
 
         Raises:
-            PayloadError: whatever is wrong with the payload; no more memory than a few times `size` was used.
+            PayloadError: the payload is malformed.
         """

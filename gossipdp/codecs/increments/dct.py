@@ -1,14 +1,13 @@
 """DCT top-k: the k largest coefficients of every 4096 parameters under a cosine transform, as DeMo extracts them.
 
-    C = B X B^T,  X = 64 x 64 parameters in a row;  c = B^T Q2(TopK(C)) B       DeMo (arXiv 2411.19870)
+    C = B X B^T,  X = 64 x 64 consecutive parameters;  c = B^T Q2(TopK(C)) B       DeMo (arXiv 2411.19870)
 
-B is the orthonormal DCT-II of 64 points, so what holds of `topk` holds here, the error being the same on either side of
-it. A few coefficients move every parameter of a chunk a little; DeMo's tiles are of a matrix, these are of the flat
-vector, so that rows of a width that 64 divides line up and others do not. A short last chunk is filled with zeros and
-costs as much as a whole one.
+B is the orthonormal DCT-II of 64 points, so the error equals that of `topk` on C. A few coefficients move every
+parameter of a chunk a little. DeMo's tiles come from a matrix; these come from the flat vector, and line up only with
+rows whose width 64 divides. Zeros fill a short last chunk, which costs as much as a whole one.
 
-Every receiver gets the same bits: sums have a fixed order, and B is a table that no libm of whatever quality changes
-(each cosine is far from where its rounding to fp32 would turn; a test holds that). Nothing here may hold state.
+Every receiver gets the same bits. Sums have a fixed order, and B is the same table for any libm: no cosine is close to
+a rounding boundary of fp32 (a test checks it). Nothing here may hold state.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from typing import Final
 import numpy as np
 
 from gossipdp.codecs.base import Buffer, Vector
-from gossipdp.codecs.increments import kernels as kernels_sparse
+from gossipdp.codecs.increments import kernels
 from gossipdp.codecs.increments.kernels import CHUNK, LARGEST, sealed
 from gossipdp.codecs.increments.topk import TopK
 
 __all__ = ["COSINES", "DCT"]
 
 SIDE: Final = 64
+"""side of the square that a chunk of 4096 forms"""
 
 
 def _cosines() -> Vector:
-    """B, shape (64, 64): row k is sqrt(2/64) cos(pi (2 i + 1) k / 128), row 0 is 1/8."""
+    """B, shape (64, 64): row k is sqrt(2/64) cos(pi (2 i + 1) k / 128), and row 0 is 1/8."""
     turns = np.outer(np.arange(SIDE), 2 * np.arange(SIDE) + 1) % (4 * SIDE)
     rows = np.cos(np.pi / (2 * SIDE) * turns) * np.sqrt(2.0 / SIDE)
     rows[0] = 1.0 / 8.0
@@ -41,7 +41,7 @@ _TRANSPOSED: Final = sealed(COSINES.T)
 
 
 class DCT:
-    """`dct<k>`: k coefficients of 4096."""
+    """`dct<k>`: the k largest coefficients of every 4096."""
 
     def __init__(self, k: int) -> None:
         self.name = f"dct{k}"
@@ -68,5 +68,5 @@ def _padded(size: int) -> int:
 def _rotated(values: Vector, left: Vector, right: Vector) -> Vector:
     rotated = np.empty_like(values)
     shape = (-1, SIDE, SIDE)
-    kernels_sparse.rotate(sealed(values.reshape(shape)), left, right, rotated.reshape(shape))
+    kernels.rotate(sealed(values.reshape(shape)), left, right, rotated.reshape(shape))
     return rotated

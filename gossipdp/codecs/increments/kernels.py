@@ -1,14 +1,14 @@
-"""The hot loops of the sparse compressors: choose the largest of a chunk, give them two levels, pack and unpack.
+"""The hot loops of the sparse compressors: choose the largest of a chunk, quantise to two levels, pack and unpack.
 
-One thread, without the GIL, on arrays the caller has measured; nothing here raises or knows what a payload is for.
-No kernel uses fast-math: receivers must decode the same numbers, bit for bit.
+They run on one thread, without the GIL, on arrays that the caller has measured. They raise nothing. No kernel uses
+fast-math, because receivers must decode the same numbers, bit for bit.
 
-A chunk is `CHUNK` parameters (the last may be shorter). A chosen parameter is a field of 14 bits
+A chunk is `CHUNK` parameters; the last may be shorter. A chosen parameter is a field of 14 bits
 
     index << 2 | negative << 1 | high        index 0 .. 4095, strictly ascending within its chunk
 
-in a little-endian bit stream; each chunk starts at a byte of its own and what is left of its last byte is zero. A set
-of chosen values has exactly one encoding: the high level is used only beside the low one, zero has no sign.
+in a little-endian bit stream. Each chunk starts at a byte of its own, and the rest of its last byte is zero. A set of
+chosen values has exactly one encoding: the high level occurs only beside the low one, and zero has no sign.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Words = NDArray[np.uint32]
 Indices = NDArray[np.int64]
 
 CHUNK: Final = 4096
-"""parameters that share two levels; a 12-bit index finds each"""
+"""parameters that share two levels; an index of 12 bits names each"""
 FIELD: Final = 14
 """bits of one chosen parameter"""
 LARGEST: Final = np.float32(2.0**100)
-"""a value beyond this is sent as this, and refused when received: no later product of it can overflow"""
+"""largest magnitude of a value: senders cut to it and receivers refuse more, so that no later product overflows"""
 _LARGEST_BITS: Final = np.uint32(LARGEST.view(np.uint32))
 _ROUNDS: Final = 16
-"""of Lloyd's algorithm; it nearly always ends by itself after three to six"""
+"""most iterations of Lloyd's algorithm; it nearly always converges after three to six"""
 
 
 @kernel
 def _smallest_chosen(keys: Words, k: int, counts: Indices) -> tuple[np.int64, np.int64]:
-    """The k-th largest key, and how many of the keys equal to it are among the k: a radix select, 11 + 10 + 10 bits."""
+    """The k-th largest key, and the number of equal keys among the k. A radix select of 11 + 10 + 10 bits."""
     known, wanted, shift, width = np.int64(0), np.int64(k), 20, 11
     while True:
         bins = 1 << width
@@ -62,12 +62,12 @@ def _smallest_chosen(keys: Words, k: int, counts: Indices) -> tuple[np.int64, np
 
 @kernel
 def _lloyd(magnitudes: Vector, count: int, total: float, cut: float) -> tuple[float, float, float]:
-    """(low, high, gain) of two-means begun with `cut` (Lloyd 1982); the error is sum m^2 - gain."""
+    """(low, high, gain) of two-means that starts with `cut` (Lloyd 1982). The error is sum m^2 - gain."""
     low, high, gain = 0.0, 0.0, -1.0
     for _ in range(_ROUNDS):
         upper, many = np.float64(0.0), 0
         for i in range(count):
-            # a choice of numbers, not of ways: no processor could guess it
+            # A selection of values, not a branch: no processor could predict it.
             above = magnitudes[i] > cut
             upper += magnitudes[i] if above else np.float32(0.0)
             many += above
@@ -84,9 +84,10 @@ def _lloyd(magnitudes: Vector, count: int, total: float, cut: float) -> tuple[fl
 
 @kernel
 def _two_levels(magnitudes: Vector, count: int) -> tuple[float, float]:
-    """The better of two-means begun in the mean, which splits the bulk, and in the middle, which sets outliers apart.
+    """The better of two runs of two-means: one starts at the mean, one at the middle between least and largest.
 
-    Within 1 % of the least error, where one start alone is up to 20 % above it. Equal if all are.
+    The mean splits the bulk, and the middle separates outliers. The error is within 1 % of the least one; one start
+    alone is up to 20 % above it. Both levels are equal if all magnitudes are.
     """
     total, largest, smallest = 0.0, np.float32(0.0), np.float32(np.inf)
     for i in range(count):
@@ -99,14 +100,14 @@ def _two_levels(magnitudes: Vector, count: int) -> tuple[float, float]:
     if other_gain > gain:
         return other_low, other_high
     if gain < 0.0:
-        # nothing between them in fp64: one level is as good
+        # No cut separates them in fp64: one level is as good.
         return total / count, total / count
     return low, high
 
 
 @kernel
 def _bf16(value: float, cell: Vector, word: Words) -> np.int64:
-    """The 16 bits of the nearest bfloat16, ties to even; `word` views `cell`."""
+    """The 16 bits of the nearest bfloat16, ties to even. `word` is a view of `cell`."""
     cell[0] = value
     bits = np.int64(word[0])
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -114,7 +115,7 @@ def _bf16(value: float, cell: Vector, word: Words) -> np.int64:
 
 @kernel
 def _levels(magnitudes: Vector, count: int, cell: Vector, word: Words) -> tuple[np.int64, np.int64, float]:
-    """(low, high, cut): both levels as bfloat16, and the magnitude above which one is high."""
+    """(low, high, cut): both levels as bfloat16, and the magnitude above which a value has the high level."""
     low, high = _two_levels(magnitudes, count)
     low16, high16 = _bf16(low, cell, word), _bf16(high, cell, word)
     cut = 0.5 * (low + high)
@@ -130,11 +131,15 @@ def _levels(magnitudes: Vector, count: int, cell: Vector, word: Words) -> tuple[
 def choose_chunks(
     values: Vector, words: Words, counts: Indices, offsets: Indices, levels: NDArray[np.uint16], codes: Bytes
 ) -> None:
-    """The counts[c] largest magnitudes of each chunk c, of equal ones the first, into codes[offsets[c] :].
+    """Write the counts[c] largest magnitudes of each chunk c to codes[offsets[c] :]. Of equal ones the first are
+    chosen.
 
     Args:
+        values: shape (n,), fp32.
         words: the bits of `values`.
+        counts, offsets: shape (chunks,).
         levels: out, shape (chunks, 2), low and high as bfloat16.
+        codes: out.
     """
     keys, bins = np.empty(4096, np.uint32), np.empty(2048, np.int64)
     chosen, magnitudes = np.empty(4096, np.int64), np.empty(4096, np.float32)
@@ -145,7 +150,7 @@ def choose_chunks(
         size = min(4096, len(values) - base)
         for i in range(size):
             key = words[base + i] & np.uint32(0x7FFF_FFFF)
-            # beyond the infinity is what is not a number; it must not be the first to be chosen
+            # Keys above infinity are NaN, which counts as zero.
             keys[i] = np.uint32(0) if key > np.uint32(0x7F80_0000) else min(key, _LARGEST_BITS)
         if count == 0:
             levels[chunk, 0] = levels[chunk, 1] = 0
@@ -180,9 +185,14 @@ def choose_chunks(
 
 @kernel
 def place_chunks(codes: Bytes, counts: Indices, offsets: Indices, levels: Vector, values: Vector) -> int:
-    """The inverse of `choose_chunks` into `values`, all zero; `levels` are numbers now.
+    """The inverse of `choose_chunks`, into zeros.
 
-    Returns the chunks read before one whose codes are not what an encoder writes: len(counts) where all are sound.
+    Args:
+        levels: shape (chunks, 2), fp32.
+        values: out, shape (n,), all zero.
+
+    Returns:
+        The index of the first chunk with codes that no encoder writes, or len(counts) if all are sound.
     """
     for chunk in range(len(counts)):
         base, count, low, high = chunk * 4096, counts[chunk], levels[chunk, 0], levels[chunk, 1]
@@ -209,10 +219,12 @@ def place_chunks(codes: Bytes, counts: Indices, offsets: Indices, levels: Vector
 
 @kernel
 def split_blocks(values: Vector, block: int, levels: NDArray[np.uint16], codes: Bytes) -> None:
-    """Two levels for each block of `values`, and negative << 1 | high of every parameter, one byte each.
+    """Find two levels for each block of `values`, and the code negative << 1 | high of every parameter.
 
     Args:
+        block: parameters of a block.
         levels: out, shape (blocks, 2), low and high as bfloat16.
+        codes: out, shape (n,), one byte for each parameter.
     """
     magnitudes, cell = np.empty(block, np.float32), np.empty(1, np.float32)
     word = cell.view(np.uint32)
@@ -232,11 +244,11 @@ def split_blocks(values: Vector, block: int, levels: NDArray[np.uint16], codes: 
 
 @kernel
 def _product(left: Vector, right: Vector, product: Vector) -> None:
-    """product = left @ right, 64 x 64 each; zeros of `left`, of which what was top-k is full, cost little."""
+    """product = left @ right, 64 x 64 each. It skips zeros of `left`, which is sparse after a top-k."""
     for i in range(64):
         row = product[i]
         row[:] = 0.0
-        # four terms for one load and store of the sum, still added one after the other
+        # Four terms for one load and store of the sum, added one after the other.
         for k in range(0, 64, 4):
             a, b, c, d = left[i, k], left[i, k + 1], left[i, k + 2], left[i, k + 3]
             if a != 0.0 or b != 0.0 or c != 0.0 or d != 0.0:
@@ -249,10 +261,11 @@ def _product(left: Vector, right: Vector, product: Vector) -> None:
 
 @kernel
 def rotate(chunks: Vector, left: Vector, right: Vector, rotated: Vector) -> None:
-    """rotated[c] = left @ chunks[c] @ right, each sum from the first term to the last, on every machine.
+    """rotated[c] = left @ chunks[c] @ right. Each sum runs from the first term to the last, on every machine.
 
     Args:
-        chunks: shape (chunks, 64, 64), as is `rotated`.
+        chunks: shape (chunks, 64, 64).
+        rotated: out, shape (chunks, 64, 64).
     """
     half = np.empty((64, 64), np.float32)
     for chunk in range(len(chunks)):
@@ -261,14 +274,14 @@ def rotate(chunks: Vector, left: Vector, right: Vector, rotated: Vector) -> None
 
 
 def sealed(array: NDArray[Any]) -> Any:
-    """A read-only view of what is contiguous: one type for every caller's array, so that no kernel compiles twice."""
+    """A contiguous read-only view. All callers then pass one array type, and no kernel compiles twice."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def warm_up() -> None:
-    """Compile, or load from numba's cache, every kernel for the types the compressors pass."""
+    """Compile every kernel for the types that the compressors pass, or load it from numba's cache."""
     vector, one = sealed(np.ones(2, np.float32)), sealed(np.zeros(1, np.int64))
     levels, codes = np.zeros((1, 2), np.uint16), np.zeros(2, np.uint8)
     choose_chunks(vector, vector.view(np.uint32), one, one, levels, codes)

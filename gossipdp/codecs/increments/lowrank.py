@@ -2,13 +2,13 @@
 
     P = orth(M Q),  Q <- M^T P, twice;   M' = P Q^T        PowerSGD (Vogels et al. 2019, arXiv 1905.13727)
 
-PowerSGD starts from the Q of the step before; a compressor has no state, so this starts from a Q drawn from the seed
-and iterates twice. P is rounded to bfloat16 before the last Q is taken with it. Vectors, and matrices that two factors
-would not make smaller, are sent as bfloat16.
+PowerSGD starts from the Q of the step before. A compressor has no state, so this one draws Q from the seed and iterates
+twice. It rounds P to bfloat16 before it computes the last Q. Vectors, and matrices that two factors would not make
+smaller, travel as bfloat16.
 
-The encoder asks BLAS and LAPACK, so two kinds of machine may send different factors of the same matrix. The decoder
-does not: products are added in the order of the rank, and every receiver gets the same bits. How much of ||x|| is kept
-depends on the spectrum; that the error never exceeds ||x|| (but for rounding) is all that holds for whatever x.
+The encoder uses BLAS and LAPACK, so two kinds of machine may send different factors of the same matrix. The decoder
+adds products in the order of the rank, and every receiver gets the same bits. The share of ||x|| that is kept depends
+on the spectrum. For every x the error is at most ||x||, but for rounding.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from gossipdp.codecs.increments.payloads import bfloat16, joined, numbers, parts
 __all__ = ["LowRank"]
 
 ITERATIONS: Final = 2
+"""power iterations"""
 
 
 class LowRank:
     """`lowrank<rank>`.
 
     Args:
-        shapes: of the parameters in the flat vector, in order; of more than two dimensions all but the first are one.
-            Without them the whole vector is folded into one matrix, as nearly square as it can be.
+        rank: 1 to 64.
+        shapes: shapes of the tensors in the flat vector, in order. Dimensions after the first are flattened into one.
+            Without shapes the whole vector becomes one matrix that is as nearly square as possible.
+
+    Raises:
+        ValueError: the rank is out of range.
     """
 
     contraction = 0.0
@@ -75,7 +80,7 @@ class LowRank:
         return values
 
     def _matrices(self, size: int) -> Iterator[tuple[int, int]]:
-        """(rows, columns) of what the vector is made of; a vector is one row."""
+        """(rows, columns) of each matrix in the flat vector. A vector is one row."""
         if self.shapes is None:
             if size:
                 rows = math.isqrt(size)
@@ -83,7 +88,7 @@ class LowRank:
                 yield 1, size % rows
             return
         if sum(map(math.prod, self.shapes)) != size:
-            raise ValueError(f"{size} parameters, the shapes have {sum(map(math.prod, self.shapes))}")
+            raise ValueError(f"{size} parameters, but the shapes have {sum(map(math.prod, self.shapes))}")
         for shape in self.shapes:
             rows = shape[0] if len(shape) > 1 else 1
             yield rows, math.prod(shape) // rows if rows else 0
@@ -97,7 +102,7 @@ class LowRank:
 
 def _factors(matrix: Vector, rank: int, rng: np.random.Generator) -> list[NDArray[np.uint16]]:
     """P^T and Q^T as bfloat16."""
-    # by a power of two, so that nothing overflows on the way and denormals are numbers like others
+    # Scaled by a power of two, so that nothing overflows and denormals become normal.
     largest = min(float(np.abs(matrix).max()), float(LARGEST))
     exponent = math.frexp(largest)[1]
     m = np.ldexp(np.clip(matrix, -LARGEST, LARGEST), -exponent)
@@ -107,15 +112,15 @@ def _factors(matrix: Vector, rank: int, rng: np.random.Generator) -> list[NDArra
         q = m.T @ p
     sent = bfloat16(p)
     p = (sent.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    # in fp64, for a length of 2^100 may leave fp32 on its way to being cut
+    # In fp64, because a length near 2^100 may exceed fp32 before it is cut.
     return [np.ascontiguousarray(sent.T), bfloat16(np.ldexp((p.T @ m).astype(np.float64), exponent))]
 
 
 def _multiply(p: Vector, q: Vector, matrix: Vector) -> None:
     """matrix = sum over the rank of p_r q_r^T, in this order, cut to +-2^100."""
-    # columns of length 1 have no entry beyond it; with those of `numbers` no sum overflows
+    # A column of length 1 has no entry beyond 1. With the bound of `numbers` no sum overflows.
     if (np.abs(p) > 1.0).any():
-        raise PayloadError("a column that is not of length 1")
+        raise PayloadError("a column has an entry above 1")
     np.multiply(p[0][:, None], q[0], out=matrix)
     for left, right in zip(p[1:], q[1:], strict=True):
         matrix += left[:, None] * right

@@ -1,7 +1,7 @@
-"""What compressors share in reading and writing payloads: parts of stated lengths, and bfloat16 numbers.
+"""Shared parts of payloads: sections of stated lengths, and bfloat16 numbers.
 
-bfloat16 and not fp16 for levels, scales and values: it costs the same two bytes and has the range of fp32, while a
-residual of a fine learning rate is all denormals to fp16 (below 6e-8 it is zero). Nothing here may know a format.
+Levels, scales and values are bfloat16, not fp16. It costs the same two bytes and has the range of fp32. The residual of
+a fine learning rate is denormal in fp16, and zero below 6e-8. Nothing here may know a format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def joined(*arrays: NDArray[Any]) -> memoryview:
 
 
 def parts(payload: Buffer, *lengths: int) -> list[NDArray[np.uint8]]:
-    """Read-only views of the parts of `payload`, which has just these lengths. Raises PayloadError."""
+    """Read-only views of the sections of `payload`. Raises PayloadError unless it has exactly these lengths."""
     data = memoryview(payload)
     if data.nbytes != sum(lengths):
         raise PayloadError(f"{data.nbytes} bytes, wanted {sum(lengths)}")
@@ -36,7 +36,7 @@ def parts(payload: Buffer, *lengths: int) -> list[NDArray[np.uint8]]:
 
 
 def bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """The bits of the nearest bfloat16, ties to even; cut to +-2^100, what is not a number to zero, never -0."""
+    """The bits of the nearest bfloat16, ties to even, cut to +-2^100. NaN and -0 become zero."""
     kept = np.where(np.isnan(values), 0.0, np.clip(values, -LARGEST, LARGEST)).astype(np.float32)
     bits = kept.view(np.uint32)
     bits = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
@@ -44,22 +44,26 @@ def bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def numbers(part: NDArray[np.uint8], *, signed: bool) -> Vector:
-    """The fp32 values of a part of bfloat16 numbers. Raises PayloadError if one is not finite, past 2^100, or -0."""
+    """The fp32 values of a section of bfloat16 numbers.
+
+    Raises:
+        PayloadError: a number is not finite, past 2^100 or -0, or is negative without `signed`.
+    """
     bits = part.view("<u2").astype(np.uint32)
     values: Vector = (bits << np.uint32(16)).view(np.float32)
     if not (np.abs(values) <= LARGEST).all():
-        raise PayloadError("a number that is not finite, or past 2^100")
+        raise PayloadError("a number is not finite, or past 2^100")
     if (bits == 0x8000).any() or (not signed and (values < 0.0).any()):
-        raise PayloadError("a number with a sign it may not have")
+        raise PayloadError("a number has a sign that is not allowed")
     return values
 
 
 def starts(size: int) -> NDArray[np.int64]:
-    """Where the blocks of `size` parameters begin."""
+    """First index of each block of 256 in `size` parameters."""
     return np.arange(0, size, BLOCK)
 
 
 def only_zero_bits(part: NDArray[np.uint8], bits: int) -> None:
-    """Raises PayloadError unless what is left of the last byte after `bits` bits is zero: one value, one encoding."""
+    """Raise PayloadError unless the last byte is zero after `bits` bits: a value has one encoding."""
     if bits % 8 and part[-1] >> (bits % 8):
-        raise PayloadError("padding that is not zero")
+        raise PayloadError("the padding is not zero")

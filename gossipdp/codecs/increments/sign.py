@@ -2,8 +2,8 @@
 
     c = mean |x| sign(x)        1-bit SGD (Seide et al. 2014); with error feedback EF-SignSGD (arXiv 1901.09847)
 
-A payload is the scales of all blocks (bfloat16), then the bits, 1 for negative, the first parameter in the lowest bit.
-Zero counts as positive. Nothing here may hold a loop over parameters, or state.
+A payload is the scales of all blocks (bfloat16), then the bits: 1 for negative, the first parameter in the lowest bit.
+Zero counts as positive. Nothing here may loop over parameters or hold state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Sign:
     """`sign`: 0.133 bytes a parameter."""
 
     name = "sign"
-    # ||x - c||^2 = ||x||^2 - ||x||_1^2 / 256 in a block, and ||x||_1 >= ||x||_2; 1 % for bfloat16
+    # ||x - c||^2 = ||x||^2 - ||x||_1^2 / 256 in a block, and ||x||_1 >= ||x||_2. bfloat16 costs 1 %.
     contraction = 0.99 / BLOCK
 
     def most_bytes(self, size: int) -> int:
@@ -40,5 +40,5 @@ class Sign:
         words = values.view(np.uint32)
         words |= np.unpackbits(body, count=size, bitorder="little").astype(np.uint32) << np.uint32(31)
         if (words == 1 << 31).any():
-            raise PayloadError("a zero with a sign")
+            raise PayloadError("a zero has a sign")
         return values

@@ -1,12 +1,12 @@
-"""Threshold: what exceeds a multiple of the vector's RMS, wherever it is, but never more than `most` of 4096.
+"""Threshold: all values above a multiple of the vector's RMS, but at most `most` of each 4096.
 
     |x_i| >= min(multiple * RMS(x), max |x|)        Strom 2015; Aji & Heafield 2017, arXiv 1704.05021
 
-Top-k gives every chunk the same share; here a layer that moves sends more than one that rests. A payload is as long as
-the vector asks for: counts of all chunks, two levels of each chunk that sends, codes as in `topk`. The largest value is
-always sent; more than that is not promised, for a flat vector has nothing that stands out.
+Top-k gives every chunk the same share. Here a layer that moves sends more than one that rests, so the length of a
+payload varies: counts of all chunks, two levels of each chunk that sends, then codes as in `topk`. The largest value is
+always sent. Nothing else is promised, because a flat vector has no values that stand out.
 
-Nothing here may hold a loop over parameters, or state.
+Nothing here may loop over parameters or hold state.
 """
 
 from __future__ import annotations
@@ -25,10 +25,19 @@ from gossipdp.codecs.increments.topk import LEVELS, choose, code_bytes, place
 __all__ = ["Threshold"]
 
 COUNT_BYTES: Final = 2
+"""bytes of a chunk's count"""
 
 
 class Threshold:
-    """`threshold<multiple>`."""
+    """`threshold<multiple>`.
+
+    Args:
+        multiple: threshold in units of the RMS, above 0.
+        most: most parameters sent of a chunk of 4096.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
 
     contraction = 0.0
 
@@ -59,14 +68,14 @@ class Threshold:
         head = COUNT_BYTES * len(most)
         data = np.frombuffer(payload, np.uint8)
         if len(data) < head:
-            raise PayloadError(f"{len(data)} bytes, wanted {head} and more")
+            raise PayloadError(f"{len(data)} bytes, at least {head} wanted")
         counts = data[:head].view("<u2").astype(np.int64)
         if (counts > most).any():
-            raise PayloadError("a chunk that sends more than it may")
+            raise PayloadError("a chunk sends more parameters than allowed")
         sends = counts > 0
         pairs = head + LEVELS * int(sends.sum())
         if len(data) != pairs + int(code_bytes(counts).sum()):
-            raise PayloadError(f"{len(data)} bytes, not what the counts ask for")
+            raise PayloadError(f"{len(data)} bytes do not match the counts")
         levels = np.zeros((len(most), LEVELS), np.uint8)
         levels[sends] = data[head:pairs].reshape(-1, LEVELS)
         return place(levels.reshape(-1), data[pairs:], counts, size)

@@ -1,13 +1,13 @@
-"""Chunked top-k: the k largest of every 4096 parameters, each a 12-bit index, a sign and one of two levels.
+"""Chunked top-k: the k largest of every 4096 parameters, each with a 12-bit index, a sign and one of two levels.
 
     c = Q2(TopK(x))    per chunk of 4096; |c| is the mean of the larger or of the smaller part of the chosen |x|
 
-SparseLoCo (arXiv 2508.15706; algorithms section 4). The two levels are the two-means of the chosen magnitudes, with an
-error within 1 % of the least that two levels allow. Of equal magnitudes the first is chosen, so that the same vector
-gives the same bytes. A payload has one length for a size: levels of all chunks, then codes of all chunks (fields as in
-`kernels_sparse`). The last chunk, if short, gets its share of k, rounded up.
+SparseLoCo (arXiv 2508.15706; algorithms section 4). The two levels are the two-means of the chosen magnitudes; their
+error is within 1 % of the least one. Of equal magnitudes the first is chosen, so the same vector gives the same bytes.
+The length of a payload depends on the size alone: levels of all chunks, then codes of all chunks (fields as in
+`kernels`). A short last chunk gets its share of k, rounded up.
 
-Nothing here may hold a loop over parameters, or state: what was left out is `error_feedback`'s to keep.
+Nothing here may loop over parameters or hold state: `error_feedback` keeps what is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
-from gossipdp.codecs.increments import kernels as kernels_sparse
+from gossipdp.codecs.increments import kernels
 from gossipdp.codecs.increments.kernels import CHUNK, FIELD, sealed
 from gossipdp.codecs.increments.payloads import joined, numbers, parts
 
@@ -29,15 +29,22 @@ LEVELS: Final = 4
 
 
 class TopK:
-    """`topk<k>`: k of 4096, 1 to 4096."""
+    """`topk<k>`: the k largest of every 4096.
+
+    Args:
+        k: 1 to 4096.
+
+    Raises:
+        ValueError: k is out of range.
+    """
 
     def __init__(self, k: int) -> None:
         if not 1 <= k <= CHUNK:
             raise ValueError(f"top {k} of {CHUNK}")
         self.name = f"topk{k}"
         self.k = k
-        # One level keeps ||top||_1^2 / k >= ||top||_2^2 / k >= ||x||^2 / 4096, two keep no less; 1 % for bfloat16. A
-        # larger k keeps far more as a rule, and promises no more: one value of a chunk may be all there is.
+        # One level keeps ||top||_1^2 / k >= ||top||_2^2 / k >= ||x||^2 / 4096. Two levels keep no less, and bfloat16
+        # costs 1 %. A larger k mostly keeps far more, but cannot promise more: a chunk may have only one value.
         self.contraction = 0.99 / CHUNK
 
     def most_bytes(self, size: int) -> int:
@@ -61,28 +68,30 @@ class TopK:
 
 
 def code_bytes(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes of the codes of chunks of which `counts` parameters are sent."""
+    """Bytes of each chunk's codes, for `counts` sent parameters."""
     return -(-counts * FIELD // 8)
 
 
 def choose(values: Vector, counts: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """(levels, codes) of the counts[c] largest of each chunk c of `values`."""
+    """(levels, codes) of the counts[c] largest magnitudes of each chunk c of `values`."""
     sizes = code_bytes(counts)
     levels, codes = np.empty((len(counts), 2), np.uint16), np.empty(int(sizes.sum()), np.uint8)
     values = sealed(values)
     offsets = sealed(np.cumsum(sizes) - sizes)
-    kernels_sparse.choose_chunks(values, values.view(np.uint32), sealed(counts), offsets, levels, codes)
+    kernels.choose_chunks(values, values.view(np.uint32), sealed(counts), offsets, levels, codes)
     return levels.astype("<u2", copy=False), codes
 
 
 def place(levels: NDArray[np.uint8], codes: NDArray[np.uint8], counts: NDArray[np.int64], size: int) -> Vector:
-    """A vector of zeros, but for what was chosen. Raises PayloadError unless `choose` could have written it."""
+    """The inverse of `choose`: the chosen values in a vector of zeros.
+
+    Raises:
+        PayloadError: `choose` cannot have written this.
+    """
     pairs = numbers(levels, signed=False).reshape(-1, 2)
     sizes = code_bytes(counts)
     values = np.zeros(size, np.float32)
-    sound = kernels_sparse.place_chunks(
-        sealed(codes), sealed(counts), sealed(np.cumsum(sizes) - sizes), sealed(pairs), values
-    )
+    sound = kernels.place_chunks(sealed(codes), sealed(counts), sealed(np.cumsum(sizes) - sizes), sealed(pairs), values)
     if sound < len(counts):
-        raise PayloadError(f"codes of chunk {sound} that no encoder writes")
+        raise PayloadError(f"no encoder writes the codes of chunk {sound}")
     return values

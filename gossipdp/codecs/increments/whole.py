@@ -1,6 +1,6 @@
-"""Increments sent whole: every parameter as one bfloat16. For buffers, which are few, and for a warm start.
+"""Increments sent whole: every parameter as one bfloat16, for buffers and for a warm start.
 
-With error feedback what the rounding loses is sent the next time. Nothing here may hold state.
+Error feedback sends the loss of the rounding with the next increment. Nothing here may hold state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The hot loops of the modulo codec, compiled by numba."""
+"""The hot loops of the modulo codec, compiled by numba: one pass over a chunk each, on one thread, without the GIL.
+
+They work on blocks of 256 parameters, in arrays that the caller has measured. No kernel allocates for each block,
+checks a length or raises. No kernel uses fast-math: an escalation computes u again, and both hosts must compute the
+same delta.
+
+numba's cache does not notice a change in another file. Kernels that call each other therefore share a file.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +38,7 @@ __all__ = [
 
 
 def warm_up() -> None:
-    """Compile, or load from numba's cache, every kernel for the types the codecs pass: seconds once a host."""
+    """Compile every kernel for the types that the codecs pass, or load it from numba's cache. Takes seconds once."""
     vector, step, one = np.zeros(BLOCK, np.float32), np.ones(1), np.zeros(1, np.int64)
     codes, checks, flags = np.zeros(512, np.uint8), np.zeros(1, np.uint16), np.zeros(1, np.uint8)
     rows, small, sealed = np.zeros((1, BLOCK), np.int64), np.zeros(1, np.int32), np.zeros(512, np.uint8)

@@ -13,7 +13,7 @@ from gossipdp.codecs.compiled import kernel
 __all__ = ["capture", "mix"]
 
 LARGEST: Final = np.float32(2.0**48)
-"""an own parameter beyond this is read as this (NaN as 0): the network's grid ends here"""
+"""largest magnitude on the network's grid; larger own parameters are cut to it, and NaN is read as 0"""
 LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
 
 
@@ -23,8 +23,15 @@ def capture(
 ) -> None:
     """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
 
-    The level is that of the smallest of `ranges` not below the predicted range, nor below guard * |a|_inf, which
-    keeps |a/s| < 2^34 whatever the prediction. Parameters that no grid reaches are replaced (see LARGEST).
+    The level names the smallest range that is at least the predicted one and at least guard * |a|_inf. The guard keeps
+    |a/s| < 2^34 for any prediction. Parameters beyond LARGEST are replaced.
+
+    Args:
+        a: the anchor's chunk, shape (n,).
+        predicted: predicted range of each block, shape (blocks,).
+        ranges: the table of ranges, shape (256,), ascending.
+        copy: out, shape (256 blocks,).
+        levels: out, shape (blocks,).
     """
     bits, out, bound = a.view(np.uint32), copy.view(np.uint32), np.empty(1, np.uint32)
     for block in range(len(levels)):
@@ -70,7 +77,14 @@ def mix(
 ) -> None:
     """a += share * delta; pending += share * delta; v -= pull * share * delta.
 
-    delta = scale * difference, or row rows[block] of `wide` where that is not -1.
+    delta is scale * difference, or row rows[block] of `wide` for an escalated block.
+
+    Args:
+        differences: d of every parameter, shape (256 blocks,).
+        scale: grid step of each block with its sign, shape (blocks,).
+        rows: row in `wide` of each block, or -1.
+        wide: delta of the escalated blocks, shape (escalated, 256).
+        with_v: False leaves v alone.
     """
     step, part, back = np.empty(256, np.float32), np.float32(share), np.float32(pull)
     for block in range(len(scale)):

@@ -1,16 +1,11 @@
-"""The only hot loops of the project: one pass of a chunk each, compiled by numba, one thread, without the GIL.
-
-All work on blocks of 256 parameters and on arrays the caller has already measured; nothing here allocates per
-block, checks lengths, raises, or knows what a peer is. No kernel uses fast-math: u must come out the same when
-it is computed again for an escalation, and both hosts must compute the same delta.
+"""Kernels of codes and checks: round an anchor to the grid, pack its low bits, and compare the two sides.
 
 The grid index of a parameter is the stochastic rounding (Moniqua, Lu & De Sa 2020, arXiv 2002.11787)
 
     u = floor((round(2^16 a / s) + xi) / 2^16),   xi uniform on 0 .. 2^16 - 1
 
-in fixed point: an integer a/s is hit exactly, the mean over xi is a/s to 2^-17, and adding 1.5 * 2^52 turns the
-rounded double into an integer without a conversion instruction (which AVX2 lacks). |a/s| < 2^34 is the caller's
-promise, kept by `capture`.
+in fixed point. An integer a/s is hit exactly, and the mean over xi is a/s to 2^-17. Adding 1.5 * 2^52 turns the rounded
+double into an integer without a conversion instruction, which AVX2 lacks. `capture` keeps |a/s| < 2^34.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ SHIFTER: Final = 1.5 * 2.0**52
 SHIFTER_BITS: Final = 0x4338_0000_0000_0000
 _STRIDE: Final = 0x9E37_79B9
 _COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.uint32)
-"""counters of the hash, spread over 32 bits"""
+"""counters of the random hash, spread over 32 bits"""
 _BLOCK_STRIDE: Final = np.uint32(BLOCK // 2 * _STRIDE & 0xFFFF_FFFF)
 
 
@@ -73,12 +68,12 @@ _bits: Any = intrinsic(_bitcast)
 """the 64 bits of a double as an integer"""
 _shr: Any = intrinsic(_shift_right)
 _shl: Any = intrinsic(_shift_left)
-"""unsigned shifts within the type of the value; numba's operators widen to 64 bits, which costs vector lanes"""
+"""unsigned shifts in the type of the value; numba's own operators widen to 64 bits, which costs vector lanes"""
 
 
 @kernel
 def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
-    """32 random bits, two xi: Wellons' lowbias32 of counter + low, keyed with `high` in the middle."""
+    """32 random bits, which give two xi: Wellons' lowbias32 of counter + low, keyed with `high` in the middle."""
     x = np.uint32(counter)
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB_352D))
     x = np.uint32((x ^ (x >> np.uint32(15))) + high)
@@ -88,15 +83,15 @@ def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
 
 @kernel
 def _fixed(a: np.float32, scale: np.float64, xi: np.uint32) -> np.uint64:
-    """2^16 a/s + xi as a two's complement number over SHIFTER_BITS; bits 16.. are those of u."""
+    """2^16 a/s + xi in two's complement, plus SHIFTER_BITS. Bits 16 and up are those of u."""
     return np.uint64(_bits(np.float64(a) * scale + SHIFTER) + np.uint64(xi))
 
 
 @kernel
 def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
-    """The low `width` bits of 256 fields into 32 * width bytes, by planes of 8, 4, 2 and 1 bits.
+    """Pack the low `width` bits of 256 fields into 32 * width bytes, in planes of 8, 4, 2 and 1 bits.
 
-    A plane keeps neighbours in one byte apart by 256 / (fields a byte), so that every loop vectorises.
+    The fields of one byte are 256 / (fields in a byte) apart, so that every loop vectorises.
     """
     done = 0
     while width - done >= 8:
@@ -129,7 +124,7 @@ def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
 
 @kernel
 def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> None:
-    """The inverse of `_pack`, for widths up to 16."""
+    """The inverse of `_pack`, for widths of up to 16."""
     done = 0
     if width < 4:
         fields[:] = 0
@@ -165,11 +160,14 @@ def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> No
 
 @kernel
 def coefficients(low: np.uint32, high: np.uint32) -> Checks:
-    """The coefficients of a chunk's checks, drawn by its seed: wraps that one exchange misses are no likelier to be
-    missed by the next.
+    """Draw the coefficients of a chunk's checks from its seed. They are part of the wire format.
 
-    Odd, and no two equal or opposite, so that up to three parameters wrong by one wrap each never pass, nor one alone
-    unless it is wrong by a multiple of 2^16 wraps. Part of the wire format.
+    Each exchange draws others, so it may catch a wrong block that the exchange before missed. They are odd, and no two
+    are equal or opposite. A check therefore always catches up to three parameters that are wrong by one wrap each, and
+    one parameter unless it is wrong by a multiple of 2^16 wraps.
+
+    Returns:
+        Shape (256,).
     """
     drawn, taken = np.empty(256, np.uint16), np.zeros(1 << 15, np.uint8)
     state, count = (np.uint64(high) << np.uint64(32)) | np.uint64(low), 0
@@ -196,10 +194,17 @@ def encode(
     codes: Bytes,
     checks: Checks,
 ) -> None:
-    """The low `bits` bits of every u, and of each block the upper 16 bits of its check.
+    """Write the low `bits` bits of every u, and the upper 16 bits of each block's check.
 
-    The check is C = sum_k coef_k u_k mod 2^(16 + bits); with u = code + 2^bits w it follows from the codes and from
-    sum_k coef_k w_k mod 2^16, which is what is sent.
+    The check is C = sum_k coef_k u_k mod 2^(16 + bits). With u = code + 2^bits w the codes give its low bits, so only
+    sum_k coef_k w_k mod 2^16 is sent.
+
+    Args:
+        copy: the chunk, shape (256 blocks,).
+        scale: 2^16 / s of each block, shape (blocks,).
+        low, high: the two halves of the seed.
+        codes: out, 32 * bits bytes for each block.
+        checks: out, shape (blocks,).
     """
     fields, shift, coef = np.empty(256, np.uint32), np.uint32(bits), coefs.astype(np.uint32)
     for block in range(len(scale)):
@@ -231,9 +236,17 @@ def verdict(
     squares: NDArray[np.int64],
     largest: NDArray[np.int32],
 ) -> int:
-    """d = cmod(u_high - u_low, 2^bits); per block: do the checks agree with it, sum d^2, and max |d|.
+    """Compute d = cmod(u_high - u_low, 2^bits), and for each block whether the checks agree, sum d^2 and max |d|.
 
-    Both sides call this with the same arguments, so both reach the same verdict. Returns how many failed.
+    Both sides call this with the same arguments, so both reach the same verdict.
+
+    Args:
+        high, low: codes of the peer with the higher and with the lower id.
+        differences: out, d of every parameter.
+        failed: out, 1 for each block whose checks disagree.
+
+    Returns:
+        The number of failed blocks.
     """
     above, below, coef = np.empty(256, np.uint16), np.empty(256, np.uint16), coefs.view(np.int16)
     half, mask = np.int16(1 << (bits - 1)), np.int16((1 << bits) - 1)
@@ -246,7 +259,7 @@ def verdict(
         for k in range(256):
             e = np.int16(above[k] - below[k])
             d[k] = np.int16(np.int16(np.int16(e + half) & mask) - half)
-            # d = e + 2^bits * wraps, but e may not fit 16 bits: count the borrow and the sign instead
+            # d = e + 2^bits * wraps, but e may not fit 16 bits. The borrow and the sign give the wraps.
             wraps = np.int16(np.int16(above[k] < below[k]) - np.int16(d[k] < 0))
             check = np.int16(check + np.int16(coef[k] * wraps))
             least = least if least < d[k] else d[k]
@@ -272,7 +285,7 @@ def verdict(
 def recompute(
     copy: Vector, scale: Doubles, blocks: Indices, low: np.uint32, high: np.uint32, u: NDArray[np.int64]
 ) -> None:
-    """u of some blocks in full, as `encode` saw it."""
+    """Compute u of some blocks in full, exactly as `encode` did."""
     for row in range(len(blocks)):
         base, factor = blocks[row] * 256, scale[blocks[row]]
         offset = np.uint32(np.uint32(blocks[row]) * _BLOCK_STRIDE + low)
@@ -286,7 +299,7 @@ def recompute(
 
 @kernel
 def encode_rows(u: NDArray[np.int64], shift: int, width: int, coefs: Checks, codes: Bytes, checks: Checks) -> None:
-    """Bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
+    """Write the bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
     fields, coef = np.empty(256, np.uint32), coefs.astype(np.uint32)
     for row in range(len(u)):
         check = np.uint32(0)
@@ -299,7 +312,7 @@ def encode_rows(u: NDArray[np.int64], shift: int, width: int, coefs: Checks, cod
 
 @kernel
 def unpack_rows(codes: Bytes, blocks: Indices, width: int, known: NDArray[np.int64]) -> None:
-    """The codes of some blocks, one row a block."""
+    """Unpack the codes of some blocks into `known`, one row for each block."""
     fields = np.empty(256, np.uint16)
     for row in range(len(blocks)):
         _unpack(codes, blocks[row] * 32 * width, width, fields)
@@ -318,7 +331,7 @@ def verdict_rows(
     failed: Bytes,
     d: NDArray[np.int64],
 ) -> None:
-    """`verdict` for escalated blocks: the rows hold the low `bits` bits of u; higher ones are ignored."""
+    """`verdict` for escalated blocks. The rows hold the low `bits` bits of u; higher bits are ignored."""
     half, mask, coef = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1, coefs.astype(np.uint32)
     for row in range(len(failed)):
         check = np.uint32(0)

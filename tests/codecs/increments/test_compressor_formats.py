@@ -1,4 +1,4 @@
-"""The compressors' payloads, bit by bit: they are part of the wire format, and one value has one encoding."""
+"""The payloads of the compressors, bit by bit. They are part of the wire format, and a value has one encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import PayloadError
-from gossipdp.codecs.increments import kernels as kernels_sparse
+from gossipdp.codecs.increments import kernels
 from gossipdp.codecs.increments.dct import COSINES, DCT
 from gossipdp.codecs.increments.kernels import LARGEST, sealed
 from gossipdp.codecs.increments.lowrank import LowRank
@@ -66,12 +66,12 @@ def test_bfloat16_is_the_nearest_with_ties_to_even(value: float, bits: int) -> N
 def test_kernels_round_levels_as_bfloat16_does() -> None:
     values = np.append(_rng().standard_normal(500), [1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8]).astype(np.float32)
     levels, codes = np.empty((len(values), 2), np.uint16), np.empty(len(values), np.uint8)
-    kernels_sparse.split_blocks(sealed(values), 1, levels, codes)
+    kernels.split_blocks(sealed(values), 1, levels, codes)
     assert np.array_equal(levels, np.stack([bfloat16(np.abs(values))] * 2, axis=1))
     assert np.array_equal(codes, 2 * (values < 0.0))
 
 
-def test_every_bfloat16_that_may_be_sent_is_read_as_itself() -> None:
+def test_every_allowed_bfloat16_decodes_to_itself() -> None:
     bits = np.arange(1 << 16).astype("<u2")
     values = (bits.astype(np.uint32) << 16).view(np.float32)
     allowed = (np.abs(values) <= LARGEST) & (bits != MINUS_ZERO)
@@ -103,7 +103,7 @@ def test_topk_takes_the_first_of_equal_magnitudes() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 63, 64, 100, 256, 4096])
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 4095, 4096, 4097, 9000])
-def test_topk_chooses_what_a_sort_would(k: int, size: int) -> None:
+def test_topk_chooses_the_same_as_a_sort(k: int, size: int) -> None:
     rng = _rng()
     values = (rng.integers(-40, 41, size) * np.exp2(rng.integers(-3, 3, size))).astype(np.float32)
     decoded = TopK(k).decode(TopK(k).encode(values, seed=0), size)
@@ -113,14 +113,14 @@ def test_topk_chooses_what_a_sort_would(k: int, size: int) -> None:
         chosen = np.sort(np.argsort(-np.abs(chunk), kind="stable")[:share])
         assert not np.delete(result, chosen).any()
         assert len(np.unique(np.abs(result[chosen]))) <= 2
-        # a zero may be chosen, and stands for nothing or for the lower level
+        # A zero may be chosen. It stands for zero or for the lower level.
         sent = chosen[(chunk[chosen] != 0.0) & (result[chosen] != 0.0)]
         assert len(sent) or not chunk.any()
         assert np.array_equal(np.signbit(result[sent]), np.signbit(chunk[sent]))
 
 
 @pytest.mark.parametrize("k", [16, 64, 256])
-def test_two_levels_are_nearly_the_best_two(k: int) -> None:
+def test_two_levels_are_close_to_the_best_two(k: int) -> None:
     """Against the exact two-means of the sorted magnitudes, over normal and heavy-tailed chunks."""
     rng = _rng()
     for values in (rng.standard_normal((40, 4096)), rng.standard_t(3, (40, 4096))):
@@ -136,7 +136,7 @@ def test_two_levels_are_nearly_the_best_two(k: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["topk64", "topk128", "sign", "twobit"])
-def test_what_was_decoded_encodes_to_the_same_payload(name: str) -> None:
+def test_decoded_vector_encodes_to_the_same_payload(name: str) -> None:
     values = _rng().standard_normal(9000).astype(np.float32)
     payload = bytes(COMPRESSORS[name].encode(values, seed=0))
     assert bytes(COMPRESSORS[name].encode(COMPRESSORS[name].decode(payload, 9000), seed=0)) == payload
@@ -178,7 +178,7 @@ def test_topk_refuses_padding_that_is_not_zero() -> None:
 # -- threshold -------------------------------------------------------------------------------------------------
 
 
-def test_threshold_sends_what_stands_out_wherever_it_is() -> None:
+def test_threshold_sends_outliers_of_any_chunk() -> None:
     values = np.full(3 * 4096, 0.01, np.float32)
     values[4096 + 17], values[4096 + 30], values[3 * 4096 - 1] = 5.0, -5.0, 4.0
     payload = bytes(Threshold(3.0).encode(values, seed=0))
@@ -187,7 +187,7 @@ def test_threshold_sends_what_stands_out_wherever_it_is() -> None:
     assert np.array_equal(Threshold(3.0).decode(payload, len(values)), np.where(np.abs(values) > 1.0, values, 0.0))
 
 
-def test_threshold_of_nothing_is_counts_of_none() -> None:
+def test_threshold_of_zeros_is_counts_of_zero() -> None:
     assert bytes(Threshold(3.0).encode(np.zeros(5000, np.float32), seed=0)) == bytes(4)
 
 
@@ -208,7 +208,7 @@ def test_threshold_is_capped_and_never_silent() -> None:
 )
 def test_threshold_refuses_counts_that_are_too_many(size: int, counts: list[int], codes: bytes) -> None:
     payload = struct.pack(f"<{len(counts)}H", *counts) + struct.pack("<2H", ONE, TWO) + codes
-    with pytest.raises(PayloadError, match="more than it may"):
+    with pytest.raises(PayloadError, match="more parameters than allowed"):
         Threshold(3.0, most=2).decode(payload, size)
 
 
@@ -257,8 +257,8 @@ def test_twobit_refuses_what_no_encoder_writes(levels: tuple[int, int], codes: l
 # -- transforms ------------------------------------------------------------------------------------------------
 
 
-def test_cosines_round_the_same_whatever_libm() -> None:
-    """No cosine is within 2^16 ulps of fp64 of the middle between two fp32 numbers; libms differ by one or two."""
+def test_cosines_round_the_same_with_any_libm() -> None:
+    """Every cosine is at least 2^16 ulps of fp64 from a rounding boundary of fp32. libms differ by one or two ulps."""
     turns = np.outer(np.arange(64), 2 * np.arange(64) + 1)
     exact = np.cos(np.pi / 128 * turns) * np.sqrt(2.0 / 64)
     exact[0] = 0.125
@@ -274,7 +274,7 @@ def test_basis_is_orthonormal() -> None:
     np.testing.assert_allclose(basis @ basis.T, np.eye(64), atol=1e-6)
 
 
-def test_wave_of_a_chunk_is_one_coefficient() -> None:
+def test_cosine_wave_of_a_chunk_is_one_coefficient() -> None:
     wave = (3.0 * 64 * np.outer(COSINES[5], COSINES[60])).reshape(-1)
     payload = DCT(1).encode(wave, seed=0)
     assert len(payload) == 6
@@ -286,7 +286,7 @@ def test_rotation_is_that_of_matrices_to_the_last_bit_of_ordered_sums() -> None:
     x = rng.standard_normal((2, 64, 64)).astype(np.float32)
     x[rng.random(x.shape) < 0.9] = 0.0
     out = np.empty_like(x)
-    kernels_sparse.rotate(sealed(x), sealed(COSINES.T), COSINES, out)
+    kernels.rotate(sealed(x), sealed(COSINES.T), COSINES, out)
     half, whole = np.zeros_like(x), np.zeros_like(x)
     for k in range(64):
         half += x[:, :, k : k + 1] * COSINES[k]
@@ -367,21 +367,21 @@ GOLDEN: dict[str, str] = {
 
 
 def _plain_vector() -> np.ndarray:
-    """5000 fp32 numbers from integer arithmetic alone."""
+    """5000 fp32 numbers, made with integer arithmetic only."""
     n = np.arange(5000, dtype=np.int64)
     return ((n * n * 7919 + n * 104729) % 65521 - 32760).astype(np.float32) / np.float32(4096.0)
 
 
 @pytest.mark.parametrize("name", [name for name in COMPRESSORS if not name.startswith(("lowrank", "dct"))])
 def test_payloads_are_those_of_the_first_release(name: str) -> None:
-    """Another digest is another wire format: give it another name."""
+    """A changed digest is a changed wire format: give the compressor another name."""
     payload = COMPRESSORS[name].encode(_plain_vector(), seed=77)
     assert hashlib.sha256(payload).hexdigest()[:16] == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", ["dct64", "lowrank4"])
 def test_same_payload_decodes_to_the_same_bits_on_every_machine(name: str) -> None:
-    """Their encoders may differ between machines, so the payload is made of plain integers."""
+    """Encoders may differ between machines, so the payload comes from plain integers."""
     if name == "dct64":
         payload = bytes(COMPRESSORS["topk64"].encode(_plain_vector()[:4096], seed=0))
         size = 4096
@@ -394,10 +394,10 @@ def test_same_payload_decodes_to_the_same_bits_on_every_machine(name: str) -> No
 
 
 def test_warm_up_leaves_nothing_to_compile() -> None:
-    kernels_sparse.warm_up()
+    kernels.warm_up()
     for compressor in COMPRESSORS.values():
         for values in (np.ones(5000, np.float32), np.ones(10000, np.float32)[::2]):
             compressor.decode(bytearray(compressor.encode(values, seed=1)), 5000)
-    kernels: list[Any] = [kernels_sparse.choose_chunks, kernels_sparse.place_chunks]
-    for kernel in [*kernels, kernels_sparse.split_blocks, kernels_sparse.rotate]:
+    compiled: list[Any] = [kernels.choose_chunks, kernels.place_chunks, kernels.split_blocks, kernels.rotate]
+    for kernel in compiled:
         assert len(kernel.signatures) == 1, kernel

@@ -1,4 +1,4 @@
-"""What every compressor promises (gossipdp/codecs/increments/compressor.py). Each listed compressor is tested."""
+"""The promises of every compressor in the registry (`codecs.increments.compressor`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossipdp.codecs.increments.lowrank import LowRank
 from gossipdp.protocol.epidemic import packing as increments
 
 SHAPED = "lowrank4 of a model"
-"""not in the registry: it is told the shapes of the model"""
+"""not in the registry: it needs the shapes of the model"""
 
 every = pytest.mark.parametrize("name", [*COMPRESSORS, SHAPED])
 sizes = pytest.mark.parametrize("size", [1, 255, 4096, 4097, 10_000])
@@ -52,8 +52,11 @@ def _compressor(name: str, size: int) -> Compressor:
 
 
 def _shapes(size: int) -> list[tuple[int, ...]]:
-    """Of a model of so many parameters: a matrix and a kernel that two factors make smaller, one that they do not, a
-    scalar, and a vector of what is left. As many of these as there is room for."""
+    """Shapes of a model of `size` parameters.
+
+    In this order, as far as they fit: a matrix and a convolution that low rank makes smaller, one that it does not, a
+    scalar, and a vector of the rest.
+    """
     shapes: list[tuple[int, ...]] = []
     for shape in ((40, 50), (16, 3, 5, 5), (3, 7), ()):
         if size >= (count := int(np.prod(shape))):
@@ -72,7 +75,7 @@ def test_registry_names_its_compressors() -> None:
 
 @every
 @sizes
-def test_any_finite_vector_comes_back_bounded_and_always_the_same(name: str, size: int) -> None:
+def test_any_finite_vector_decodes_to_bounded_numbers_that_are_always_the_same(name: str, size: int) -> None:
     compressor = _compressor(name, size)
     for values in VECTORS[size].values():
         values = values.copy()
@@ -90,7 +93,7 @@ def test_any_finite_vector_comes_back_bounded_and_always_the_same(name: str, siz
 
 
 @every
-def test_nothing_is_no_bytes(name: str) -> None:
+def test_empty_vector_is_an_empty_payload(name: str) -> None:
     compressor, nothing = _compressor(name, 0), np.zeros(0, np.float32)
     payload = compressor.encode(nothing, seed=3)
     assert len(payload) == compressor.most_bytes(0) == 0
@@ -121,7 +124,7 @@ def test_payload_has_the_stated_bytes(name: str) -> None:
     values = np.random.default_rng(5).standard_normal(size).astype(np.float32)
     assert compressor.most_bytes(size) == BYTES[name](size)
     if name == "threshold3":
-        # every third value stands out, more than may be sent
+        # Every third value is an outlier, more than may be sent.
         values[::12] = 1e3
     assert len(compressor.encode(values, seed=1)) == BYTES[name](size)
 
@@ -132,7 +135,7 @@ def test_no_payload_is_longer_than_an_increment_may_be(name: str, size: int) -> 
     assert _compressor(name, size).most_bytes(size) <= increments.HEAD + increments.EXACT * size
 
 
-def test_bytes_a_parameter_are_those_of_the_design() -> None:
+def test_bytes_a_parameter_are_those_stated() -> None:
     """Algorithms section 4."""
     ratio = {name: compressor.most_bytes(1 << 24) / (1 << 24) for name, compressor in COMPRESSORS.items()}
     assert ratio["topk64"] == pytest.approx(0.0283, abs=5e-5)
@@ -153,13 +156,13 @@ def test_error_contracts_as_promised(name: str, size: int) -> None:
 
 @every
 @sizes
-def test_what_is_sent_leaves_no_more_than_there_was(name: str, size: int) -> None:
+def test_error_is_no_longer_than_the_vector(name: str, size: int) -> None:
     compressor = _compressor(name, size)
     for kind, values in VECTORS[size].items():
         error = _squares(values - compressor.decode(compressor.encode(values, seed=1), size).astype(np.float64))
         slack = 1e-5 if name.startswith(("dct", "lowrank")) else 1e-12
         if kind == "denormal":
-            # half a bfloat16 step, where a denormal is turned into others
+            # Half a bfloat16 step, where a denormal turns into another one.
             assert error <= _squares(values) + size * 2.0**-268, kind
         else:
             assert error <= (1.0 + slack) * _squares(values), kind
@@ -197,7 +200,7 @@ def test_not_a_number_is_refused(name: str, size: int) -> None:
 
 @every
 @pytest.mark.parametrize("size", [1, 255, 4097])
-def test_spoilt_payload_is_refused_or_decodes_to_bounded_numbers(name: str, size: int) -> None:
+def test_damaged_payload_is_refused_or_decodes_to_bounded_numbers(name: str, size: int) -> None:
     compressor, rng = _compressor(name, size), np.random.default_rng(6)
     payloads = [bytes(compressor.encode(values, seed=1)) for values in VECTORS[size].values()]
     refused = 0
@@ -208,7 +211,7 @@ def test_spoilt_payload_is_refused_or_decodes_to_bounded_numbers(name: str, size
         elif attempt % 3 == 1 and spoilt:
             spoilt[rng.integers(len(spoilt))] ^= 1 << int(rng.integers(8))
         elif len(spoilt) > 1:
-            # a half-word becomes an infinity, a NaN, -0, a tiny or a far too large number
+            # A half-word becomes infinity, NaN, -0, or a number that is tiny or far too large.
             at = int(rng.integers(len(spoilt) // 2)) * 2
             spoilt[at : at + 2] = rng.choice([b"\x80\x7f", b"\xc0\x7f", b"\x00\x80", b"\x01\x00", b"\x7f\x7f"])
         try:
