@@ -17,25 +17,16 @@ import numpy as np
 
 from gossipdp.protocol.events import ChunksInDoubt, Event, ExchangeEnded, SessionOpened, StateReady
 from gossipdp.protocol.wire.messages import Message, State, StateChunk
+from simulations.check import Check
 from simulations.scenarios.shrink import Failure
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Host
 from simulations.simulator.network import Record
 
-__all__ = ["Act", "Check", "Findings", "Panel", "Report", "Scenario", "Watched", "percentile", "play"]
+__all__ = ["Act", "Findings", "Panel", "Report", "Scenario", "Watched", "percentile", "play"]
 
 TICK = 1.0
 """seconds between two looks at everything"""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One mark."""
-
-    name: str
-    mark: str
-    measured: str
-    passed: bool
 
 
 @dataclass(frozen=True)

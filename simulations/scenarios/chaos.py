@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from simulations.scenarios.base import Check, Findings, Panel, Scenario, Watched
+from simulations.check import Check
+from simulations.scenarios.base import Findings, Panel, Scenario, Watched
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import draw
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from random import Random
 from statistics import median
 
-from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched, percentile
+from simulations.check import Check
+from simulations.scenarios.base import Act, Findings, Panel, Scenario, Watched, percentile
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import FOREVER, Fault
 from simulations.simulator.network import Conditions

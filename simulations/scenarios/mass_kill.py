@@ -6,7 +6,8 @@ exchange again within ten seconds, and whoever restarts is back within thirty.
 
 from __future__ import annotations
 
-from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched
+from simulations.check import Check
+from simulations.scenarios.base import Act, Findings, Panel, Scenario, Watched
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import Fault
 from simulations.simulator.network import Conditions

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.membership.suspicion import suspicion_bounds
-from simulations.scenarios.base import Act, Check, Findings, Panel, Scenario, Watched
+from simulations.check import Check
+from simulations.scenarios.base import Act, Findings, Panel, Scenario, Watched
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import Fault
 from simulations.simulator.network import Conditions

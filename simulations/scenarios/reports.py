@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from simulations.check import Check
 from simulations.scenarios import cold_start, data, detection, scale
-from simulations.scenarios.base import Check, Findings, Panel, Report
+from simulations.scenarios.base import Findings, Panel, Report
 
 __all__ = ["cold_start_report", "data_report", "detection_report", "pooled_detection_report", "scale_report"]
 

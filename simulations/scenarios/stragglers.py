@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from statistics import median
 
-from simulations.scenarios.base import Act, Check, Ended, Findings, Panel, Scenario, Watched, percentile
+from simulations.check import Check
+from simulations.scenarios.base import Act, Ended, Findings, Panel, Scenario, Watched, percentile
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import Fault
 from simulations.simulator.network import Conditions

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
-from simulations.scenarios.base import Check
+from simulations.check import Check
 
 __all__ = ["Check", "Figure", "Reported", "check", "least", "mean", "most", "reported", "told"]
 

@@ -16,9 +16,10 @@ from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.wire.messages import Lane, StateRefuse
 from simulations import main as command
+from simulations.check import Check
 from simulations.main import SCENARIOS, Entry, Options, UnplayableError, simulate
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, stragglers
-from simulations.scenarios.base import Act, Check, Ended, Findings, Look, Panel, Report, Scenario, Watched, play
+from simulations.scenarios.base import Act, Ended, Findings, Look, Panel, Report, Scenario, Watched, play
 from simulations.scenarios.picture import draw
 from simulations.scenarios.reports import cold_start_report, data_report, detection_report, scale_report
 from simulations.scenarios.tables import print_report
