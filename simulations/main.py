@@ -17,7 +17,8 @@ from typing import Any
 from gossipdp.errors import HardwareError
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, shrink, stragglers
 from simulations.scenarios.base import Report, Scenario, play
-from simulations.scenarios.reports import cold_start_report, data_report, detection_report, scale_report
+from simulations.scenarios.detection.report import detection_report
+from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 
 __all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
 

@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from simulations.scenarios import detection
-from simulations.scenarios.detection import FEWER, LATE, MEDIAN, OF_FEW, Detection, Pool, percentile, run
-from simulations.scenarios.reports import pooled_detection_report
+from simulations.scenarios.detection import __main__ as command
+from simulations.scenarios.detection.experiment import FEWER, LATE, MEDIAN, OF_FEW, Detection, Pool, percentile, run
+from simulations.scenarios.detection.report import pooled_detection_report
 
 SEEDS = range(1, 7)  # of two, with four deaths each, the median is what those eight happen to be: 9 to 21 s by seed
 SMALL = {"peers": 48, "starved": 6, "killed": 4, "seconds": 120.0}
@@ -99,9 +99,9 @@ def test_marks_are_of_many_seeds_together_and_the_median_of_few_is_wider(seeds, 
 
 
 def test_missed_mark_is_the_exit_status(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(detection, "run", lambda seed, peers, lifeguard, *_, **__: outcome(seed, lifeguard, 9, [3.0]))
+    monkeypatch.setattr(command, "run", lambda seed, peers, lifeguard, *_, **__: outcome(seed, lifeguard, 9, [3.0]))
     picture = tmp_path / "deep" / "detection.png"
-    assert detection.main(["--seeds", "2", "--picture", str(picture)]) == 1
+    assert command.main(["--seeds", "2", "--picture", str(picture)]) == 1
     assert "false failures: 18 against 18, 1/1" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -114,14 +114,12 @@ def test_percentile_is_one_of_the_values(share, value):
 def test_where_nobody_is_killed_nobody_is_found_dead(capsys):
     """None starved and none killed: 0 is a number, not the default."""
     words = ["--seeds", "1", "--peers", "8", "--preset", "local", "--starved", "0", "--killed", "0"]
-    assert detection.main(words) == 0
+    assert command.main(words) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "false failures: 0 against 0"
 
 
 def test_table_has_a_line_a_run_and_the_verdict(capsys):
-    assert (
-        detection.main(["--seeds", "1", "--peers", "16", "--preset", "local", "--starved", "2", "--killed", "1"]) == 0
-    )
+    assert command.main(["--seeds", "1", "--peers", "16", "--preset", "local", "--starved", "2", "--killed", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines[-1].startswith("false failures: ")
     assert [line.split()[0] for line in lines[1:5]] == ["lifeguard", "plain", "lifeguard", "plain"]

@@ -20,8 +20,9 @@ from simulations.check import Check
 from simulations.main import SCENARIOS, Entry, Options, UnplayableError, simulate
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, stragglers
 from simulations.scenarios.base import Act, Ended, Findings, Look, Panel, Report, Scenario, Watched, play
+from simulations.scenarios.detection.report import detection_report
 from simulations.scenarios.picture import draw
-from simulations.scenarios.reports import cold_start_report, data_report, detection_report, scale_report
+from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 from simulations.scenarios.tables import print_report
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.nemesis import Fault

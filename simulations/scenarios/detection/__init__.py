@@ -1,0 +1,1 @@
+"""Failure detection: Lifeguard against plain SWIM, with members starved of CPU (campaign T6)."""
