@@ -1,7 +1,8 @@
-"""`gossipdp simulate`: any scenario, any seed, as a table, as JSON, as a picture; and the search for seeds that fail.
+"""`gossipdp simulate`: plays a scenario and shows the result as a table, as JSON and as a picture; searches for failing
+seeds.
 
-A run passes if no invariant was violated and every mark was met. A violated invariant is made small (`shrink`) and
-told. Nothing here may know what a scenario does.
+A run passes if no invariant broke and every mark was met. A broken invariant is shrunk (`shrink`) and told line by
+line.
 """
 
 from __future__ import annotations
@@ -16,29 +17,32 @@ from typing import Any
 
 from gossipdp.errors import HardwareError
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, shrink, stragglers
-from simulations.scenarios.base import Report, Scenario, play
+from simulations.scenarios.base import Scenario, play
 from simulations.scenarios.detection.report import detection_report
+from simulations.scenarios.findings import Report
 from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 
 __all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
 
 
 class UnplayableError(ValueError):
-    """There is no such scenario, or not with these options."""
+    """The scenario does not exist, or does not take these options."""
 
 
 @dataclass(frozen=True)
 class Entry:
     question: str
     peers: int
-    """unless told; 0: as the seed says"""
+    """default number of peers; 0 if the seed decides"""
     run: Callable[[int, int], Report]
     scenario: Scenario | None = None
-    """of whole peers, whose plans shrink"""
+    """set for scenarios of whole peers, whose plans can shrink"""
     least: int = 2
 
 
-def _whole(scenario: Scenario) -> Entry:
+def of_whole_peers(scenario: Scenario) -> Entry:
+    """Entry of a scenario that has plans."""
+
     def run(seed: int, peers: int) -> Report:
         return play(scenario, seed, peers)
 
@@ -46,22 +50,22 @@ def _whole(scenario: Scenario) -> Entry:
 
 
 SCENARIOS = {
-    "chaos": _whole(chaos.SCENARIO),
-    "churn": _whole(churn.SCENARIO),
+    "chaos": of_whole_peers(chaos.SCENARIO),
+    "churn": of_whole_peers(churn.SCENARIO),
     "cold-start": Entry("Does a network go on after a power cut of all its hosts?", 0, cold_start_report),
-    "data": Entry("Is every sample used, and hardly any twice?", 16, data_report, least=4),
-    "detection": Entry("Are the dead found, and only they?", 128, detection_report, least=32),
-    "flash-crowd": _whole(flash_crowd.SCENARIO),
-    "mass-kill": _whole(mass_kill.SCENARIO),
-    "partition": _whole(partition.SCENARIO),
-    "scale": Entry("Does membership carry so many members?", 1000, scale_report, least=8),
-    "stragglers": _whole(stragglers.SCENARIO),
+    "data": Entry("Is every sample used, and are few used twice?", 16, data_report, least=4),
+    "detection": Entry("Are dead members found, and only dead ones?", 128, detection_report, least=32),
+    "flash-crowd": of_whole_peers(flash_crowd.SCENARIO),
+    "mass-kill": of_whole_peers(mass_kill.SCENARIO),
+    "partition": of_whole_peers(partition.SCENARIO),
+    "scale": Entry("Does membership carry a thousand members?", 1000, scale_report, least=8),
+    "stragglers": of_whole_peers(stragglers.SCENARIO),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """As typed."""
+    """Options of the command line."""
 
     seed: int = 0
     peers: int | None = None
@@ -70,15 +74,18 @@ class Options:
     picture: bool = True
     until_failure: bool = False
     seeds: int | None = None
-    """play at most so many with `until_failure`"""
+    """most seeds to play with `until_failure`"""
     shrink: float = 60.0
-    """seconds to spend on making a failing run small; 0: leave it as it is"""
+    """CPU seconds for shrinking a failing run; 0 leaves it as it is"""
     replay: Path | None = None
-    """a run that was made small before, instead of a seed"""
+    """file of a shrunk run to play instead of a seed"""
 
 
 def simulate(name: str, options: Options) -> int:
-    """Play, show, draw. 0 if all passed, 1 if not.
+    """Play a scenario, show and draw its report.
+
+    Returns:
+        0 if all passed, 1 if not.
 
     Raises:
         UnplayableError: no such scenario, too few peers, or a file that holds no run.
@@ -90,7 +97,7 @@ def simulate(name: str, options: Options) -> int:
         raise UnplayableError(f"{name} takes at least {entry.least} peers")
     if options.replay is not None:
         if entry.scenario is None:
-            raise UnplayableError(f"{name} has no plan that could be replayed")
+            raise UnplayableError(f"{name} has no plan to replay")
         try:
             seed, plan = shrink.plan_from_json(options.replay.read_text())
         except ValueError as error:
@@ -103,11 +110,17 @@ def simulate(name: str, options: Options) -> int:
 
 
 def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool = False, full: bool = False) -> int:
-    """Play a suite of the laboratory, which is imported only here, for it trains with torch; None: say which there are.
+    """Play a suite of the laboratory, or list the suites. The laboratory is imported only here, because it needs torch.
+
+    Args:
+        suite: name of the suite; None lists all.
+        seeds: number of seeds; 3 by default.
+        jobs: number of processes.
+        quick, full: size of the suite, at most one of them.
 
     Raises:
         UnplayableError: no such suite, or both sizes.
-        HardwareError: GD-504, what it needs is not installed.
+        HardwareError: GD-504, the laboratory is not installed.
     """
     if quick and full:
         raise UnplayableError("a suite is played --quick or --full")
@@ -131,7 +144,7 @@ def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool =
 
 
 def _search(name: str, entry: Entry, options: Options) -> Report | None:
-    """The first report that did not pass."""
+    """Play seed after seed until one fails. Return its report, or None."""
     began, played = time.perf_counter(), 0
     live = sys.stderr.isatty()
     while options.seeds is None or played < options.seeds:
@@ -152,7 +165,7 @@ def _search(name: str, entry: Entry, options: Options) -> Report | None:
 
 
 def command(name: str, report: Report, options: Options) -> str:
-    """What replays the run."""
+    """The command that plays the run again."""
     if options.replay is not None:
         return f"gossipdp simulate {name} --replay {options.replay}"
     peers = f" --peers {options.peers}" if options.peers is not None else ""
@@ -176,10 +189,10 @@ def _show(name: str, entry: Entry, report: Report, options: Options) -> int:
 
 
 def _smaller(name: str, entry: Entry, report: Report, options: Options, stem: str) -> tuple[str, str] | None:
-    """Make the failing run small, keep it, and tell it: the command that replays it, and its story."""
+    """Shrink the failing run and keep it in a file. Return the command that replays it, and its story."""
     if options.shrink <= 0 or options.replay is not None or report.plan is None or report.failure is None:
         return None
-    print("making it small ...", file=sys.stderr, flush=True)
+    print("shrinking the run ...", file=sys.stderr, flush=True)
     small = shrink.shrink(
         report.seed,
         report.plan,
@@ -193,7 +206,7 @@ def _smaller(name: str, entry: Entry, report: Report, options: Options, stem: st
     replay = f"gossipdp simulate {name} --replay {kept}"
     story = shrink.story(small)
     kept.with_suffix(".txt").write_text(f"{story}\n")
-    heading = f"\nmade small in {small.runs} runs, {small.seconds:.0f} s; replay: {replay}\n\n"
+    heading = f"\nshrunk in {small.runs} runs, {small.seconds:.0f} s; replay: {replay}\n\n"
     return replay, heading + story
 
 

@@ -1,6 +1,6 @@
-"""Does every invariant hold, whatever goes wrong? A network, its weather and its faults, all drawn from the seed (T1).
+"""Does every invariant hold, whatever goes wrong? The seed draws a network, its weather and its faults (campaign T1).
 
-The seeds are those of `simulations.simulator.cluster`; the number of peers is the seed's own unless it is given.
+The seeds are those of `simulations.simulator.cluster`. The seed decides the number of peers unless one is given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from dataclasses import replace
 from random import Random
 
 from simulations.check import Check
-from simulations.scenarios.base import Findings, Panel, Scenario, Watched
+from simulations.scenarios.base import Scenario
+from simulations.scenarios.findings import Findings, Panel
+from simulations.scenarios.observed import ObservedCluster
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import draw
 
@@ -17,7 +19,7 @@ __all__ = ["SCENARIO", "plan"]
 
 
 def plan(seed: int, peers: int) -> Plan:
-    """With 0 peers what the seed draws; else the same in a network of so many, with faults of its own."""
+    """The seed's own plan. Another number of peers gets the same weather and faults of its own."""
     drawn = Plan.draw(seed)
     if peers in (0, drawn.peers):
         return drawn
@@ -28,7 +30,7 @@ def plan(seed: int, peers: int) -> Plan:
     return replace(sized, script=script)
 
 
-def read(run: Watched) -> Findings:
+def read(run: ObservedCluster) -> Findings:
     books = run.books
     rough = run.plan.conditions
     rows = [
@@ -47,20 +49,16 @@ def read(run: Watched) -> Findings:
         rows,
         [
             Check(
-                "I1, I2, I4, I7, I8, I9, I11 looked at; none was broken",
+                "I1, I2, I4, I7, I8, I9, I11 checked; none was broken",
                 "after every job, and at rest",
                 f"{books.checked} times, {'' if books.rested else 'not '}at rest",
                 books.checked >= books.mixed > 0 and books.rested,
             )
         ],
         [
-            Panel("members up, and known to the others", run.seen(), steps=True),
-            Panel("exchanges a minute, of a peer", {"exchanges": run.pace(4.0)}),
-            Panel(
-                "RMS distance of the replicas from their mean",
-                {"distance": run.series(lambda look: look.distance)},
-                log=True,
-            ),
+            run.members_panel(),
+            Panel("exchanges a minute, of a peer", {"exchanges": run.exchange_rates(4.0)}),
+            run.distance_panel(),
         ],
         [(begins, begins + run.plan.chaos, "faults")],
     )

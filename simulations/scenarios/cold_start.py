@@ -2,11 +2,10 @@
 
     python -m simulations.scenarios.cold_start --seeds 200
 
-All peers train; each has a checkpoint of another age when all are cut off at one moment. They start again in random
-order within `spread` seconds, over links that lose messages. Whoever holds the latest checkpoint should restore it, and
-all others fetch that. With `--late`, the host that holds the latest comes back long after the others: it must follow
-them, and keep what it holds. Every invariant of `simulations.simulator.invariants` is checked besides. Nothing of the
-protocol may stand here.
+All peers train, and each has a checkpoint of another age when all stop at one moment. They start again in random order
+within `spread` seconds, over links that lose messages. The peer with the latest checkpoint should restore it, and all
+others should fetch that state. With `--late`, the host with the latest checkpoint comes back long after the others. It
+must follow them and keep its checkpoint. Every invariant of the simulator is checked too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -26,14 +25,14 @@ from simulations.simulator.network import Conditions
 __all__ = ["ColdStart", "run"]
 
 LATE = 25.0
-"""seconds after the others that a late host comes back"""
+"""seconds by which a late host comes back after the others"""
 AHEAD = 70.0
-"""when all are cut off, if the one that comes late is to be ahead of what the others do meanwhile"""
+"""time of the power cut with a late host: its checkpoint must stay ahead of the others' progress meanwhile"""
 
 
 @dataclass(frozen=True)
 class ColdStart:
-    """What one run came to."""
+    """Result of one run. Hosts are numbers, clocks are steps of the network's clock."""
 
     seed: int
     peers: int
@@ -41,20 +40,21 @@ class ColdStart:
     latest: int
     """the host that held the latest checkpoint"""
     origins: dict[int, str] = field(default_factory=dict)
-    """how each host came by its model"""
+    """host -> how it got its model"""
     clocks: dict[int, int] = field(default_factory=dict)
-    """steps of the network's clock each host went on from"""
+    """host -> clock of the model it went on from"""
     saved: dict[int, int] = field(default_factory=dict)
-    """steps of the network's clock of each host's checkpoint"""
+    """host -> clock of its checkpoint before the restart"""
     ahead: dict[int, CheckpointAhead] = field(default_factory=dict)
-    """what was said of checkpoints later than what was fetched"""
+    """host -> its report of a checkpoint later than the fetched model"""
     kept: dict[int, int] = field(default_factory=dict)
-    """clocks of the checkpoints that were put aside, by host"""
+    """host -> clock of the later checkpoint that it pinned"""
     seconds: float = 0.0
-    """from the last start until everybody had the model"""
+    """virtual seconds from the last start until all hosts had the model"""
 
     @property
     def restored(self) -> list[int]:
+        """Hosts that restored their checkpoint."""
         return sorted(host for host, origin in self.origins.items() if origin == "restored")
 
 
@@ -67,7 +67,17 @@ def run(
     late: bool = False,
     lasts: float = 40.0,
 ) -> ColdStart:
-    """Raises AssertionError when an invariant is broken."""
+    """Play one seed.
+
+    Args:
+        peers, loss: number of hosts and share of lost messages; drawn by default.
+        spread: seconds within which the hosts come back.
+        late: the host with the latest checkpoint comes back `LATE` seconds after the others.
+        lasts: seconds until links are perfect again.
+
+    Raises:
+        AssertionError: an invariant is broken.
+    """
     random = Random(f"cold start/{seed}")
     peers = peers or random.choice((2, 3, 4, 5, 8, 12))
     loss = random.choice((0.0, 0.1, 0.3)) if loss is None else loss
@@ -80,26 +90,11 @@ def run(
     )
     cluster = Cluster(seed, Plan(peers=peers, size=8192 + 300, conditions=conditions, every=4, window=2))
     network, hosts = cluster.network, cluster.network.hosts
-    for host in hosts:
-        after = 0.0 if host.index == 0 else random.uniform(0.0, 3.0)
-        network.at(after, "start", None, partial(cluster.restart, host))
-    network.run(8.0)
-    cut, favourite = (AHEAD if late else 20.0), random.randrange(peers)
-    for host in hosts:
-        at = cut - 0.1 if late and host.index == favourite else random.uniform(9.0, 19.9)
-        network.at(at, "checkpoint", None, partial(cluster.save, host))
-    network.run(cut)
-    for host in hosts:
-        cluster.kill_trainer(host)
-        cluster.stop(host)
-    held = [host.checkpoint for host in hosts]
-    assert all(held), "a host had no model when it was to save one"
-    order = [(c.clock, c.rounds, [-byte for byte in h.id]) for c, h in zip(held, hosts, strict=True) if c is not None]
-    latest = order.index(max(order))
+    latest = _cut_power(cluster, random, late=late)
     outcome = ColdStart(seed, peers, loss, latest, saved={h.index: h.checkpoint.clock for h in hosts if h.checkpoint})
     ready_at: list[float] = []
 
-    def heard(host: Host, event: Event) -> None:
+    def listen(host: Host, event: Event) -> None:
         match event:
             case StateReady(origin, clock):
                 outcome.origins[host.index], outcome.clocks[host.index] = origin, clock
@@ -107,24 +102,49 @@ def run(
             case CheckpointAhead():
                 outcome.ahead[host.index] = event
 
-    cluster.listeners.append(heard)
-    network.conditions = conditions
+    cluster.listeners.append(listen)
+    network.set_conditions(conditions)
     begun = network.now
     for host in hosts:
         after = LATE if late and host.index == latest else random.uniform(0.0, spread)
         network.at(begun + after, "start", None, partial(cluster.restart, host))
     network.run(begun + lasts + (LATE if late else 0.0))
-    network.conditions = Conditions()
+    network.set_conditions(Conditions())
     network.run(network.now + 12.0)
     cluster.check_rest()
     outcome.kept.update({index: kept[-1].clock for index, kept in cluster.kept.items()})
-    return ColdStart(**{**vars(outcome), "seconds": max(ready_at) - begun - (LATE if late else spread)})
+    return replace(outcome, seconds=max(ready_at) - begun - (LATE if late else spread))
+
+
+def _cut_power(cluster: Cluster, random: Random, *, late: bool) -> int:
+    """Form a network, save checkpoints at random times, stop all hosts at once.
+
+    Returns:
+        the host with the latest checkpoint.
+    """
+    network, hosts = cluster.network, cluster.network.hosts
+    for host in hosts:
+        after = 0.0 if host.index == 0 else random.uniform(0.0, 3.0)
+        network.at(after, "start", None, partial(cluster.restart, host))
+    network.run(8.0)
+    cut, favourite = (AHEAD if late else 20.0), random.randrange(len(hosts))
+    for host in hosts:
+        at = cut - 0.1 if late and host.index == favourite else random.uniform(9.0, 19.9)
+        network.at(at, "checkpoint", None, partial(cluster.save, host))
+    network.run(cut)
+    for host in hosts:
+        cluster.kill_trainer(host)
+        cluster.stop(host)
+    saved = [host.checkpoint for host in hosts]
+    assert all(saved), "a host had no model to save"
+    order = [(c.clock, c.rounds, [-byte for byte in h.id]) for c, h in zip(saved, hosts, strict=True) if c is not None]
+    return order.index(max(order))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.cold_start", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from --seed on")
     parser.add_argument("--peers", type=int)
     parser.add_argument("--loss", type=float)
     parser.add_argument("--spread", type=float, default=3.0, help="seconds in which the peers come back")

@@ -1,14 +1,11 @@
-"""Is every sample used, and hardly any twice? Peers read a data set together while hosts come and go (safety.md, I6).
+"""Is every sample used, and are few used twice? Peers read a data set together while hosts come and go (I6).
 
     python -m simulations.scenarios.data --seeds 3
 
-Whole peers in virtual time, with readers of unequal speed (1 : 2 : 4) in place of training processes: each takes a
-lease, uses its samples one after another, says that it is finished, takes the next. Hosts crash, leave and come back.
-The books are kept outside: of every epoch that anybody holds for covered, how often was each sample used? What a host
-had open when it crashed is counted apart, as I6 does; what one had open when it left is not. Under 20 % churn a minute
-that alone comes to about 0.1 % for each second that a block lasts, and what is used twice because news is on its way to
-more the fewer spreading times an epoch has: 64 peers want epochs of a dozen (a good minute) and blocks of 1 to 8 s.
-Nothing of the protocol may stand here.
+Whole peers run in virtual time. Readers of unequal speed (1 : 2 : 4) replace the training processes. A reader takes a
+lease, uses its samples one after another, reports that it is finished, and takes the next. Hosts crash, leave and come
+back. The run counts from outside how often each sample was used, in every epoch that a peer believes covered. Samples
+of a block that was open at a crash are counted apart, as I6 does. Those open at a leave are not.
 """
 
 from __future__ import annotations
@@ -35,33 +32,33 @@ __all__ = ["Outcome", "run"]
 SPEEDS = (1, 2, 4)
 SETTINGS = bytes(16)
 AWAY = (5.0, 40.0)
-"""seconds until a host that went is back, at least and at most"""
+"""shortest and longest time in seconds until a host comes back"""
 TRIES = 1.0
-"""seconds after which a reader that found nothing to do asks again"""
+"""seconds until a reader without work asks again"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to. Duplicates are samples used more than once in covered epochs, each further use counted."""
+    """Result of one run. A duplicate is a further use of a sample in a covered epoch."""
 
     seed: int
     peers: int
     epochs: int
-    """covered"""
+    """covered epochs"""
     samples: int
-    """in them"""
+    """samples in the covered epochs"""
     missed: int
     duplicates: int
     crashed: int
-    """of the duplicates, uses by hosts that crashed before they could say that they had finished the block"""
+    """duplicates from hosts that crashed before they reported the block as finished"""
     crashes: int
     departures: int
     counted: int
-    """blocks that peers themselves counted as duplicates"""
+    """blocks that peers counted as duplicates themselves"""
     idle: float
-    """share of the readers' time in which there was nothing to do"""
+    """share of the readers' time without work"""
     traffic: float
-    """bytes a second of Coverage that a peer sent"""
+    """mean bytes per second of Coverage that a peer sent"""
     busiest: float
     events: int
     log_hash: str
@@ -69,17 +66,17 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of all samples, those used again, leases of crashed peers aside."""
+        """Share of samples used again, leases of crashed peers left out."""
         return (self.duplicates - self.crashed) / max(1, self.samples)
 
 
 class Reader:
-    """Stands for the training process of one host, in one of its daemon's lives."""
+    """Replaces the training process of one host, for one life of its daemon."""
 
     def __init__(self, run: _Run, host: Host) -> None:
         self._run, self._host, self._network = run, host, run.network
         self._pace = run.pace / SPEEDS[host.index % len(SPEEDS)]
-        """seconds a sample"""
+        """seconds per sample"""
         self.lease: Lease | None = None
         self._began = 0.0
         self._ended = False
@@ -111,7 +108,7 @@ class Reader:
         self._run.uses[lease].append(self._run.block)
 
     def die(self, *, crash: bool) -> None:
-        """The samples of the open block that it has come to were used, for all that."""
+        """End with the daemon. Samples of the open block that were read by then count as used."""
         if self.lease is not None:
             used = min(self._run.block, int((self._network.now - self._began) / self._pace))
             self._run.uses[self.lease].append(used)
@@ -121,7 +118,7 @@ class Reader:
 
 
 class _Metered(Network):
-    """Counts bytes of Coverage, by host."""
+    """A network that counts the bytes of Coverage of each host."""
 
     def __init__(self, seed: int, conditions: Conditions, *, listen: Callable[[Host, Event], None]) -> None:
         super().__init__(seed, conditions, listen=listen)
@@ -140,7 +137,7 @@ class _Run:
         self.block, self.pace = block, pace
         self.data = DataSet(b"the data set read"[:16], "data", blocks)
         self.uses: defaultdict[Lease, list[int]] = defaultdict(list)
-        """samples used from the front of the block, once for each time it was open"""
+        """lease -> samples used from the front of the block, each time it was open"""
         self.lost: defaultdict[Lease, int] = defaultdict(int)
         self.readers: dict[int, Reader] = {}
         self.over: list[Reader] = []
@@ -155,7 +152,7 @@ class _Run:
     def start(self, host: Host) -> None:
         if host.peer is None:
             self.network.start(host, seeds=self.network.hosts[:3])
-            # The daemon is there some time before the training process.
+            # The daemon runs for some time before the training process.
             self.network.at(self.network.now + 3.0, "open", host, lambda: self._open(host))
 
     def _open(self, host: Host) -> None:
@@ -205,12 +202,13 @@ def run(
 
     Args:
         churn: share of the hosts that crash or leave in a minute, half of them each.
-        blocks, block: of an epoch, and samples in one.
-        epoch: seconds that one takes, about, while all are there.
+        minutes: virtual minutes of churn.
+        blocks, block: blocks of an epoch, and samples of a block.
+        epoch: approximate seconds of an epoch while all hosts run.
     """
     began = time.perf_counter()
     speed = sum(SPEEDS[index % len(SPEEDS)] for index in range(peers))
-    # Seconds that a sample takes whoever is slowest.
+    # Seconds per sample of the slowest reader.
     pace = epoch * speed / (blocks * block)
     one = _Run(seed, peers, blocks, block, pace, conditions or Conditions(loss=0.01), preset)
     network, script = one.network, one.network.random("script")
@@ -262,12 +260,12 @@ def _judge(seed: int, one: _Run, seconds: float, wall: float) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.data", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from --seed on")
     parser.add_argument("--peers", type=int, default=16)
-    parser.add_argument("--churn", type=float, default=0.2, help="share of the hosts that go in a minute")
+    parser.add_argument("--churn", type=float, default=0.2, help="share of the hosts that crash or leave in a minute")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--blocks", type=int, default=2048)
-    parser.add_argument("--epoch", type=float, default=120.0, help="seconds, about")
+    parser.add_argument("--epoch", type=float, default=120.0, help="approximate seconds of an epoch")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="lan")
     options = parser.parse_args(arguments)
     print(f"{'seed':>5} {'peers':>6} {'crashes':>8} {'leaves':>7} {'epochs':>7} {'samples':>9} {'missed':>7} "

@@ -1,7 +1,7 @@
-"""What if many join at once? Four peers train; then all the others come within two seconds and want the state.
+"""What if many peers join at once? Four peers train. Then all the others come within two seconds and fetch the state.
 
-Every host has one uplink for all it sends, so whoever serves many serves each of them slowly, and its own exchanges
-wait behind. A crowd is served well if the load spreads: whoever has the state serves it too.
+Every host has one uplink for all it sends. A source of many joiners serves each of them slowly, and its own exchanges
+wait. The load must spread: each joiner that has the state serves it too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from random import Random
 from statistics import median
 
 from simulations.check import Check
-from simulations.scenarios.base import Act, Findings, Panel, Scenario, Watched, percentile
+from simulations.scenarios.base import Scenario, percentile
+from simulations.scenarios.findings import Findings, Panel
+from simulations.scenarios.observed import Act, ObservedCluster
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import FOREVER, Fault
 from simulations.simulator.network import Conditions
@@ -22,7 +24,7 @@ FORMING, COME = 10.0, 60.0
 CHUNKS = 8
 SIZE = (CHUNKS - 1) * 8192 + 300
 UPLINK = 2.5e5
-"""bytes a second"""
+"""bytes per second"""
 BEFORE, CROWD, AFTER = (
     Act("before", 35.0, COME),
     Act("crowd", COME, COME + 30.0),
@@ -52,41 +54,31 @@ def plan(seed: int, peers: int) -> Plan:
     )
 
 
-def read(run: Watched) -> Findings:
-    joiners = range(SOURCES, run.plan.peers)
-    waited = [run.ready.get((host, 1), float("inf")) - run.started[host, 1] for host in joiners]
-    sources = range(SOURCES)
-    alone = 2.0 * SIZE / UPLINK
-    rows = [
-        (
-            act.name,
-            f"{min(len(look.ready) for look in run.between(act))}-{max(len(look.ready) for look in run.between(act))}",
-            f"{run.rate(act, sources):.1f}",
-            f"{run.rate(act, joiners):.1f}" if act is not BEFORE else "",
-            f"{run.distance(act):.2g}",
-        )
-        for act in (BEFORE, CROWD, AFTER)
-    ]
+def read(run: ObservedCluster) -> Findings:
+    joiners, sources = range(SOURCES, run.plan.peers), range(SOURCES)
+    waited = [run.ready_at.get((host, 1), float("inf")) - run.started_at[host, 1] for host in joiners]
     served = [host for at, host in run.served if at >= COME]
     first, total = sum(host in sources for host in served), len(served)
     needed = CHUNKS * len(joiners)
-    kept = run.rate(CROWD, sources) / run.rate(BEFORE, sources)
-    after = run.rate(AFTER, sources) / run.rate(BEFORE, sources)
-    wronged = sum(look.wronged for look in run.looks)
-    # Twice what it takes if the four serve all, each at its uplink's rate; and two seconds for those who come last.
+    usual = run.exchange_rate(BEFORE, sources)
+    kept, after = run.exchange_rate(CROWD, sources) / usual, run.exchange_rate(AFTER, sources) / usual
+    wrong = run.falsely_failed()
+    alone = 2.0 * SIZE / UPLINK
+    # Twice the time that the four need to serve all at full uplink, and two seconds for the latest joiner.
     bound = 2.0 * alone * len(joiners) / SOURCES + 2.0
     checks = [
         Check("all joiners have the state", f"<= {bound:.0f} s", f"{max(waited):.1f} s", max(waited) <= bound),
         Check("chunks of state sent, of those needed", "<= 150 %", f"{total / needed:.0%}", total <= 1.5 * needed),
         Check("exchanges of the four meanwhile", ">= 50 % of before", f"{kept:.0%}", kept >= 0.5),
         Check("exchanges of the four afterwards", ">= 75 % of before", f"{after:.0%}", after >= 0.75),
-        Check("live peers held for failed", "none", str(wronged), wronged == 0),
+        Check("live peers believed failed", "none", str(wrong), wrong == 0),
     ]
-    rows += [
+    rows = [
+        *(_row(run, act) for act in (BEFORE, CROWD, AFTER)),
         ("time to state", "median", f"{median(waited):.1f} s", f"95 %: {percentile(waited, 0.95):.1f} s", ""),
         ("served by", "the four", f"{first / total:.0%}", "", ""),
     ]
-    times = sorted(run.ready.get((host, 1), float("inf")) for host in joiners)
+    last = max(run.ready_at.get((host, 1), float("inf")) for host in joiners)
     return Findings(
         ("act", "with the state", "the four: exchanges/min", "joiners", "distance"),
         rows,
@@ -95,26 +87,33 @@ def read(run: Watched) -> Findings:
             Panel(
                 "peers with the state",
                 {
-                    "up": run.series(lambda look: float(len(look.up))),
-                    "with the state": run.series(lambda look: float(len(look.ready))),
+                    "up": run.series(lambda one: float(len(one.up))),
+                    "with the state": run.series(lambda one: float(len(one.ready))),
                 },
                 steps=True,
             ),
-            Panel("exchanges a minute, of one of the four", {"exchanges": _pace(run)}),
-            Panel(
-                "RMS distance of the replicas from their mean",
-                {"distance": run.series(lambda look: look.distance)},
-                log=True,
-            ),
+            Panel("exchanges a minute, of one of the four", {"exchanges": _rates_of_sources(run)}),
+            run.distance_panel(),
         ],
-        [(COME, times[-1] if times[-1] < float("inf") else CROWD.ends, f"{len(joiners)} join")],
+        [(COME, last if last < float("inf") else CROWD.ends, f"{len(joiners)} join")],
     )
 
 
-def _pace(run: Watched, window: float = 12.0) -> tuple[list[float], list[float]]:
-    times = [look.at for look in run.looks if look.at >= FORMING]
+def _row(run: ObservedCluster, act: Act) -> tuple[str, ...]:
+    ready = [len(one.ready) for one in run.between(act)]
+    return (
+        act.name,
+        f"{min(ready)}-{max(ready)}",
+        f"{run.exchange_rate(act, range(SOURCES)):.1f}",
+        f"{run.exchange_rate(act, range(SOURCES, run.plan.peers)):.1f}" if act is not BEFORE else "",
+        f"{run.distance(act):.2g}",
+    )
+
+
+def _rates_of_sources(run: ObservedCluster, window: float = 12.0) -> tuple[list[float], list[float]]:
+    times = [one.at for one in run.observations if one.at >= FORMING]
     half = window / 2
-    return times, [run.rate(Act("", at - half, min(at + half, times[-1])), range(SOURCES)) for at in times]
+    return times, [run.exchange_rate(Act("", at - half, min(at + half, times[-1])), range(SOURCES)) for at in times]
 
 
 SCENARIO = Scenario("flash-crowd", "What if many peers join at once?", 32, plan, read, least=SOURCES + 2)

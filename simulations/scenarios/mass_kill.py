@@ -1,13 +1,15 @@
-"""What if half of all peers die at once, in the middle of their exchanges, and come back? (safety.md, T4)
+"""What if half of all peers die at once, in the middle of their exchanges, and come back? (campaign T4)
 
-kill -9 of daemons and training processes together, as in a power cut; disks stay. The marks are T4's: the survivors
-exchange again within ten seconds, and whoever restarts is back within thirty.
+Daemons and training processes get kill -9 together, as in a power cut. Disks stay. The marks are T4's: the survivors
+exchange again within ten seconds, and the restarted peers within thirty.
 """
 
 from __future__ import annotations
 
 from simulations.check import Check
-from simulations.scenarios.base import Act, Findings, Panel, Scenario, Watched
+from simulations.scenarios.base import Scenario
+from simulations.scenarios.findings import Findings, Panel
+from simulations.scenarios.observed import Act, ObservedCluster
 from simulations.simulator.cluster import Plan
 from simulations.simulator.nemesis import Fault
 from simulations.simulator.network import Conditions
@@ -19,7 +21,7 @@ BEFORE = Act("before", 20.0, KILLED)
 DURING = Act("half are dead", KILLED, KILLED + DOWN)
 AFTER = Act("restarted", KILLED + DOWN, KILLED + DOWN + 50.0)
 BANDWIDTH = 2e4
-"""bytes a second: exchanges last about as long as rounds do, so that many peers are in the middle of one"""
+"""bytes per second: exchanges last about as long as rounds, so many peers are in the middle of one"""
 SURVIVORS_WITHIN, RESTARTED_WITHIN = 10.0, 30.0
 
 
@@ -38,24 +40,24 @@ def plan(seed: int, peers: int) -> Plan:
     )
 
 
-def read(run: Watched) -> Findings:
+def read(run: ObservedCluster) -> Findings:
     victims = {fault.hosts[0] for fault in run.plan.script}
     survivors = set(range(run.plan.peers)) - victims
-    usual = run.rate(BEFORE)
+    usual = run.exchange_rate(BEFORE)
     again = [_first(run, host, survivors, KILLED) - KILLED for host in survivors]
     back = [_first(run, host, set(range(run.plan.peers)), AFTER.begins) - AFTER.begins for host in victims]
     rows = [
         (
             act.name,
-            str(min(len(look.up) for look in run.between(act))),
-            f"{run.rate(act, survivors):.1f}",
-            f"{run.rate(act, victims):.1f}",
+            str(min(len(one.up) for one in run.between(act))),
+            f"{run.exchange_rate(act, survivors):.1f}",
+            f"{run.exchange_rate(act, victims):.1f}",
             f"{run.distance(act):.2g}",
             str(run.in_doubt(act)),
         )
         for act in (BEFORE, DURING, AFTER)
     ]
-    after = run.rate(Act("", AFTER.ends - 20.0, AFTER.ends)) / usual
+    after = run.exchange_rate(Act("", AFTER.ends - 20.0, AFTER.ends)) / usual
     checks = [
         Check(
             "survivors exchange again with each other (T4)",
@@ -76,24 +78,20 @@ def read(run: Watched) -> Findings:
         rows,
         checks,
         [
-            Panel("members up, and known to the others", run.seen(), steps=True),
-            Panel("exchanges a minute, of a peer that is up", {"exchanges": run.pace(6.0)}, mark=0.9 * usual),
-            Panel(
-                "RMS distance of the replicas from their mean",
-                {"distance": run.series(lambda look: look.distance)},
-                log=True,
-            ),
+            run.members_panel(),
+            Panel("exchanges a minute, of a peer that is up", {"exchanges": run.exchange_rates(6.0)}, mark=0.9 * usual),
+            run.distance_panel(),
         ],
         [(KILLED, KILLED + DOWN, f"{len(victims)} of {run.plan.peers} are dead")],
     )
 
 
-def _first(run: Watched, host: int, partners: set[int], since: float) -> float:
-    """When `host` first ended an exchange, begun after `since`, with one of `partners`."""
+def _first(run: ObservedCluster, host: int, partners: set[int], since: float) -> float:
+    """End of the first exchange of `host` with one of `partners` that began after `since`."""
     ended = (
         one.at
         for one in run.exchanges
-        if host in one.hosts and partners >= set(one.hosts) and one.at - one.lasted > since
+        if host in one.hosts and partners >= set(one.hosts) and one.at - one.duration > since
     )
     return next(ended, float("inf"))
 

@@ -1,10 +1,9 @@
-"""Many `Membership` machines in virtual time, and nothing else of a peer: what scenarios of a thousand members need.
+"""Many `Membership` machines in virtual time, without the rest of a peer: for scenarios of a thousand members.
 
-The machines are the daemon's own; leaner than `simulations.simulator.network` is what is around them. That drives
-whole peers, and spends most of its time on decoding, averaging and the hash of every frame. Here a message is encoded
-once, by `wire`, to count its bytes, and then handed over as the object it is: messages are frozen. Hosts crash and are
-starved: a starved host does nothing while it is blocked; then its timer fires at once, and what has arrived is worked
-off one message at a time. Nothing of the protocol may stand here, nor what a scenario asks.
+The machines are the daemon's own. `simulations.simulator.network` drives whole peers, and spends most of its time on
+decoding, averaging and the hash of every frame. Here a message is encoded once, to count its bytes, and then delivered
+as an object. Hosts can crash and can be starved of CPU. A starved host does nothing while it is blocked. Then its timer
+fires at once, and it handles its backlog one message at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Host:
         self.outputs = Outputs()
         self.blocked_until = 0.0
         self.backlog: deque[tuple[Host, MembershipMessage]] = deque()
-        """what arrived while the host was blocked, or not done with what had"""
+        """messages that arrived while the host was blocked or busy"""
         self.wakes_at = float("inf")
         self.sent = 0
         """bytes"""
@@ -53,15 +52,16 @@ class Host:
 
 
 _Cause: TypeAlias = "Host | Callable[[], None] | None"
-"""a message's sender, a script's action, or None for a host's timer"""
+"""a message's sender, a scripted action, or None for a host's timer"""
 
 
 class Members:
-    """Args:
+    """A network of Memberships.
 
-    latency: one way, in seconds; each message takes up to half as long again.
-    loss: share of the messages that is lost.
-    listen: hears every event of every host.
+    Args:
+        latency: seconds one way; each message takes up to half as long again.
+        loss: share of the messages that is lost.
+        listen: receives every event of every host.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Members:
         self.seed, self.config, self.latency, self.loss = seed, config, latency, loss
         self.now, self.events, self.bytes = 0.0, 0, 0
         self.traffic: Counter[str] = Counter()
-        """bytes by what was said"""
+        """bytes by kind of message"""
         self.hosts = [Host(index, seed) for index in range(peers)]
         self._listen = listen
         self._links = self.random("links")
@@ -87,7 +87,7 @@ class Members:
         self._by_address = {host.address: host for host in self.hosts}
 
     def random(self, purpose: str) -> Random:
-        """A source of its own for each purpose, so that a draw more here changes nothing there."""
+        """A random source for one purpose. One more draw from it changes no other source."""
         return Random(f"{self.seed}/{purpose}")
 
     # -- hosts ------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Members:
         host.membership = None
 
     def block(self, host: Host, seconds: float) -> None:
-        """The host gets no CPU for so long."""
+        """The host gets no CPU for `seconds`."""
         host.blocked_until = self.now + seconds
         self.at(host.blocked_until, lambda: self._resume(host))
 
@@ -124,6 +124,7 @@ class Members:
         self._push(when, None, action, None)
 
     def run(self, until: float) -> None:
+        """Handle all events up to `until`."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             self.now, _, host, other, message = heappop(heap)
@@ -155,7 +156,7 @@ class Members:
         self._catch_up(host)
 
     def _catch_up(self, host: Host) -> None:
-        """Handle one message of the backlog. It stays in front while it is handled, and the later ones behind it."""
+        """Handle the first message of the backlog. It stays in front meanwhile, so later arrivals queue behind it."""
         if host.backlog and host.running and self.now >= host.blocked_until:
             self._deliver(host, *host.backlog[0])
             self.at(self.now + PACE, lambda: self._next(host))
@@ -178,6 +179,7 @@ class Members:
         self._drain(host)
 
     def _drain(self, host: Host) -> None:
+        """Send the host's messages, pass on its events, and set its timer."""
         membership, outputs, links = host.membership, host.outputs, self._links
         assert membership is not None
         while outputs.messages:
@@ -200,7 +202,7 @@ class Members:
 
 
 def _kind(message: Message) -> str:
-    """Gossip, probes, or a view: which step of comparing it with another."""
+    """Gossip, probes, or a step of comparing views."""
     match message:
         case Pong(sequence):
             return "gossip" if sequence == UNASKED else "probes"

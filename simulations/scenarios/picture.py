@@ -1,4 +1,4 @@
-"""A report as a picture: what went on over time, what happened when, and how the marks were met."""
+"""Draws a report: graphs over time, shaded events, and the marks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulations.scenarios.base import Panel, Report
+from simulations.scenarios.findings import Panel, Report
 
 __all__ = ["draw"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-"""told apart by everybody (Okabe and Ito, 2008)"""
+"""a palette that colour-blind readers can tell apart (Okabe and Ito, 2008)"""
 INK, FAINT, MET, MISSED = "#222222", "#8a8a8a", "#00734f", "#b3261e"
 WIDTH, PANEL, HEAD, LINE = 9.0, 1.75, 0.85, 0.22
 """inches"""
 
 
 def draw(report: Report, path: Path) -> None:
-    """Raises: ModuleNotFoundError without matplotlib."""
+    """Draw the report as a PNG file.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,63 +57,64 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _panel(axis: Any, panel: Panel, spans: Sequence[tuple[float, float, str]], *, first: bool) -> None:
-    ends = [max(times) for times, _ in panel.lines.values() if times]
-    for number, (name, (times, values)) in enumerate(panel.lines.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        if panel.bars:
-            width = 0.8 / len(panel.lines)
-            places = [time - 0.4 + (number + 0.5) * width for time in times]
-            axis.bar(places, values, width * 0.92, color=colour, label=name)
-            for place, value in zip(places, values, strict=True):
-                axis.annotate(f"{value:.3g}", (place, value), ha="center", va="bottom", color=INK)
-            continue
-        shown = [value if not panel.log or value > 0 else math.nan for value in values]
-        style = {"drawstyle": "steps-post"} if panel.steps else {}
-        # Steps often lie on each other: dashes let the line below be seen.
-        dashed = {"linestyle": (0, (2 * number, 2 * number))} if number and panel.steps else {}
-        axis.plot(times, shown, color=colour, linewidth=1.6, label=name, solid_capstyle="round", **style, **dashed)
-    if panel.log:
-        axis.set_yscale("log")
-    elif not panel.bars:
-        highest = max((max(values) for _, values in panel.lines.values() if values), default=1.0)
-        # The names of what happened stand above the lines.
-        axis.set_ylim(0, max(highest, panel.mark or 0.0, 1e-9) * (1.22 if first and spans else 1.1))
-    if panel.bars:
-        axis.set_xticks(range(len(panel.bars)), panel.bars)
-        axis.margins(y=0.2)
-    elif ends:
-        axis.set_xlim(0, max(ends))
+    for number, name in enumerate(panel.lines):
+        (_bars if panel.bars else _line)(axis, panel, number, name)
+    _scales(axis, panel, room=first and bool(spans))
     if panel.mark is not None:
         axis.axhline(panel.mark, color=FAINT, linewidth=0.9, linestyle=(0, (1, 2)))
-        axis.annotate(
-            "mark",
-            (0.998, panel.mark),
-            xycoords=("axes fraction", "data"),
-            color=FAINT,
-            fontsize=7,
-            ha="right",
-            va="top",
-        )
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "top"}
+        axis.annotate("mark", (0.998, panel.mark), color=FAINT, fontsize=7, **place)
     if panel.across == "virtual seconds":
         for begins, until, what in spans:
             axis.axvspan(begins, until, color="#000000", alpha=0.06, linewidth=0)
             if first:
-                axis.annotate(
-                    what,
-                    ((begins + until) / 2, 0.98),
-                    xycoords=("data", "axes fraction"),
-                    ha="center",
-                    va="top",
-                    color=FAINT,
-                    fontsize=7.5,
-                )
+                place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top"}
+                axis.annotate(what, ((begins + until) / 2, 0.98), color=FAINT, fontsize=7.5, **place)
     axis.set_title(panel.title, loc="left", fontsize=9, color=INK)
     axis.set_xlabel(panel.across, fontsize=8, color=FAINT)
-    if len(panel.lines) > 1:
+    _style(axis, columns=len(panel.lines))
+
+
+def _bars(axis: Any, panel: Panel, number: int, name: str) -> None:
+    times, values = panel.lines[name]
+    width = 0.8 / len(panel.lines)
+    places = [time - 0.4 + (number + 0.5) * width for time in times]
+    axis.bar(places, values, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
+    for place, value in zip(places, values, strict=True):
+        axis.annotate(f"{value:.3g}", (place, value), ha="center", va="bottom", color=INK)
+
+
+def _line(axis: Any, panel: Panel, number: int, name: str) -> None:
+    times, values = panel.lines[name]
+    shown = [value if not panel.log or value > 0 else math.nan for value in values]
+    style: dict[str, Any] = {"drawstyle": "steps-post"} if panel.steps else {}
+    if number and panel.steps:  # steps often lie on each other: dashes show the line below
+        style["linestyle"] = (0, (2 * number, 2 * number))
+    colour = COLOURS[number % len(COLOURS)]
+    axis.plot(times, shown, color=colour, linewidth=1.6, label=name, solid_capstyle="round", **style)
+
+
+def _scales(axis: Any, panel: Panel, *, room: bool) -> None:
+    """Limits and ticks. `room`: leave space for the names of events above the lines."""
+    if panel.log:
+        axis.set_yscale("log")
+    elif not panel.bars:
+        highest = max((max(values) for _, values in panel.lines.values() if values), default=1.0)
+        axis.set_ylim(0, max(highest, panel.mark or 0.0, 1e-9) * (1.22 if room else 1.1))
+    if panel.bars:
+        axis.set_xticks(range(len(panel.bars)), panel.bars)
+        axis.margins(y=0.2)
+    elif ends := [max(times) for times, _ in panel.lines.values() if times]:
+        axis.set_xlim(0, max(ends))
+
+
+def _style(axis: Any, *, columns: int) -> None:
+    """Legend, frame and grid."""
+    if columns > 1:
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1.0, 0.98),
-            ncols=len(panel.lines),
+            ncols=columns,
             frameon=False,
             fontsize=8,
             handlelength=1.4,
@@ -126,15 +131,15 @@ def _panel(axis: Any, panel: Panel, spans: Sequence[tuple[float, float, str]], *
 
 
 def _foot(figure: Any, report: Report, height: float) -> None:
+    """The violation and the marks, below the graphs."""
     at = LINE * (len(report.findings.checks) + bool(report.violation)) + 0.02
     if report.violation:
         figure.text(0.02, at / height, f"violated: {report.violation}"[:130], color=MISSED, va="center")
         at -= LINE
     for check in report.findings.checks:
         colour = MET if check.passed else MISSED
-        figure.text(
-            0.02, at / height, "met" if check.passed else "missed", color=colour, va="center", fontweight="bold"
-        )
+        word = "met" if check.passed else "missed"
+        figure.text(0.02, at / height, word, color=colour, va="center", fontweight="bold")
         figure.text(0.085, at / height, check.name, va="center")
         figure.text(0.60, at / height, check.mark, color=FAINT, va="center")
         figure.text(0.84, at / height, check.measured, color=colour, va="center")

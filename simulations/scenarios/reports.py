@@ -1,4 +1,4 @@
-"""Scenarios that are no plan, as reports like those that are: `detection`, `scale`, `cold_start` and `data`."""
+"""Reports of the scenarios that have no plan: `scale`, `cold_start` and `data`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import time
 
 from simulations.check import Check
 from simulations.scenarios import cold_start, data, scale
-from simulations.scenarios.base import Findings, Panel, Report
+from simulations.scenarios.findings import Findings, Panel, Report
 
 __all__ = ["cold_start_report", "data_report", "scale_report"]
 
 DATA_MINUTES = 4.0
+"""virtual minutes of churn"""
 
 
 def scale_report(seed: int, peers: int) -> Report:
@@ -21,42 +22,34 @@ def scale_report(seed: int, peers: int) -> Report:
         ("a quiet minute", "", f"{one.quiet / 1e3:.2f}", f"{one.quiet_busiest / 1e3:.2f}", ""),
     ]
     in_time = one.converged is not None and one.converged <= scale.STORM
+    budget = f"<= {scale.CONTROL / 1e3:.0f} kB/s"
     checks = [
         Check("all know all after the last start (T21)", f"<= {scale.STORM:.0f} s", when, in_time),
         Check(
-            "control traffic of a peer until then",
-            f"<= {scale.CONTROL / 1e3:.0f} kB/s",
-            f"{one.storm / 1e3:.2f} kB/s",
-            one.storm <= scale.CONTROL,
+            "control traffic of a peer until then", budget, f"{one.storm / 1e3:.2f} kB/s", one.storm <= scale.CONTROL
         ),
         Check(
             "control traffic of a peer in a quiet minute",
-            f"<= {scale.CONTROL / 1e3:.0f} kB/s",
+            budget,
             f"{one.quiet / 1e3:.2f} kB/s",
             one.quiet <= scale.CONTROL,
         ),
-        Check("members doubted; nobody had died", "none", str(one.doubts), one.doubts == 0),
+        Check("members doubted; none had died", "none", str(one.doubts), one.doubts == 0),
     ]
     bars = {"mean of the peers": (one.storm, one.quiet), "the busiest": (one.storm_busiest, one.quiet_busiest)}
+    panel = Panel(
+        "control traffic, kB/s",
+        {name: ((0.0, 1.0), tuple(value / 1e3 for value in values)) for name, values in bars.items()},
+        mark=scale.CONTROL / 1e3,
+        bars=("join storm", "quiet minute"),
+        across="",
+    )
     return Report(
         "scale",
-        "Does membership carry so many members?",
+        "Does membership carry a thousand members?",
         seed,
         peers,
-        Findings(
-            ("", "all know all", "kB/s a peer", "the busiest", "doubts"),
-            rows,
-            checks,
-            [
-                Panel(
-                    "control traffic, kB/s",
-                    {name: ((0.0, 1.0), tuple(value / 1e3 for value in values)) for name, values in bars.items()},
-                    mark=scale.CONTROL / 1e3,
-                    bars=("join storm", "quiet minute"),
-                    across="",
-                )
-            ],
-        ),
+        Findings(("", "all know all", "kB/s a peer", "the busiest", "doubts"), rows, checks, [panel]),
         "",
         None,
         None,
@@ -72,11 +65,11 @@ def data_report(seed: int, peers: int) -> Report:
         ("epochs covered", f"{one.epochs}"),
         ("samples in them", f"{one.samples:,}"),
         ("crashes, departures", f"{one.crashes}, {one.departures}"),
-        ("samples that nobody used", f"{one.missed:,}"),
+        ("samples that no peer used", f"{one.missed:,}"),
         ("uses of a sample after the first", f"{one.duplicates:,}"),
         ("of these of leases of crashed hosts", f"{one.crashed:,}"),
         ("blocks that peers counted as duplicates", f"{one.counted:,}"),
-        ("readers' time with nothing to do", f"{one.idle:.1%}"),
+        ("readers' time without work", f"{one.idle:.1%}"),
     ]
     checks = [
         Check("epochs covered", ">= 1", str(one.epochs), one.epochs >= 1),
@@ -84,31 +77,27 @@ def data_report(seed: int, peers: int) -> Report:
         Check("used again, leases of the crashed aside (I6)", "<= 1 %", f"{one.share:.2%}", one.share <= 0.01),
     ]
     shares = (one.missed, one.duplicates - one.crashed, one.crashed)
+    panels = [
+        Panel(
+            "% of the samples of covered epochs",
+            {"share": ((0.0, 1.0, 2.0), tuple(100.0 * part / max(1, one.samples) for part in shares))},
+            mark=1.0,
+            bars=("missed", "used again", "used again, of leases of the crashed"),
+            across="",
+        ),
+        Panel(
+            "what a peer sends about data, bytes a second",
+            {"coverage": ((0.0, 1.0), (one.traffic, one.busiest))},
+            bars=("mean of the peers", "the busiest"),
+            across="",
+        ),
+    ]
     return Report(
         "data",
-        "Is every sample used, and hardly any twice?",
+        "Is every sample used, and are few used twice?",
         seed,
         one.peers,
-        Findings(
-            ("what", "how much"),
-            rows,
-            checks,
-            [
-                Panel(
-                    "% of the samples of covered epochs",
-                    {"share": ((0.0, 1.0, 2.0), tuple(100.0 * part / max(1, one.samples) for part in shares))},
-                    mark=1.0,
-                    bars=("missed", "used again", "used again, of leases of the crashed"),
-                    across="",
-                ),
-                Panel(
-                    "what a peer sends about data, bytes a second",
-                    {"coverage": ((0.0, 1.0), (one.traffic, one.busiest))},
-                    bars=("mean of the peers", "the busiest"),
-                    across="",
-                ),
-            ],
-        ),
+        Findings(("what", "how much"), rows, checks, panels),
         "",
         None,
         None,
@@ -120,7 +109,11 @@ def data_report(seed: int, peers: int) -> Report:
 
 
 def cold_start_report(seed: int, peers: int) -> Report:
-    """All together, and then with the latest checkpoint coming back after the others. 0 peers: as the seed says."""
+    """Two runs: all hosts come back together, and the latest checkpoint comes back after the others.
+
+    Args:
+        peers: number of hosts; 0 if the seed decides.
+    """
     began = time.perf_counter()
     rows, checks, panels = [], [], []
     violation, count = "", peers
@@ -135,7 +128,7 @@ def cold_start_report(seed: int, peers: int) -> Report:
         restored, kept = (", ".join(f"p{host}" for host in hosts) or "none" for hosts in (one.restored, one.kept))
         rows.append((name, f"{one.loss:.0%}", f"p{one.latest}", restored, kept, f"{one.seconds:.1f} s"))
         if late:
-            checks.append(Check("the latest follows the others, and is kept", "put aside", kept, bool(one.kept)))
+            checks.append(Check("the latest follows the others, and is kept", "pinned", kept, bool(one.kept)))
         else:
             right = one.restored == [one.latest]
             checks.append(Check("all go on from the latest checkpoint", f"p{one.latest} alone", restored, right))
@@ -156,7 +149,7 @@ def cold_start_report(seed: int, peers: int) -> Report:
         "Does a network go on after a power cut of all its hosts?",
         seed,
         count,
-        Findings(("", "loss", "latest", "restored", "put aside", "all ready after"), rows, checks, panels),
+        Findings(("", "loss", "latest", "restored", "pinned", "all ready after"), rows, checks, panels),
         violation,
         None,
         None,

@@ -1,17 +1,16 @@
-"""Does membership carry a thousand members? A join storm, then quiet, with every byte counted (safety.md, T21).
+"""Does membership carry a thousand members? A join storm, then a quiet minute, with every byte counted (campaign T21).
 
     python -m simulations.scenarios.scale --peers 1000
 
-Three seeds are there; all others start within five seconds and know them. Measured: how long after the last start
-everybody knows everybody alive, the control traffic from the first start until then and of a quiet minute, per peer and
-of the busiest one, in bytes as `wire` encodes them and by what was said, and the events the machines handle in a second
-of CPU time. Membership alone, but all of it: probes, gossip, progress reports, and views compared. The exit status is 1
-if a seed did not converge, or a peer's traffic was above 8 kB/s on average.
+Three seeds run. All others start within five seconds and know the seeds. Measured are the time until all members know
+all others, the control traffic of a peer during the storm and in the quiet minute, and the events that the machines
+handle in a second of CPU time. Traffic is counted by kind, in encoded bytes. Only membership runs, but all of it:
+probes, gossip, progress reports and comparing views. The exit status is 1 if a seed did not converge, or if a peer sent
+more than 8 kB/s on average.
 
-N members hold N^2 records between them, and each must be told of all others. A record has 130 bytes, 64 of them its
-signature: a thousand members cannot know each other after 30 seconds for less than 4.3 kB a second, nor 10,000 for less
-than 43. Those keep to the budget and take longer. Nothing of the
-protocol may stand here.
+N members hold N^2 records, and each member must receive a record of every other. A record has 130 bytes, 64 of them its
+signature. So a thousand members need at least 4.3 kB/s each to converge in 30 seconds, and 10,000 need 43 kB/s. Larger
+networks keep to the budget and take longer.
 """
 
 from __future__ import annotations
@@ -32,30 +31,31 @@ from simulations.scenarios.members import Host, Members
 __all__ = ["CONTROL", "Scale", "run"]
 
 CONTROL = 8000.0
-"""bytes a second of control traffic a peer may send"""
+"""bytes per second of control traffic that a peer may send"""
 SEEDS = 3
 STORM = 30.0
-"""seconds after the last start in which all should converge"""
+"""seconds after the last start within which all should converge"""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What one run came to. Traffic in bytes a second that a peer sends."""
+    """Result of one run. Traffic in bytes per second that a peer sends."""
 
     seed: int
     peers: int
     preset: str
     converged: float | None
-    """virtual seconds from the last start until everybody knows everybody alive; None if that did not happen"""
+    """virtual seconds from the last start until all members know all others alive; None if they never did"""
     storm: float
-    """from the first start until all had converged, or until `within` after the last; mean over the peers"""
+    """mean traffic from the first start until all converged, or until `within` seconds after the last start"""
     storm_busiest: float
+    """the same of the busiest peer"""
     quiet: float
     quiet_busiest: float
     kinds: dict[str, float]
-    """of the storm's traffic, what each peer spent on which messages"""
+    """traffic of the storm by kind of message"""
     doubts: int
-    """times that somebody was suspected or failed; nobody had died"""
+    """times that a member was suspected or failed; no member died"""
     events: int
     cpu: float
     """seconds"""
@@ -81,9 +81,10 @@ def run(
 
     Args:
         joining: seconds within which all start.
-        within: seconds after the last start for which convergence is waited for.
-        settling: seconds after the storm before the quiet time is measured: anti-entropy becomes rarer by and by.
-        quiet: seconds measured.
+        within: longest wait in seconds for convergence after the last start.
+        settling: seconds between storm and quiet time, in which anti-entropy becomes rarer.
+        quiet: seconds of the quiet time.
+        latency: seconds one way.
     """
     began = time.process_time()
     known = doubts = 0
@@ -129,11 +130,11 @@ def run(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.scale", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds, from --seed on")
     parser.add_argument("--peers", type=int, default=1000)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="lan")
-    parser.add_argument("--within", type=float, default=STORM, help="seconds in which all must converge (%(default)s)")
-    parser.add_argument("--quiet", type=float, default=60.0, help="seconds of quiet, after twice as many (%(default)s)")
+    parser.add_argument("--within", type=float, default=STORM, help="seconds until all must know all (%(default)s)")
+    parser.add_argument("--quiet", type=float, default=60.0, help="seconds of the quiet time (%(default)s)")
     options = parser.parse_args(arguments)
     if options.peers > MAX_MEMBERS:
         parser.error(f"a member knows at most {MAX_MEMBERS} members, so {options.peers} cannot converge")

@@ -1,10 +1,9 @@
-"""A failing run made small: fewer faults, fewer peers, a calmer network, as long as it fails in the same way.
+"""Shrinks a failing run: fewer faults, fewer peers, a calmer network, as long as the run fails in the same way.
 
-A plan is data, so shrinking is trying smaller plans and keeping those that still fail (delta debugging: Zeller and
-Hildebrandt, "Simplifying and isolating failure-inducing input", 2002). Taking anything out of a run moves all that
-comes after it, so a structural cut is tried with a few seeds of the peers' and the links' chance. The calm after the
-faults is never cut: a run that had no time to come to rest has not failed. What is left is told line by line
-(`tracing`), and only as far as it concerns the peers and the exchange that the failure names.
+A plan is data. Shrinking tries smaller plans and keeps those that still fail (delta debugging: Zeller and Hildebrandt,
+"Simplifying and isolating failure-inducing input", 2002). Removing a fault or a peer shifts all later events, so such a
+plan is tried with several seeds. The calm after the faults is never cut: a run needs it to come to rest. `story` tells
+the shrunk run line by line (`tracing`), as far as it concerns the peers and the exchange that the failure names.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from simulations.simulator.tracing import Reader, about, concerning, number, sen
 __all__ = ["Failure", "Shrunk", "attempt", "plan_from_json", "plan_to_json", "shrink", "story"]
 
 SEEDS = 4
-"""tried for a plan with fewer faults or peers"""
+"""seeds tried for a plan with fewer faults or peers"""
 TOLD = 60
-"""lines of a trace at most; the last ones"""
+"""most lines of a trace; the last ones are kept"""
 
 
 @dataclass(frozen=True)
 class Failure:
     text: str
     way: str
-    """the text without numbers: two runs that fail in one way have hit one bug, most likely"""
+    """the text without numbers: runs that fail in the same way have most likely met the same bug"""
     at: float
 
     @classmethod
@@ -55,16 +54,16 @@ class Shrunk:
     plan: Plan
     failure: Failure
     runs: int
-    """plans tried"""
+    """number of plans tried"""
     seconds: float
-    """of a core"""
+    """CPU seconds"""
 
 
 Attempt = Callable[[int, Plan], Failure | None]
 
 
 def attempt(seed: int, plan: Plan, trace: Callable[[Record], None] | None = None) -> Failure | None:
-    """Play a plan; how it failed, or None."""
+    """Play a plan. Return how it failed, or None."""
     cluster = Cluster(seed, plan, trace)
     try:
         cluster.run()
@@ -83,7 +82,18 @@ def shrink(
     attempt: Attempt = attempt,
     clock: Callable[[], float] = time.process_time,
 ) -> Shrunk:
-    """The smallest plan found within `budget` seconds of a core that fails as `plan` does with `seed`."""
+    """Find a smaller plan that fails in the same way.
+
+    Args:
+        seed, plan, failure: the run to shrink.
+        budget: CPU seconds to spend.
+        say: receives a line after each success.
+        attempt: plays a plan; tests replace it.
+        clock: returns CPU seconds; tests replace it.
+
+    Returns:
+        the smallest run found within the budget, which may be the given one.
+    """
     began = clock()
     best = Shrunk(seed, plan, failure, 0, 0.0)
     runs = 0
@@ -136,7 +146,7 @@ def _fewer_faults(now: Shrunk) -> Iterator[tuple[Plan, int]]:
 
 
 def _half_the_peers(now: Shrunk) -> Iterator[tuple[Plan, int]]:
-    """Of a network so large that each run is dear; the founder stays."""
+    """Halves of a large network, where each run is expensive. The founder stays."""
     peers = now.plan.peers
     if peers > 4:
         yield without(now.plan, *range(1 + peers // 2, peers)), SEEDS
@@ -150,7 +160,7 @@ def _fewer_peers(now: Shrunk) -> Iterator[tuple[Plan, int]]:
 
 
 def without(plan: Plan, *gone: int) -> Plan:
-    """The plan of a network that never had these hosts; those above them move down."""
+    """The plan of a network without the hosts `gone`. Later hosts get lower numbers."""
     left = {host: place for place, host in enumerate(host for host in range(plan.peers) if host not in gone)}
     script = []
     for fault in plan.script:
@@ -217,7 +227,7 @@ def _shorter(now: Shrunk) -> Iterator[tuple[Plan, int]]:
 
 
 def story(shrunk: Shrunk, *, most: int = TOLD) -> str:
-    """The plan, the failure, and what led to it."""
+    """The plan, the failure, and the events before it, at most `most` lines."""
     plan, failure = shrunk.plan, shrunk.failure
     rough, calm = asdict(plan.conditions), asdict(Conditions())
     weather = ", ".join(f"{name} {value:g}" for name, value in rough.items() if value != calm[name])
@@ -249,7 +259,7 @@ def story(shrunk: Shrunk, *, most: int = TOLD) -> str:
 
 
 def _partners(records: Sequence[Record], hosts: frozenset[int], exchange: str) -> frozenset[int]:
-    """Between whom the exchange was, one of whom is among `hosts`, if there are any."""
+    """Both ends of the exchange. With `hosts`, only of an exchange that one of them took part in."""
     accepted = [
         {end for end in (record.host, record.other) if end is not None}
         for record in records
@@ -259,7 +269,7 @@ def _partners(records: Sequence[Record], hosts: frozenset[int], exchange: str) -
 
 
 def plan_to_json(seed: int, plan: Plan) -> str:
-    """A run that `plan_from_json` gives back."""
+    """Encode a run for `plan_from_json`."""
     return json.dumps({"seed": seed, "plan": asdict(plan)}, indent=1)
 
 
@@ -269,10 +279,10 @@ class _Run(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def plan_from_json(text: str) -> tuple[int, Plan]:
-    """Seed and plan.
+    """Decode seed and plan.
 
     Raises:
-        ValueError: it is not such a run.
+        ValueError: the text is not a run.
     """
     run = msgspec.convert(json.loads(text), _Run)
     return run.seed, run.plan

@@ -165,6 +165,10 @@ class Network:
         """Of all events so far: equal for equal seeds (I12)."""
         return self._log.hexdigest()
 
+    def set_conditions(self, conditions: Conditions) -> None:
+        """Change what the network does to messages that are sent from now on."""
+        self.conditions = conditions
+
     # -- virtual time -----------------------------------------------------------------------------------------
 
     def at(self, when: float, kind: str, host: Host | None, action: Callable[[], None]) -> None:

@@ -1,7 +1,9 @@
-"""Plays detection with and without Lifeguard, prints a table, and draws a picture.
+"""Play detection with and without Lifeguard, print a table, and draw a picture (campaign T6).
 
-python -m simulations.scenarios.detection --seeds 5
-python -m simulations.scenarios.detection --seeds 8 --picture detection.png
+    python -m simulations.scenarios.detection --seeds 5
+    python -m simulations.scenarios.detection --seeds 8 --picture detection.png
+
+Exit status 1: Lifeguard had too many false failures, or found deaths too late.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         draw(pooled_detection_report(totals), options.picture)
         print(f"picture: {options.picture}")
-    # Where nobody was killed there are no times, and nothing to miss.
+    # Without killed members the times are NaN, and no mark of time is missed.
     late = ours.median > median_mark(options.seeds) or ours.late > LATE
     return int(late or FEWER * wronged > against)
 

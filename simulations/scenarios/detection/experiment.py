@@ -1,25 +1,22 @@
-"""Are the dead found, and only they? Lifeguard against plain SWIM, with members starved of CPU (safety.md, T6).
+"""Are dead members found, and only dead ones? One seed of the experiment, with or without Lifeguard (campaign T6).
 
-    python -m simulations.scenarios.detection --seeds 5
-    python -m simulations.scenarios.detection --seeds 8 --picture detection.png
+N members know each other. Then some get almost no CPU for three minutes. Each of these is blocked for 1 to 60 s, runs
+for 10 ms to 1 s, handles its backlog, and is blocked again (the interval experiment of Dadgar et al. 2018, section V).
+Meanwhile some healthy members are killed. Both protocols play the same seeds: the same members starve at the same
+times, and the same members die.
 
-N members know each other; then for three minutes some get no CPU but for moments: each is blocked for 1 to 60 s, runs
-for 10 ms to 1 s, handles late whatever had come, and is blocked again (the interval experiment of Dadgar et al. 2018,
-section V). Meanwhile some healthy members are killed. Both protocols are played with the same seeds, hence the same
-members starved at the same times and the same ones killed.
-
-A false failure is what that paper counts: somebody declares a member failed that is alive and runs as it should. A
-starved member that is declared failed is counted apart: whoever is silent for a minute cannot be told from the dead,
-and must not be if the dead are to be found sooner. Nothing of the protocol may stand here.
+A false failure, as in that paper, is a healthy live member that another declares failed. Failures of starved members
+are counted apart: a member that is silent for a minute looks dead.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from statistics import median
 
 from gossipdp.protocol.events import Event, MemberChanged
@@ -30,43 +27,45 @@ from simulations.scenarios.members import Host, Members
 __all__ = ["Detection", "Pool", "median_mark", "percentile", "run"]
 
 FORMING = 40.0
-"""seconds for all to know each other"""
+"""seconds until all know each other"""
 WATCHED = 60.0
-"""seconds watched on after the starvation has ended"""
+"""seconds of observation after the starvation"""
 FEWER, MEDIAN, LATE = 50, 15.0, 60.0
-"""T6's marks: so many times fewer false failures than plain SWIM; seconds until a member knows of a death, the median
-and the 99th percentile, of many seeds together"""
+"""T6's marks over many seeds: the factor of fewer false failures than plain SWIM; seconds until a member knows of a
+death, median and 99th percentile"""
 MANY, OF_FEW = 4, 25.0
-"""seeds, and the median that fewer may have: with eight deaths each, single seeds of 128 come to 12 to 19 s"""
+"""from how many seeds the marks apply, and the median allowed to fewer: eight deaths of one seed of 128 members vary
+from 12 to 19 s"""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """What one run came to. Times in seconds since the death, one for each dead member and each healthy observer."""
+    """Result of one run. Times in seconds since the death, one for each dead member and each healthy observer."""
 
     seed: int
     peers: int
     lifeguard: bool
     preset: str
     false_failures: int
-    """times that somebody came to believe a healthy live member failed"""
+    """times that a member came to believe a healthy live member failed"""
     wronged: int
-    """healthy live members of whom somebody believed so"""
+    """healthy live members that at least one other believed failed"""
     starved_failures: int
-    """the same of starved members"""
+    """times that a member came to believe a starved member failed"""
     first: tuple[float, ...]
-    """until the first healthy member knew, one for each dead member"""
+    """seconds until the first healthy member knew, one for each dead member"""
     times: tuple[float, ...]
-    """until each healthy member knew; infinite if it never did"""
+    """seconds until each healthy member knew; infinite if it never did"""
     blocked: float
     """share of the starved members' time in which they were blocked; 0 if none was starved"""
     events: int
     wall: float
+    """real seconds"""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Runs of several seeds taken together: sums, and all times in one."""
+    """Several runs taken together: sums, and the times of all."""
 
     false_failures: int
     wronged: int
@@ -94,10 +93,12 @@ class Pool:
 
     @property
     def late(self) -> float:
+        """The 99th percentile."""
         return percentile(self.times or [math.nan], 0.99)
 
 
 def median_mark(seeds: int) -> float:
+    """The median that a pool of `seeds` runs may have, in seconds."""
     return MEDIAN if seeds >= MANY else OF_FEW
 
 
@@ -117,91 +118,106 @@ def run(
     """Play one seed.
 
     Args:
-        starved, killed: members; an eighth and a sixteenth of `peers` unless told.
-        seconds: how long the starvation lasts; the deaths fall into its first two thirds.
-        longest: the longest block of a starved member; the shortest is 1 s, drawn evenly on a logarithmic scale.
-        config: the preset's, changed.
+        starved, killed: numbers of members; by default an eighth and a sixteenth of `peers`.
+        seconds: duration of the starvation. The deaths fall into its first two thirds.
+        longest: longest block of a starved member in seconds. The shortest is 1 s; the scale is logarithmic.
+        loss: share of messages that is lost.
+        config: replaces the preset's.
     """
     began = time.perf_counter()
     config = replace(config or PRESETS[preset], lifeguard=lifeguard)
-    events: list[tuple[float, Host, MemberChanged]] = []
-
-    def listen(host: Host, event: Event) -> None:
-        if isinstance(event, MemberChanged) and event.member.state == State.FAILED:
-            events.append((network.now, host, event))
-
-    network = Members(seed, config, peers, latency=0.04 if preset == "wan" else 0.002, loss=loss, listen=listen)
-    script = network.random("script")
-    for host in network.hosts:
-        network.at(script.random(), partial(network.start, host, network.hosts[:3]))
-    network.run(FORMING)
-    assert not events, "somebody failed while the network formed"
+    latency = 0.04 if preset == "wan" else 0.002
+    one = _Experiment(seed, config, peers, latency, loss)
     starved = peers // 8 if starved is None else starved
-    drawn = script.sample(network.hosts, starved + (max(1, peers // 16) if killed is None else killed))
-    slow, victims = drawn[:starved], drawn[starved:]
-    end = FORMING + seconds
-    blocked = 0.0
-
-    def starve(host: Host) -> None:
-        nonlocal blocked
-        length = min(math.exp(script.uniform(0.0, math.log(longest))), end - network.now)
-        if length > 0.0:
-            blocked += length
-            network.block(host, length)
-            network.at(network.now + length + math.exp(script.uniform(math.log(0.01), 0.0)), lambda: starve(host))
-
-    for host in slow:
-        network.at(FORMING + script.random() * 5.0, partial(starve, host))
-    died: dict[bytes, float] = {}
-
-    def kill(host: Host) -> None:
-        died[host.id] = network.now
-        network.kill(host)
-
-    for host in victims:
-        network.at(FORMING + script.uniform(0.05, 0.66) * seconds, partial(kill, host))
-    network.run(end + WATCHED)
-    return _judge(
-        Detection(
-            seed, peers, lifeguard, preset, 0, 0, 0, (), (), blocked / (seconds * starved or 1.0), network.events,
-            time.perf_counter() - began,
-        ),
-        [host for host in network.hosts if host not in drawn],
-        {host.id for host in slow},
-        died,
-        events,
-    )  # fmt: skip
-
-
-def _judge(
-    bare: Detection,
-    healthy: Sequence[Host],
-    slow: set[bytes],
-    died: dict[bytes, float],
-    events: Iterable[tuple[float, Host, MemberChanged]],
-) -> Detection:
-    wronged: list[bytes] = []
-    starved_failures = 0
-    known: dict[tuple[bytes, int], float] = {}
-    for at, observer, event in events:
-        member = event.member.id
-        if member in died and at >= died[member]:
-            known.setdefault((member, observer.index), at - died[member])
-        elif member in slow:
-            starved_failures += 1
-        else:
-            wronged.append(member)
-    times = {member: [known.get((member, host.index), math.inf) for host in healthy] for member in died}
-    return replace(
-        bare,
-        false_failures=len(wronged),
-        wronged=len(set(wronged)),
-        starved_failures=starved_failures,
-        first=tuple(min(of) for of in times.values()),
-        times=tuple(time for of in times.values() for time in of),
+    one.form(starved, max(1, peers // 16) if killed is None else killed)
+    one.disturb(seconds, longest)
+    wrong, starved_failures, times = _judge(one)
+    return Detection(
+        seed,
+        peers,
+        lifeguard,
+        preset,
+        len(wrong),
+        len(set(wrong)),
+        starved_failures,
+        tuple(min(of) for of in times),
+        tuple(time for of in times for time in of),
+        one.blocked / (seconds * starved or 1.0),
+        one.network.events,
+        time.perf_counter() - began,
     )
 
 
+class _Experiment:
+    """One network with its starved and killed members, and what members came to believe."""
+
+    def __init__(self, seed: int, config: MembershipConfig, peers: int, latency: float, loss: float) -> None:
+        self.network = Members(seed, config, peers, latency=latency, loss=loss, listen=self._listen)
+        self.failures: list[tuple[float, Host, bytes]] = []
+        """(time, observer, id of the member that it came to believe failed)"""
+        self.died: dict[bytes, float] = {}
+        """id -> time of death"""
+        self.slow: list[Host] = []
+        self.healthy: list[Host] = []
+        self.blocked = 0.0
+        """seconds, all starved members together"""
+        self._victims: list[Host] = []
+        self._script: Random = self.network.random("script")
+
+    def _listen(self, host: Host, event: Event) -> None:
+        if isinstance(event, MemberChanged) and event.member.state == State.FAILED:
+            self.failures.append((self.network.now, host, event.member.id))
+
+    def form(self, starved: int, killed: int) -> None:
+        """Start all members, and draw which of them will starve and die."""
+        network, script = self.network, self._script
+        for host in network.hosts:
+            network.at(script.random(), partial(network.start, host, network.hosts[:3]))
+        network.run(FORMING)
+        assert not self.failures, "a member was declared failed while the network formed"
+        drawn = script.sample(network.hosts, starved + killed)
+        self.slow, self._victims = drawn[:starved], drawn[starved:]
+        self.healthy = [host for host in network.hosts if host not in drawn]
+
+    def disturb(self, seconds: float, longest: float) -> None:
+        """Starve and kill for `seconds`, then watch on."""
+        network, script, end = self.network, self._script, FORMING + seconds
+
+        def starve(host: Host) -> None:
+            length = min(math.exp(script.uniform(0.0, math.log(longest))), end - network.now)
+            if length > 0.0:
+                self.blocked += length
+                network.block(host, length)
+                network.at(network.now + length + math.exp(script.uniform(math.log(0.01), 0.0)), lambda: starve(host))
+
+        for host in self.slow:
+            network.at(FORMING + script.random() * 5.0, partial(starve, host))
+        for host in self._victims:
+            network.at(FORMING + script.uniform(0.05, 0.66) * seconds, partial(self._kill, host))
+        network.run(end + WATCHED)
+
+    def _kill(self, host: Host) -> None:
+        self.died[host.id] = self.network.now
+        self.network.kill(host)
+
+
+def _judge(one: _Experiment) -> tuple[list[bytes], int, list[list[float]]]:
+    """Healthy members believed failed, each time; failures of starved members; times until each death was known."""
+    wrong: list[bytes] = []
+    starved_failures = 0
+    known: dict[tuple[bytes, int], float] = {}
+    slow = {host.id for host in one.slow}
+    for at, observer, member in one.failures:
+        if member in one.died and at >= one.died[member]:
+            known.setdefault((member, observer.index), at - one.died[member])
+        elif member in slow:
+            starved_failures += 1
+        else:
+            wrong.append(member)
+    times = [[known.get((member, host.index), math.inf) for host in one.healthy] for member in one.died]
+    return wrong, starved_failures, times
+
+
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of `values` that is no smaller than `share` of them."""
+    """The smallest of `values` that is at least as large as `share` of them."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

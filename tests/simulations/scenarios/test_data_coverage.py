@@ -20,15 +20,15 @@ def test_every_sample_is_used_and_few_twice_under_churn():
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 3])
-def test_so_do_many_in_an_epoch_of_little_more_than_a_minute(seed):
+def test_64_peers_use_every_sample_in_epochs_of_little_more_than_a_minute(seed):
     one = data.run(seed, 64, churn=0.2, minutes=2.2, blocks=4096, epoch=80.0)
     assert one.epochs >= 1 and min(one.crashes, one.departures) >= 4
     assert one.missed == 0 and one.share <= 0.01 and one.idle < 0.01
-    # Newcomers are answered besides.
+    # Peers also answer newcomers.
     assert one.busiest < 1.1 * RATE
 
 
-def test_without_churn_a_lossy_network_of_few_shares_evenly():
+def test_lossy_network_without_churn_uses_every_sample():
     one = data.run(3, 5, churn=0.0, minutes=1.5, blocks=512, block=16, epoch=60.0, conditions=Conditions(loss=0.3))
     assert one.epochs >= 1 and one.missed == 0 and one.share <= 0.01
 
@@ -38,7 +38,7 @@ def test_same_seed_comes_out_the_same():
     assert runs[0] == runs[1]
 
 
-def test_table_has_a_line_a_run_and_tells_of_a_miss(capsys, monkeypatch):
+def test_table_has_a_line_a_run_and_shows_a_miss(capsys, monkeypatch):
     arguments = ["--minutes", "0.5", "--peers", "4", "--blocks", "64", "--epoch", "15", "--churn", "0"]
     assert data.main([*arguments, "--seeds", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -1,4 +1,4 @@
-"""Lifeguard against plain SWIM at reduced size (safety.md, T6)."""
+"""Lifeguard against plain SWIM at reduced size (campaign T6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulations.scenarios.detection import __main__ as command
 from simulations.scenarios.detection.experiment import FEWER, LATE, MEDIAN, OF_FEW, Detection, Pool, percentile, run
 from simulations.scenarios.detection.report import pooled_detection_report
 
-SEEDS = range(1, 7)  # of two, with four deaths each, the median is what those eight happen to be: 9 to 21 s by seed
+SEEDS = range(1, 7)  # two seeds have eight deaths, whose median varies from 9 to 21 s
 SMALL = {"peers": 48, "starved": 6, "killed": 4, "seconds": 120.0}
 
 
@@ -22,28 +22,28 @@ def outcomes():
 
 
 @pytest.mark.campaign("T6")
-def test_lifeguard_fails_hardly_any_healthy_member_where_plain_swim_fails_many(outcomes):
+def test_lifeguard_has_a_tenth_of_the_false_failures_of_plain_swim(outcomes):
     ours, plain = (sum(outcome.false_failures for outcome in outcomes[which]) for which in (True, False))
     assert plain >= 10 and 10 * ours <= plain, (ours, plain)
     assert all(outcome.blocked > 0.5 for which in outcomes.values() for outcome in which)
 
 
 @pytest.mark.campaign("T6")
-def test_the_dead_are_found_by_everybody_in_time_by_both(outcomes):
+def test_both_protocols_find_all_deaths_in_time(outcomes):
     for which in outcomes.values():
         times = [time for outcome in which for time in outcome.times]
         assert len(times) == len(SEEDS) * 4 * (48 - 6 - 4) and min(times) > 2.0
         assert median(times) <= 15.0 and percentile(times, 0.99) <= 60.0 and max(times) < math.inf
 
 
-def test_both_protocols_see_the_same_deaths_and_a_seed_always_comes_out_the_same(outcomes):
+def test_same_seed_comes_out_the_same(outcomes):
     again = run(1, lifeguard=True, **SMALL)
     first = outcomes[True][0]
     assert replace(again, wall=0.0) == replace(first, wall=0.0)
     assert replace(outcomes[True][1], wall=0.0) != replace(first, wall=0.0)
 
 
-def test_where_nobody_is_starved_neither_wrongs_anybody():
+def test_without_starvation_neither_protocol_has_false_failures():
     for lifeguard in (True, False):
         outcome = run(3, 24, lifeguard, "lan", starved=0, killed=2, seconds=30.0)
         assert outcome.false_failures == outcome.starved_failures == 0 and outcome.blocked == 0.0
@@ -62,12 +62,12 @@ def test_twenty_seeds_of_128_meet_the_marks_together(record_property):
 
 
 def outcome(seed, lifeguard, wrongs, times):
-    """A run that nobody has made."""
+    """A made-up run."""
     return Detection(seed, 128, lifeguard, "wan", wrongs, wrongs, 5, (min(times),), tuple(times), 0.9, 1000, 1.0)
 
 
 def reported(seeds, ours, plain, time):
-    """Of so many seeds alike."""
+    """A report of `seeds` equal runs."""
     return pooled_detection_report(
         {which: [outcome(seed, which, wrongs, [time, 2 * time, 2 * time]) for seed in range(seeds)]
          for which, wrongs in ((True, ours), (False, plain))}
@@ -86,7 +86,7 @@ def reported(seeds, ours, plain, time):
         (4, 0, 100, LATE / 2 + 0.1, ["median", "99 %"]),
     ],
 )
-def test_marks_are_of_many_seeds_together_and_the_median_of_few_is_wider(seeds, ours, plain, time, missed):
+def test_marks_are_for_many_seeds_and_few_seeds_get_a_wider_median(seeds, ours, plain, time, missed):
     report = reported(seeds, ours, plain, time)
     told = [check.name for check in report.findings.checks if not check.passed]
     assert len(told) == len(missed) and all(words in name for words, name in zip(missed, told, strict=True)), told
@@ -111,14 +111,14 @@ def test_percentile_is_one_of_the_values(share, value):
     assert percentile([4.0, 1.0, 3.0, 2.0], share) == value
 
 
-def test_where_nobody_is_killed_nobody_is_found_dead(capsys):
+def test_without_killed_members_no_time_is_missed(capsys):
     """None starved and none killed: 0 is a number, not the default."""
     words = ["--seeds", "1", "--peers", "8", "--preset", "local", "--starved", "0", "--killed", "0"]
     assert command.main(words) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "false failures: 0 against 0"
 
 
-def test_table_has_a_line_a_run_and_the_verdict(capsys):
+def test_table_has_a_line_a_run_and_a_summary(capsys):
     assert command.main(["--seeds", "1", "--peers", "16", "--preset", "local", "--starved", "2", "--killed", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines[-1].startswith("false failures: ")

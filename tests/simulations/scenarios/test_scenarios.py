@@ -1,4 +1,4 @@
-"""Scenarios at small size, the reports they make, and the command that plays, draws and searches (T4, T5, T7)."""
+"""Scenarios at small size, their reports, and the command that plays, draws and searches (T4, T5, T7)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from simulations import main as command
 from simulations.check import Check
 from simulations.main import SCENARIOS, Entry, Options, UnplayableError, simulate
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, stragglers
-from simulations.scenarios.base import Act, Ended, Findings, Look, Panel, Report, Scenario, Watched, play
+from simulations.scenarios.base import Scenario, play
 from simulations.scenarios.detection.report import detection_report
+from simulations.scenarios.findings import Findings, Panel, Report
+from simulations.scenarios.observed import Act, EndedExchange, Observation, ObservedCluster
 from simulations.scenarios.picture import draw
 from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 from simulations.scenarios.tables import print_report
@@ -49,7 +51,7 @@ def of_its_campaign(name):
 
 @pytest.fixture(params=map(of_its_campaign, SMALL), scope="module")
 def report(request):
-    """Each is played once."""
+    """Each scenario runs once."""
     return SMALL[request.param]()
 
 
@@ -90,8 +92,8 @@ def test_scenario_at_its_own_size_meets_its_marks(name, seed):
 
 @pytest.mark.campaign("T5")
 @pytest.mark.long
-def test_a_network_that_was_cut_twice_learns_as_well_as_one_that_was_not(record_property):
-    """Its loss in the last 15 s within 2 %: the mean over peers of a quadratic with noise, summed over three seeds."""
+def test_network_that_was_cut_twice_learns_as_well_as_a_whole_one(record_property):
+    """The loss of the last 15 s is within 2 %: a noisy quadratic, mean over peers, summed over three seeds."""
     losses = {"cut": 0.0, "whole": 0.0}
     for seed in range(1, 4):
         cut = partition.plan(seed, 10)
@@ -113,46 +115,48 @@ def loss(cluster):
     return np.mean([np.mean((host.algorithm.ledger.a - optimum) ** 2) for host in cluster.network.hosts])
 
 
-# -- what is measured -----------------------------------------------------------------------------------------------
+# -- measurements -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("report", ["partition"], indirect=True)
-def test_halves_drift_apart_in_who_they_know_and_come_together_again(report):
+def test_each_half_knows_only_itself_until_the_heal(report):
     rows = {row[0]: row for row in report.findings.rows}
     assert rows["cut 50/50"][1] == "5" and rows["50/50 healed"][1] == "10"
     assert rows["cut 90/10"][1] == "9 / 1" and rows["90/10 healed"][1] == "10"
 
 
 @pytest.mark.parametrize("report", ["stragglers"], indirect=True)
-def test_slow_peers_are_slow_and_the_fast_are_not_held_up(report):
+def test_slow_peers_do_not_delay_fast_ones(report):
     rows = {row[:2]: row for row in report.findings.rows}
     fast, ten, hundred = (float(rows["some slow", name][2]) for name in ("fast", "10 times slower", "100 times slower"))
     assert 4.75 <= fast <= 5.3 and 0.3 <= ten <= 0.7 and hundred <= 0.12
 
 
 @pytest.mark.parametrize("report", ["flash-crowd"], indirect=True)
-def test_a_flash_crowd_is_served_each_chunk_about_once(report):
+def test_flash_crowd_gets_each_chunk_about_once(report):
     (sent,) = (check.measured for check in report.findings.checks if "chunks of state" in check.name)
     assert 95 <= float(sent.rstrip("%")) <= 150
 
 
-def looks(count, **fields):
+def observations(count, **fields):
     fixed = {"up": (0, 1), "ready": (0, 1), "seen": {0: 2, 1: 2}, "failed": {}, "distance": 0.1, "steps": {0: 0, 1: 0}}
-    return [Look(float(at), **(fixed | fields)) for at in range(count)]
+    return [Observation(float(at), **(fixed | fields)) for at in range(count)]
 
 
-def test_exchanges_a_minute_are_counted_for_both_sides_of_those_who_were_there():
-    run = Watched(1, chaos.plan(1, 3))
-    run.looks = looks(60)
-    run.exchanges = [Ended(10.0, (0, 1), 0.2), Ended(20.0, (0, 2), 0.2), Ended(70.0, (0, 1), 0.2)]
+def test_exchange_rate_counts_both_sides_of_ready_peers():
+    run = ObservedCluster(1, chaos.plan(1, 3))
+    run.observations.extend(observations(60))
+    ended = (10.0, (0, 1)), (20.0, (0, 2)), (70.0, (0, 1))
+    run.exchanges.extend(EndedExchange(at, hosts, 0.2) for at, hosts in ended)
     minute = Act("", 0.0, 60.0)
-    assert run.rate(minute, (0, 1)) == pytest.approx(3 / 2)
-    assert run.rate(minute, (0, 1), among=True) == pytest.approx(2 / 2)
-    assert run.rate(minute, (2,)) == 0.0 and run.distance(minute) == 0.1
-    assert run.after(5.5, lambda look: True) == 0.5 and run.after(5.5, lambda look: False) == float("inf")
+    assert run.exchange_rate(minute, (0, 1)) == pytest.approx(3 / 2)
+    assert run.exchange_rate(minute, (0, 1), among=True) == pytest.approx(2 / 2)
+    assert run.exchange_rate(minute, (2,)) == 0.0 and run.distance(minute) == 0.1
+    assert run.seconds_until(lambda one: True, since=5.5) == 0.5
+    assert run.seconds_until(lambda one: False, since=5.5) == float("inf")
 
 
-def test_chaos_of_another_size_has_the_times_and_speeds_of_that_size():
+def test_chaos_of_another_size_has_times_and_speeds_of_that_size():
     drawn = Plan.draw(5)
     assert (drawn.peers, drawn.slowness, drawn.calm) == (3, (1.0, 0.5, 2.0), 12.0)
     larger, largest, smaller = (chaos.plan(5, peers) for peers in (12, 40, 2))
@@ -168,9 +172,9 @@ def test_chaos_of_another_size_has_the_times_and_speeds_of_that_size():
     assert chaos.plan(5, 3) == drawn == chaos.plan(5, 0)
 
 
-def test_chaos_misses_its_mark_if_nothing_was_looked_at():
-    run = Watched(1, chaos.plan(1, 3))
-    run.looks = looks(60)
+def test_chaos_misses_its_mark_if_nothing_was_checked():
+    run = ObservedCluster(1, chaos.plan(1, 3))
+    run.observations.extend(observations(60))
     assert not chaos.read(run).checks[0].passed
     run.books.mixed = run.books.checked = 9
     assert not chaos.read(run).checks[0].passed, "not at rest"
@@ -181,14 +185,15 @@ def test_chaos_misses_its_mark_if_nothing_was_looked_at():
 # -- faults that scenarios write ------------------------------------------------------------------------------------
 
 
-def test_who_joins_late_has_not_started_before():
+def test_joiner_does_not_start_before_its_fault():
     plan = replace(chaos.plan(3, 3), script=(Fault(at=8.0, kind="join", hosts=(2,), lasts=0.0),), agree=False)
-    run = Watched(1, plan)
+    run = ObservedCluster(1, plan)
     run.run()
-    assert run.started[2, 1] == 8.0 and max(run.started[host, 1] for host in (0, 1)) < 3.0 and (2, 1) in run.trains
+    assert run.started_at[2, 1] == 8.0 and max(run.started_at[host, 1] for host in (0, 1)) < 3.0
+    assert (2, 1) in run.trains_at
 
 
-def test_a_fault_that_waits_for_a_message_strikes_its_sender_and_a_lost_one_is_lost_once():
+def test_fault_that_waits_for_a_message_strikes_its_sender_once():
     script = (
         Fault(at=7.0, kind="lose", hosts=(0,), lasts=0.0, on="Ack", busy=True),
         Fault(at=7.0, kind="crash", hosts=(0,), lasts=1.0, on="Ack", busy=True),
@@ -200,12 +205,12 @@ def test_a_fault_that_waits_for_a_message_strikes_its_sender_and_a_lost_one_is_l
     Cluster(1, plan, records.append).run()
     struck = [record for record in records if record.kind == "fault"]
     lost = [record for record in records if record.kind == "lost"]
-    assert [record.what.kind for record in struck] == ["lose", "crash"]  # nobody has refused any state
+    assert [record.what.kind for record in struck] == ["lose", "crash"]  # no StateRefuse was sent
     assert [type(record.what).__name__ for record in lost] == ["Ack"]
     assert struck[0].host == struck[1].host == lost[0].host and struck[0].at == struck[1].at == lost[0].at
 
 
-def test_a_straggler_is_as_fast_as_before_when_its_time_is_over():
+def test_straggler_is_fast_again_when_the_fault_ends():
     run = Cluster(1, replace(chaos.plan(3, 2), agree=False, script=(
         Fault(at=7.0, kind="straggler", hosts=(1,), lasts=5.0, factor=20.0),
     )))  # fmt: skip
@@ -217,7 +222,7 @@ def test_a_straggler_is_as_fast_as_before_when_its_time_is_over():
     assert fast >= 23 and slow <= 2 and steps[18.0][1] - steps[11.9][1] >= 10
 
 
-def test_the_data_lanes_of_a_host_share_its_uplink():
+def test_data_lanes_of_a_host_share_its_uplink():
     conditions = Conditions(latency=0.0, bandwidth=1e6, uplink=1e3)
     network = Network(1, conditions, listen=lambda host, event: None)
     config = Cluster(1, chaos.plan(3, 3)).network.hosts[0].config
@@ -236,7 +241,7 @@ def test_the_data_lanes_of_a_host_share_its_uplink():
 
 
 def made(passed=True, seed=0):
-    """A report of a scenario that is none."""
+    """A made-up report."""
     check = Check("peers are content", ">= 90 %", "95 %" if passed else "12 %", passed)
     panel = Panel("contentment", {"all": ([0.0, 1.0], [0.5, 0.9])})
     findings = Findings(("who", "how"), [("p0", "well")], [check], [panel])
@@ -256,13 +261,13 @@ def content(monkeypatch):
     return played
 
 
-def test_a_mark_that_is_met_is_success_and_its_picture_lies_where_it_was_wanted(content, tmp_path, capsys):
+def test_met_mark_is_exit_0_and_the_picture_is_in_the_out_folder(content, tmp_path, capsys):
     assert simulate("none", Options(seed=3, out=tmp_path)) == 0
     out = capsys.readouterr().out
     assert "peers are content" in out and "replay" not in out and (tmp_path / "none-seed3.png").exists()
 
 
-def test_a_mark_that_is_missed_is_failure_and_tells_the_command_that_replays_it(content, tmp_path, capsys):
+def test_missed_mark_is_exit_1_and_the_output_has_the_replay_command(content, tmp_path, capsys):
     assert simulate("none", Options(seed=12, out=tmp_path, picture=False)) == 1
     out = capsys.readouterr().out
     assert "MISSED" in out and "replay: gossipdp simulate none --seed 12" in out and not list(tmp_path.iterdir())
@@ -274,19 +279,19 @@ def test_search_stops_at_the_first_seed_that_fails(content, tmp_path, capsys):
     assert content == [10, 11, 12] and "3 seeds, the last 12" in told.err and "--seed 12" in told.out
 
 
-def test_search_ends_after_so_many_seeds_if_none_fails(content, tmp_path, capsys):
+def test_search_ends_after_the_given_number_of_seeds(content, tmp_path, capsys):
     assert simulate("none", Options(seed=20, out=tmp_path, until_failure=True, seeds=4)) == 0
     assert content == [20, 21, 22, 23] and "4 seeds from 20 on, none failed" in capsys.readouterr().err
 
 
-def test_json_is_all_of_the_output(content, tmp_path, capsys):
+def test_json_is_the_whole_output(content, tmp_path, capsys):
     assert simulate("none", Options(seed=12, out=tmp_path, as_json=True)) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["passed"] is False and shown["rows"] == [{"who": "p0", "how": "well"}]
     assert shown["checks"][0]["measured"] == "12 %" and Path(shown["picture"]).exists()
 
 
-def test_without_matplotlib_there_is_a_table_and_no_picture(content, tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_the_table_is_printed_without_a_picture(content, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert simulate("none", Options(seed=1, out=tmp_path)) == 0
     told = capsys.readouterr()
@@ -298,15 +303,15 @@ def test_without_matplotlib_there_is_a_table_and_no_picture(content, tmp_path, c
     [
         ("nonsense", Options(), "no scenario 'nonsense'; there are chaos"),
         ("stragglers", Options(peers=3), "at least 6 peers"),
-        ("scale", Options(replay=Path("x")), "no plan that could be replayed"),
+        ("scale", Options(replay=Path("x")), "no plan to replay"),
     ],
 )
-def test_what_cannot_be_played_is_said(name, options, words):
+def test_unplayable_options_raise(name, options, words):
     with pytest.raises(UnplayableError, match=words):
         simulate(name, options)
 
 
-def test_a_file_that_holds_no_run_is_said(tmp_path):
+def test_replay_file_without_a_run_raises(tmp_path):
     (tmp_path / "x.json").write_text('{"seed": 1}')
     with pytest.raises(UnplayableError, match="holds no run"):
         simulate("chaos", Options(replay=tmp_path / "x.json"))
@@ -314,7 +319,7 @@ def test_a_file_that_holds_no_run_is_said(tmp_path):
 
 @pytest.fixture
 def forgetful(monkeypatch):
-    """A responder that says a chunk never came to anything, though it has mixed it."""
+    """A responder that voids a chunk which it has mixed."""
     original = Responder.job_done
 
     def job_done(self, job, turn, now):
@@ -326,7 +331,7 @@ def forgetful(monkeypatch):
     monkeypatch.setattr(Responder, "job_done", job_done)
 
 
-def test_a_violated_invariant_is_made_small_told_and_replayed(forgetful, tmp_path, capsys, monkeypatch):
+def test_violation_is_shrunk_told_and_replayed(forgetful, tmp_path, capsys, monkeypatch):
     def plan(seed, peers):
         script = (Fault(at=8.0, kind="pause", hosts=(1,), lasts=0.3),)
         return replace(
@@ -334,10 +339,10 @@ def test_a_violated_invariant_is_made_small_told_and_replayed(forgetful, tmp_pat
         )
 
     scenario = Scenario("chaos", "Does it hold?", 3, plan, chaos.read)
-    monkeypatch.setitem(SCENARIOS, "chaos", command._whole(scenario))
+    monkeypatch.setitem(SCENARIOS, "chaos", command.of_whole_peers(scenario))
     assert simulate("chaos", Options(seed=5, out=tmp_path, shrink=10.0)) == 1
     told = capsys.readouterr()
-    assert "VIOLATED: I2" in told.out and "never settled" in told.out and "made small in" in told.out
+    assert "VIOLATED: I2" in told.out and "never settled" in told.out and "shrunk in" in told.out
     assert "replay: gossipdp simulate chaos --seed 5" in told.out and (tmp_path / "chaos-seed5.png").exists()
     small = tmp_path / "chaos-seed5-small.json"
     assert f"gossipdp simulate chaos --replay {small}" in told.out.replace("\n", " ")

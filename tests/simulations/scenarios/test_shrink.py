@@ -1,4 +1,4 @@
-"""A failing run is made small, and still fails in the same way."""
+"""A failing run shrinks and still fails in the same way."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def plan(**changes):
 
 
 def guilty(seed, found):
-    """Fails as long as p2 crashes and messages are lost; in another way if p1 does, and all is calm."""
+    """Fails if p2 crashes and messages are lost. Fails in another way if p1 crashes and no message is lost."""
     crashed = {fault.hosts[0] for fault in found.script}
     if 2 in crashed and found.conditions.loss > 0:
         return Failure("I2 p2: lost 3", "I2 p: lost #", 9.0)
     return Failure("I7 p1: quiet", "I7 p: quiet", 9.0) if 1 in crashed else None
 
 
-def test_what_the_failure_does_not_need_is_taken_out():
+def test_shrinking_removes_what_the_failure_does_not_need():
     small = shrink.shrink(1, plan(), guilty(1, plan()), attempt=guilty)
     (fault,) = small.plan.script
     assert (fault.hosts, fault.trainer, fault.lasts) == ((2,), False, 2.0) and small.plan.peers == 3
@@ -47,18 +47,18 @@ def test_what_the_failure_does_not_need_is_taken_out():
     assert small.failure.way == "I2 p: lost #" and small.plan.chaos < plan().chaos and small.plan.calm == plan().calm
 
 
-def test_a_run_that_fails_in_another_way_is_not_taken_for_the_same():
+def test_plan_that_fails_in_another_way_is_not_kept():
     only_first = shrink.shrink(1, plan(), guilty(1, plan()), attempt=guilty).plan.script
     assert all(fault.hosts != (1,) for fault in only_first)
 
 
-def test_the_budget_is_kept_and_the_best_so_far_is_returned():
+def test_shrinking_keeps_its_budget_and_returns_the_best_plan():
     times = iter(float(second) for second in range(1000))
     small = shrink.shrink(1, plan(), guilty(1, plan()), attempt=guilty, budget=5.0, clock=lambda: next(times))
     assert small.runs <= 5 and guilty(small.seed, small.plan).way == "I2 p: lost #"
 
 
-def test_large_network_is_halved_before_its_faults_and_hosts_are_taken_out_one_by_one():
+def test_large_network_is_halved_before_single_faults_and_hosts_are_removed():
     sizes = []
 
     def watched(seed, found):
@@ -71,16 +71,16 @@ def test_large_network_is_halved_before_its_faults_and_hosts_are_taken_out_one_b
     assert small.plan.script[0].hosts == (2,)
 
 
-def test_founder_stays_and_hosts_above_those_taken_out_move_down():
+def test_founder_stays_and_later_hosts_get_lower_numbers():
     lower = without(plan(peers=8, script=(Fault(at=7.0, kind="ring", hosts=(6, 1, 0, 5), lasts=1.0),)), 1, 2, 3, 4)
     assert lower.peers == 4 and [fault.hosts for fault in lower.script] == [(2, 0, 1)]
 
 
-def test_speeds_stay_with_their_hosts():
+def test_hosts_keep_their_speeds():
     assert without(plan(peers=4, slowness=(1.0, 0.5, 2.0, 0.5)), 1, 2).slowness == (1.0, 0.5)
 
 
-def test_hosts_above_the_one_taken_out_move_down():
+def test_faults_name_the_lower_numbers():
     script = (
         Fault(at=7.0, kind="halves", hosts=(1, 3, 4), lasts=1.0),
         Fault(at=8.0, kind="crash", hosts=(3,), lasts=1.0),
@@ -98,12 +98,12 @@ def test_hosts_above_the_one_taken_out_move_down():
         ("I1 p3: x + pending - a is off by 1e-05 on chunk 0", "I1 p3: outer step on chunk 0 is off by 1e-05", False),
     ],
 )  # fmt: skip
-def test_ways_of_failing_are_told_apart_by_words_not_numbers(one, other, same):
+def test_ways_of_failing_differ_by_words_not_numbers(one, other, same):
     ways = [Failure.of(AssertionError(text), 1.0).way for text in (one, other)]
     assert (ways[0] == ways[1]) is same
 
 
-def test_a_bug_that_raises_is_told_with_where_it_was():
+def test_failure_of_an_exception_names_its_function():
     def broken():
         return {}["nothing"]
 
@@ -112,20 +112,20 @@ def test_a_bug_that_raises_is_told_with_where_it_was():
     assert Failure.of(caught.value, 1.0).text == "KeyError in broken: 'nothing'"
 
 
-def test_a_plan_survives_json_whatever_lasts_for_ever():
+def test_plan_with_infinite_times_survives_json():
     whole = plan(script=(*plan().script, Fault(at=9.0, kind="leave", hosts=(1,), lasts=float("inf"), on="Ack")))
     assert plan_from_json(plan_to_json(7, whole)) == (7, whole)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"seed": 1, "plan": {"peers": "many"}})])
-def test_what_is_no_run_is_refused(text):
+def test_text_that_is_no_run_raises(text):
     with pytest.raises(ValueError):
         plan_from_json(text)
 
 
 @pytest.fixture
 def forgetful(monkeypatch):
-    """A responder that says a chunk never came to anything, though it has mixed it."""
+    """A responder that voids a chunk which it has mixed."""
     original = Responder.job_done
 
     def job_done(self, job, turn, now):
@@ -137,7 +137,7 @@ def forgetful(monkeypatch):
     monkeypatch.setattr(Responder, "job_done", job_done)
 
 
-def test_a_real_bug_in_a_network_of_four_with_faults_shrinks_to_two_peers_and_its_trace_shows_it(forgetful):
+def test_real_bug_among_four_peers_shrinks_to_two_and_the_story_shows_it(forgetful):
     rough = plan(peers=4, size=300, script=plan().script[1:3], conditions=Conditions(latency=0.02, loss=0.4))
     failures = ((seed, attempt(seed, rough)) for seed in range(1, 30))
     seed, failure = next((seed, failed) for seed, failed in failures if failed and "never settled" in failed.text)
@@ -150,7 +150,7 @@ def test_a_real_bug_in_a_network_of_four_with_faults_shrinks_to_two_peers_and_it
     assert len(lines) < 60 and "what concerns p0, p1" in told
 
 
-def test_a_failure_over_a_chunk_is_told_with_the_exchange_it_belongs_to(monkeypatch):
+def test_story_of_a_failed_job_tells_its_exchange(monkeypatch):
     original = Pairwise.run
 
     def run(self, job):
@@ -170,11 +170,11 @@ def test_a_failure_over_a_chunk_is_told_with_the_exchange_it_belongs_to(monkeypa
     assert len({line.split()[1] for line in lines[4:]}) == 2 and len(lines) < 40
 
 
-def test_a_run_that_holds_is_no_failure():
+def test_run_that_holds_is_no_failure():
     assert attempt(1, plan(peers=2, size=300, script=(), conditions=Conditions())) is None
 
 
-def test_a_long_trace_is_cut_at_its_beginning(forgetful):
+def test_long_trace_loses_its_beginning(forgetful):
     rough = plan(peers=2, size=300, script=(), conditions=Conditions(latency=0.02, loss=0.5))
     failure = Failure("I7 p0: it says so", "", 1.0)
     told = story(Shrunk(1, rough, failure, 0, 0.0), most=10).splitlines()
