@@ -9,37 +9,37 @@ from peers.control import ask
 
 __all__ = ["Attachment", "saving"]
 
-ANSWER = 2.0
-"""seconds that a daemon that is to leave may take to say that it is saving"""
+ANSWER_WITHIN = 2.0
+"""Seconds within which the daemon has to answer."""
 
 
 class Attachment:
-    """Whether the training command has attached to the daemon of `home` since it was started."""
+    """Whether the training command has attached to the daemon of `home` since its start."""
 
     def __init__(self, home: Path) -> None:
         self._home, self._before = home, ("", 0)
 
     def begin(self) -> None:
-        """It is started now."""
+        """Record a start of the training command."""
         self._before = self._counted()
 
     def seen(self) -> bool | None:
-        """None: the daemon does not answer, or was started again since."""
+        """Whether it has attached. None if the daemon does not answer, or was restarted in between."""
         (run, before), (now, count) = self._before, self._counted()
         return count > before if now and now == run else None
 
     def _counted(self) -> tuple[str, int]:
-        """Which daemon it is, and how many processes have attached to it."""
+        """Incarnation of the daemon, and the number of processes that have attached to it."""
         try:
-            answer = ask(self._home, "status", timeout=ANSWER)
+            answer = ask(self._home, "status", timeout=ANSWER_WITHIN)
         except GossipdpError:
             return "", 0
         return str(answer.get("incarnation", "")), int(answer.get("attaches") or 0)
 
 
 def saving(home: Path) -> bool:
-    """Does the daemon of `home` write its last checkpoint? Nothing else may take longer than the grace."""
+    """Whether the daemon of `home` writes its last checkpoint, which may take longer than the grace."""
     try:
-        return bool(ask(home, "status", timeout=ANSWER).get("saving"))
+        return bool(ask(home, "status", timeout=ANSWER_WITHIN).get("saving"))
     except GossipdpError:
         return False

@@ -24,23 +24,23 @@ class Policy:
     """Times in seconds."""
 
     first: float = 0.5
-    """before the first restart; every further one waits twice as long"""
+    """pause before the first restart; it doubles with every further one"""
     longest: float = 30.0
+    """longest pause"""
     good: float = 60.0
-    """after living so long a child starts from `first` again"""
+    """life after which the next pause is `first` again"""
     grace: float = 11.5
-    """from SIGTERM to SIGKILL: the 10 s in which a daemon leaves, and some slack; one that says that it is saving its
-    last checkpoint has as long as that takes"""
+    """from SIGTERM to SIGKILL. A daemon leaves within 10 s; one that saves its last checkpoint gets more time."""
 
 
 class Backoff:
-    """How long to wait before the next start."""
+    """Pauses before restarts."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._failures = policy, 0
 
     def after(self, lived: float) -> float:
-        """A child has died that lived so long."""
+        """The pause after a child that lived for `lived` seconds."""
         if lived >= self._policy.good:
             self._failures = 0
         delay = min(self._policy.longest, self._policy.first * 2.0 ** min(self._failures, 64))
@@ -48,36 +48,52 @@ class Backoff:
         return delay
 
 
-@dataclass
 class Child:
-    """One command and the process that runs it, if any. Times are those of time.monotonic()."""
+    """One command and its process. Times are those of time.monotonic().
 
-    name: str
-    argv: list[str]
-    environment: Mapping[str, str]
-    guard: Guard
-    backoff: Backoff
-    mark: str
-    adopted: Callable[[], set[int]] = set
-    """what this process has adopted and must be of the command"""
-    busy: Callable[[], bool] | None = None
-    """puts off the kill at a stop"""
-    process: subprocess.Popen[bytes] | None = None
-    attempts: int = 0
-    due: float = 0.0
-    """not to be started before"""
-    captured: bool = False
-    """Whether the next start's standard error passes through here, for its last lines."""
-    relay: Relay | None = None
-    _started: float = 0.0
-    _ending: Ending | None = None
-    _refused: int | None = None
-    """The shell's exit code for a command that the system did not start."""
-    _said: str = ""
+    Args:
+        name: for the log.
+        argv: the command.
+        environment: its variables.
+        guard: ends the command if this process is killed.
+        backoff: pauses before restarts.
+        mark: value of the variable `MARK`, which all descendants inherit.
+        adopted: takes the pids of the command's own process, and returns those of orphans that belong to the command.
+        busy: puts off SIGKILL while it is true.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        environment: Mapping[str, str],
+        guard: Guard,
+        backoff: Backoff,
+        mark: str,
+        *,
+        adopted: Callable[[set[int]], set[int]] | None = None,
+        busy: Callable[[], bool] | None = None,
+    ) -> None:
+        self.name, self._argv, self._environment, self._guard = name, argv, environment, guard
+        self._backoff, self._mark, self._adopted, self._busy = backoff, mark, adopted, busy
+        self.process: subprocess.Popen[bytes] | None = None
+        self.attempts = 0
+        """starts"""
+        self.due = 0.0
+        """earliest time of the next start"""
+        self.relay: Relay | None = None
+        self._capture = False
+        """whether the next start's standard error goes through `relay`, which keeps its last lines"""
+        self._started = 0.0
+        self._ending: Ending | None = None
+        self._not_started: int | None = None
+        """exit code, as of a shell, for a command that the system did not start"""
+        self._reason = ""
+        """why the system did not start it"""
 
     @property
     def leader(self) -> set[int]:
-        """The command's own process, if it runs."""
+        """Pid of the command's own process; empty if it does not run."""
         return set() if self.process is None else {self.process.pid}
 
     @property
@@ -86,13 +102,13 @@ class Child:
 
     @property
     def quiet(self) -> bool:
-        """Neither the command nor anything it started is there."""
-        return self.process is None and self._ending is None and self._refused is None
+        """Whether the command and all its descendants are gone."""
+        return self.process is None and self._ending is None and self._not_started is None
 
     @property
     def look_at(self) -> float:
-        """When there may be something to do that no signal announces."""
-        if self._refused is not None:
+        """Time of the next `reap` that no signal announces."""
+        if self._not_started is not None:
             return -math.inf
         if self._ending is None:
             return math.inf
@@ -100,28 +116,28 @@ class Child:
 
     @property
     def last_lines(self) -> list[str]:
-        """On standard error, if that was captured; or why the system did not start the command."""
-        return [self._said] if self._said else [] if self.relay is None else self.relay.lines()
+        """The last lines of captured standard error, or the reason why the system did not start the command."""
+        return [self._reason] if self._reason else [] if self.relay is None else self.relay.lines()
 
     def lived(self, now: float) -> float:
         return now - self._started
 
     def start(self, now: float) -> None:
-        variables = {**self.environment, MARK: self.mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
-        self._started, self._said = now, ""
+        variables = {**self._environment, MARK: self._mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
+        self._started, self._reason = now, ""
         self.attempts += 1
-        self.relay = Relay() if self.captured else None
+        self.relay = Relay() if self._capture else None
         try:
             self.process = subprocess.Popen(
-                self.argv,
+                self._argv,
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stderr=None if self.relay is None else self.relay.write_end,
                 process_group=0,
-                preexec_fn=self.guard.watch,  # noqa: PLW1509  (there are no threads here)
+                preexec_fn=self._guard.watch,  # noqa: PLW1509  (this process has one thread)
             )
         except OSError as error:
-            self._refused, self._said = 127 if isinstance(error, FileNotFoundError) else 126, str(error)
+            self._not_started, self._reason = 127 if isinstance(error, FileNotFoundError) else 126, str(error)
             log.error("%s cannot be started: %s", self.name, error)
         else:
             log.info("%s started, process %d", self.name, self.process.pid)
@@ -129,12 +145,12 @@ class Child:
             self.relay.take_over()
 
     def reap(self, now: float, grace: float) -> int | None:
-        """The exit code, once, when the command has ended; negative for a signal. What it has left behind is ended."""
-        code, self._refused = self._refused, None
+        """Return the exit code once, after the command has ended; negative for a signal. End its descendants."""
+        code, self._not_started = self._not_started, None
         if self.relay is not None and self.relay.open:
             self.relay.pass_on()
         if self.process is not None and (code := self.process.poll()) is not None:
-            self.guard.forget(self.process.pid)
+            self._guard.forget(self.process.pid)
             self.process = None
             self._end(now, grace)
         if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:
@@ -143,29 +159,37 @@ class Child:
             self.relay.close()
         return code
 
-    def postpone(self, now: float, code: int) -> None:
-        """It ended with `code` and is to be started again, later."""
-        delay = self.backoff.after(self.lived(now))
+    def postpone(self, now: float, code: int, *, capture: bool = False) -> None:
+        """Set the time of the next start, after an end with `code`.
+
+        Args:
+            capture: keep the last lines that the next start writes to standard error.
+        """
+        self._capture = capture
+        delay = self._backoff.after(self.lived(now))
         self.due = now + delay
         log.warning("%s %s; again in %.1f s", self.name, ended(code), delay)
 
     def stop(self, now: float, grace: float) -> None:
-        """Have it end in `grace` seconds."""
+        """Send SIGTERM now, and SIGKILL after `grace` seconds."""
         if self.running:
             self._end(now, grace).look(now)
 
     def kill(self) -> None:
+        """Send SIGKILL at the next `reap`, if the command was told to stop."""
         if self._ending is not None:
             self._ending.hurry()
 
     def _end(self, now: float, grace: float) -> Ending:
         if self._ending is None:
-            self._ending = Ending(self.name, self._family, now, grace, self.busy)
+            self._ending = Ending(self.name, self._family, now, grace, self._busy)
         return self._ending
 
     def _family(self) -> list[psutil.Process]:
-        return family(self.mark, self.leader | self.adopted())
+        adopted = set() if self._adopted is None else self._adopted(self.leader)
+        return family(self._mark, self.leader | adopted)
 
 
 def ended(code: int) -> str:
+    """How a process ended, for a log line."""
     return f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

@@ -1,7 +1,7 @@
-"""The environments of a host's two processes. The training command keeps what the user set; the daemon does not.
+"""The environments of the training command and of the daemon.
 
-Variables meant for a training script also reach the libraries of the daemon. There they do harm: prometheus_client
-writes files, numba stops compiling, Python changes exit codes. Nothing here may start a process.
+The training command keeps what the user set. Some of these variables do harm in the daemon: prometheus_client writes
+files, numba stops compiling, Python changes exit codes. Nothing here may start a process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gossipdp
 __all__ = ["of_daemon", "of_training"]
 
 COMPILED: Final = "compiled"
-"""Folder of the home in which the daemon keeps compiled kernels if no other place can be written."""
+"""Folder of the home for compiled kernels, used if no other place can be written."""
 DROPPED: Final = frozenset(
     {
         "PYTHONASYNCIODEBUG", "PYTHONBREAKPOINT", "PYTHONDEBUG", "PYTHONDEVMODE", "PYTHONDUMPREFS", "PYTHONINSPECT",
@@ -28,22 +28,22 @@ DROPPED: Final = frozenset(
 """Variables that the daemon does not inherit."""
 DROPPED_PREFIXES: Final = ("PROMETHEUS_", "NUMBA_", "LLVMLITE_", "PYZMQ_", "PSUTIL_")
 KEPT: Final = frozenset({"NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_NUM_THREADS"})
-"""Exceptions: they describe the host, not how a library behaves."""
+"""Exceptions, which describe the host."""
 
 
 def of_training(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The training command's environment: `inherited`, and what it needs to find the daemon of `home`."""
-    # The invite holds the network's secret, which no process here needs any more.
+    """The training command's environment: `inherited`, and the variables that lead it to the daemon of `home`."""
+    # The invite holds the network's secret, and no process on this host needs it any longer.
     environment = {key: value for key, value in inherited.items() if key != "GOSSIPDP_INVITE"}
     environment["GOSSIPDP_HOME"] = str(home.absolute())
-    # torchrun's agent keeps one store over its restarts, old keys and all: the ranks that start again would dial the
-    # addresses (with NCCL, the unique id) of dead ones, and may wait for them until the group's own timeout.
+    # torchrun's agent keeps one store, with all its keys, across restarts. Restarted ranks would dial the addresses
+    # (with NCCL, the unique id) of dead ranks, and may wait until the group's timeout.
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     return environment
 
 
 def of_daemon(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The daemon's environment: that of the training command, without what changes the daemon's libraries."""
+    """The daemon's environment: the training command's, without variables that change the daemon's libraries."""
     environment = {key: value for key, value in of_training(inherited, home).items() if not _dropped(key)}
     chosen = environment.get("NUMBA_CACHE_DIR")
     if not (_writable(Path(chosen)) if chosen else _keeps_compiled(environment)):
@@ -56,13 +56,13 @@ def _dropped(name: str) -> bool:
 
 
 def _keeps_compiled(environment: Mapping[str, str]) -> bool:
-    """Whether numba can write beside the source or in this user's cache."""
+    """Whether numba can write its cache beside the source or in this user's cache folder."""
     cache = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return _writable(Path(gossipdp.__file__).parent / "codecs") or (os.path.isabs(cache) and _writable(Path(cache)))
 
 
 def _writable(folder: Path) -> bool:
-    """Whether this process can write to `folder`, or can make it."""
+    """Whether this process can write to `folder`, or make it."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, or less in a container (cgroups(7), versions 1 and 2)."""
+"""Memory of this process: how much it may use (cgroups(7), versions 1 and 2), and how malloc keeps it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["keep_memory", "limit", "usable"]
 
 
 def usable() -> int:
-    """Bytes."""
+    """Bytes that this process may use: the machine's memory, or the limit of its container."""
     machine, container = int(psutil.virtual_memory().total), limit()
     return machine if container is None else min(machine, container)
 
 
 def limit(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The least limit in bytes of this process's control group and those above it; None: there is none.
+    """The smallest limit, in bytes, of this process's control group and the groups above it. None without a limit.
 
-    A container may be shown its group's path on the host, but as its own root what the group may use.
+    A container may see the host's path of its group while its root is the group itself. So every level is tried.
     """
     limits = []
     with contextlib.suppress(OSError, ValueError):
@@ -40,8 +40,7 @@ def limit(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/c
 
 
 def keep_memory() -> None:
-    """Have malloc keep what chunks and their temporaries used: to map and fault it in anew each time costs more
-    than the work on it. glibc only; elsewhere nothing changes."""
+    """Let glibc's malloc keep the memory of chunks and temporaries. Mapping it anew costs more than the work on it."""
     trim_threshold, mmap_threshold, arena_max = -1, -3, -8
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")

@@ -1,7 +1,7 @@
-"""Finds all that a command has started, and ends it: a launcher such as torchrun gives each rank a session of its own.
+"""Finds and ends all descendants of a command, also those in sessions of their own, as the ranks of torchrun.
 
-A supervisor marks its children by a variable, which whatever they start inherits. It also adopts orphans, so that one
-that has wiped its environment (setproctitle does) is not lost with its parent. Nothing here may know what a peer is.
+The supervisor marks its children by a variable that their descendants inherit. It also adopts orphans, because some
+processes wipe their environment (setproctitle does). Nothing here may know what a peer is.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["LOOK", "MARK", "Ending", "Guard", "adopt", "bury", "family", "orphan
 log = logging.getLogger("gossipdp.supervisor")
 
 MARK = "GOSSIPDP_CHILD"
-"""the variable that says whose a process is"""
+"""the variable that marks the descendants of a command"""
 LOOK = 0.1
-"""seconds between looks at what no signal announces"""
+"""seconds between two looks at what no signal announces"""
 ASK = 1.0
-"""seconds between questions whether somebody is busy"""
+"""seconds between two calls of `busy`"""
 UNDYING = 10.0
-"""seconds after SIGKILL at which what is still there is given up: a process that waits for a driver cannot end"""
+"""seconds from SIGKILL until the rest is given up: a process that waits for a driver cannot end"""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt() -> bool:
-    """Have orphans among this process's descendants become its children; Linux only.
+    """Make orphans among this process's descendants its children. Linux only.
 
     Returns:
-        Whether every orphan will be of something that is started from now on. The first process of a container gets
-        all that there are, and a script's own children stay when it becomes another program.
+        Whether every orphan will descend from a child that is started from now on. False in the first process of a
+        container, which adopts all orphans, and in a process that already has children.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -47,14 +47,14 @@ def adopt() -> bool:
 
 
 def orphans(known: Collection[int]) -> set[int]:
-    """Children of this process that are not `known` and have no mark."""
+    """Pids of this process's children that are not `known` and have no mark."""
     with contextlib.suppress(psutil.Error):
         return {child.pid for child in psutil.Process().children() if child.pid not in known and not _mark(child)}
     return set()
 
 
 def bury(children: Collection[subprocess.Popen[bytes]]) -> None:
-    """Let no orphan that has ended stay a zombie; the ends of `children` are kept for whoever polls them."""
+    """Reap ended orphans. The exit codes of `children` stay available to `poll`."""
     own = {child.pid: child for child in children}
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -65,10 +65,14 @@ def bury(children: Collection[subprocess.Popen[bytes]]) -> None:
 
 
 def family(mark: str, leaders: Collection[int] = ()) -> list[psutil.Process]:
-    """The living processes that were started with a mark that begins so, the `leaders`, and all their descendants.
+    """The living processes whose mark begins with `mark`, the `leaders`, and all their descendants.
+
+    Args:
+        mark: not empty.
+        leaders: pids above 1.
 
     Raises:
-        ValueError: no command leads everything that runs.
+        ValueError: the arguments would match every process.
     """
     if not mark or min(leaders, default=2) < 2:
         raise ValueError(f"mark {mark!r}, leaders {leaders!r}")
@@ -98,14 +102,16 @@ def _mark(process: psutil.Process) -> str:
 
 
 class Ending:
-    """The end of a family: SIGTERM to whoever has no parent in it, group and all; SIGKILL to everybody in the end.
+    """Ends a family: SIGTERM to each process without a parent in it, and to its group; later SIGKILL to all.
 
-    So a launcher has time to end its ranks as it likes; those it leaves behind are told themselves.
+    A launcher thus has time to end its ranks. Ranks that it leaves behind get SIGTERM themselves.
 
     Args:
-        find: the family as it is now.
+        name: for the log.
+        find: returns the family as it is now.
+        now: time of SIGTERM.
         grace: seconds from SIGTERM to SIGKILL.
-        busy: puts SIGKILL off while it is true; asked once a second.
+        busy: puts off SIGKILL while it is true; called once a second.
     """
 
     def __init__(
@@ -125,17 +131,17 @@ class Ending:
 
     @property
     def due(self) -> float:
-        """When `look` has something to do, though nobody has ended."""
+        """Time at which `look` has something to do even if no process ends."""
         return min(self._kill_at, self._ask_at)
 
     def hurry(self) -> None:
-        """SIGKILL at the next look, busy or not."""
+        """Send SIGKILL at the next look, also to a busy family."""
         self._busy, self._kill_at = None, -math.inf
 
     def look(self, now: float) -> bool:
-        """Do what is due; whether anybody may be left who can be ended.
+        """Send the signals that are due. Return whether a process may be left that can be ended.
 
-        Only two looks tell that nobody is: a process that becomes another program has no mark for an instant.
+        Two looks must find none: a process that becomes another program has no mark for an instant.
         """
         if self._busy is not None and now >= self.due:
             self._ask_at = now + ASK
@@ -145,14 +151,14 @@ class Ending:
         if now >= self._given_up_at:
             if found:
                 numbers = ", ".join(str(process.pid) for process in found)
-                log.error("%s cannot be killed, and is left: processes %s", self._name, numbers)
+                log.error("%s cannot be killed; processes left: %s", self._name, numbers)
             return False
         if now < self._kill_at:
             pids = {process.pid for process in found}
             left = [process for process in found if self._tell(process, pids)]
         else:
             if found and not self._killed:
-                log.warning("%s has not ended in time and is killed", self._name)
+                log.warning("killing %s, which has not ended in time", self._name)
             self._given_up_at = min(self._given_up_at, now + UNDYING)
             self._killed, self._busy, self._ask_at = True, None, math.inf
             left = [process for process in found if _kill(process)]
@@ -160,7 +166,7 @@ class Ending:
         return before or self._left
 
     def _tell(self, process: psutil.Process, family: Collection[int]) -> bool:
-        """SIGTERM, once; False: it is gone, or another user's."""
+        """Send SIGTERM once. Return False if the process is gone, or belongs to another user."""
         try:
             if process not in self._told and process.ppid() not in family:
                 self._told.add(process)
@@ -182,15 +188,15 @@ def _kill(process: psutil.Process) -> bool:
 
 
 class Guard:
-    """A process that does nothing until the supervisor is gone, and then ends all that carries its `mark`.
+    """A process that waits until the supervisor is gone, and then ends every process with its `mark`.
 
-    It waits for the end of a pipe that only the supervisor holds open. A child names itself there before it becomes
-    its command, so there is no instant at which it runs unwatched. (A parent-death signal would reach the child alone:
-    the ranks of a killed launcher would live on.)
+    It waits for the end of a pipe that only the supervisor holds open. A child writes its pid there before it becomes
+    its command, so it never runs unwatched. A parent-death signal would not do: it reaches only the child, and the
+    ranks of a killed launcher would live on.
     """
 
     def __init__(self, mark: str, grace: float, busy: Callable[[], bool] | None = None) -> None:
-        # Kept open here too: writing must not fail, nor a child die of SIGPIPE, should the guard itself be killed.
+        # The read end stays open here too. Else a killed guard would make writes fail and SIGPIPE end children.
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self.pid = os.fork()
@@ -206,14 +212,14 @@ class Guard:
                 def found() -> list[psutil.Process]:
                     return family(mark, {each.pid for each in leaders if each.is_running()})
 
-                ending = Ending("what ran here", found, time.monotonic(), grace, busy)
+                ending = Ending("the rest of a killed supervisor", found, time.monotonic(), grace, busy)
                 while ending.look(time.monotonic()):
                     time.sleep(LOOK)
             finally:
                 os._exit(0)
 
     def watch(self) -> None:
-        """To be called in a new child, before it becomes its command."""
+        """Call this in a new child, before it becomes its command."""
         self._tell(b"+%d\n" % os.getpid())
 
     def forget(self, leader: int) -> None:
@@ -231,7 +237,7 @@ class Guard:
 
 
 def _leaders(pipe: int) -> set[int]:
-    """Those who run, once the pipe has come to its end."""
+    """Pids of the children that run when the pipe ends."""
     leaders: set[int] = set()
     with open(pipe, "rb") as lines:
         for line in lines:

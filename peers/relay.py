@@ -1,4 +1,4 @@
-"""Passes on what a process writes to standard error, and keeps its last lines. Nothing here may wait."""
+"""Passes on the standard error of a process, and keeps its last lines. Nothing here may wait."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ __all__ = ["Relay"]
 
 LINES: Final = 8
 WIDTH: Final = 160
-"""Characters of one line."""
+"""Characters of a line, twice the width of a terminal."""
 KEPT: Final = 8192
 """Bytes."""
 READS: Final = 16
-"""Reads in a row, so that a command that writes without end holds nothing else up."""
+"""Reads in one call, so that a command that writes without end does not hold up the supervisor."""
 
 
 class Relay:
-    """A pipe. The child gets `write_end`; `take_over` closes it here once the child has it."""
+    """A pipe from a child. The child inherits `write_end`; `take_over` then closes it in this process."""
 
     def __init__(self) -> None:
         self._read, self.write_end = os.pipe()
         os.set_blocking(self._read, False)
         self._kept = b""
         self.open = True
-        """False when no process holds the other end any more."""
+        """False once no process holds the other end."""
 
     def fileno(self) -> int:
         return self._read
@@ -34,7 +34,7 @@ class Relay:
         os.close(self.write_end)
 
     def pass_on(self) -> None:
-        """Write what has come to this process's standard error."""
+        """Copy what has arrived to the standard error of this process."""
         for _ in range(READS):
             if not self.open:
                 return
@@ -47,17 +47,17 @@ class Relay:
                 os.close(self._read)
                 return
             self._kept = (self._kept + piece)[-KEPT:]
-            with contextlib.suppress(OSError):  # a terminal that is gone
+            with contextlib.suppress(OSError):  # the terminal is gone
                 while piece:
                     piece = piece[os.write(2, piece) :]
 
     def lines(self) -> list[str]:
-        """The last lines, each cut to a terminal's width twice over."""
+        """The last lines, each cut to `WIDTH`."""
         text = self._kept.decode("utf-8", "replace").replace("\r", "\n")
         return [line[:WIDTH] for line in text.splitlines() if line.strip()][-LINES:]
 
     def close(self) -> None:
-        """Pass on what is left; only the lines stay."""
+        """Copy the rest, and close the pipe. `lines` stay available."""
         self.pass_on()
         if self.open:
             self.open = False

@@ -1,16 +1,15 @@
-"""Keeps a host's two processes alive: the peer daemon and the training command, so that neither takes the other along.
+"""Keeps a host's two processes alive, the peer daemon and the training command. Either can die without the other.
 
-    supervisor ─┬─ peer daemon          restarted, except where no restart can help: its first start fails before it
+    supervisor ─┬─ peer daemon          restarted, unless no restart can help: its first start fails before it
                 │                       listens, the network refuses it, or its home is a copy of a live one
-                ├─ training command     started when the daemon listens; exit code 0 ends the run, and so do failures
-                │                       in a row that no restart can cure (`verdict`)
+                ├─ training command     started when the daemon listens; the run ends with its exit code 0, or after
+                │                       consecutive failures that no restart can cure (`verdict`)
                 └─ guard                ends both if the supervisor itself is killed
 
-Nothing of the network or of training may be here. `run` is the whole process from the moment it is called: it takes
-over signals and logging, and must be on the main thread. Every child leads a process group, so that Ctrl-C in a
-terminal, or its hang-up, reaches the supervisor alone. What a launcher such as torchrun or a shell started may lead
-groups and sessions of its own: it goes with the training command all the same (`processes`), and nothing is started
-again before it has.
+Nothing of the network or of training may be here. `run` takes over the signals and the logging of the process, and
+must be on the main thread. Every child leads a process group, so Ctrl-C and the hang-up of a terminal reach only the
+supervisor. Descendants of a launcher such as torchrun may lead groups and sessions of their own. They end with the
+training command all the same (`processes`), and before it is started again.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from peers.attachment import Attachment, saving
 from peers.child import Backoff, Child, Policy, ended
 from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
-from peers.verdict import Verdict, gives_up, stays_alone
+from peers.verdict import Verdict, gives_up, not_attached
 
 __all__ = ["run"]
 
@@ -55,26 +54,26 @@ log = logging.getLogger("gossipdp.supervisor")
 FINAL = frozenset(
     {2} | {error.exit_code for error in (ConfigError, RefusedError, MismatchError, HardwareError, DataError)}
 )
-"""the daemon's exit codes (and 2, usage) that starting it again cannot cure, if it has never listened"""
-SECOND = CopyError.exit_code
-"""the daemon's, when it has met one that has its identity and was started before"""
-TURNED_AWAY = frozenset({RefusedError.exit_code, MismatchError.exit_code})
-"""the daemon's, when everybody it was to dial has refused it: it has listened by then"""
-PASSING = frozenset({UnreachableError.exit_code, 75})
-"""the daemon's, when a port is busy, or a disk or device refuses: that may pass"""
+"""Exit codes of a daemon that has never listened, after which a restart cannot help. 2 is a usage error."""
+COPY = CopyError.exit_code
+"""Exit code of a daemon that met an older daemon with its identity."""
+REFUSED = frozenset({RefusedError.exit_code, MismatchError.exit_code})
+"""Exit codes of a daemon that every seed has refused. It has listened by then."""
+TEMPORARY = frozenset({UnreachableError.exit_code, 75})
+"""Exit codes of a daemon whose failure may pass: a busy port, or a disk or device that refuses."""
 STARTS = 10
-"""of a daemon that has never listened, before it is given up; about three minutes"""
+"""Starts of a daemon that crashes before it listens, until the supervisor gives up. They take about three minutes."""
 FAULT = 70
-ALONE = 60.0
-"""Seconds after the start of a training command at which it is told that it has not attached."""
+ATTACH_WITHIN = 60.0
+"""Seconds from the start of a training command to the warning that it has not attached."""
 
 
 class Supervisor:
     """The loop of `run`.
 
     Args:
-        listening: the socket that tells that the daemon takes training processes.
-        attached: tells whether the training command has attached since its last start; None if unknown.
+        listening: path of the daemon's socket for training processes.
+        attached: tells whether the training command has attached since its last start.
     """
 
     def __init__(
@@ -85,17 +84,22 @@ class Supervisor:
         self._has_listened = False
         self._verdict, self._attached = Verdict(), attached
         self._ask_at = math.inf
-        """when to ask whether the training command has attached"""
+        """time of the next question whether the training command has attached"""
         self._code: int | None = None
-        self._on_terminal = any(os.isatty(descriptor) for descriptor in (1, 2))  # once it has hung up it is none
+        self._on_terminal = any(os.isatty(descriptor) for descriptor in (1, 2))  # asked now: false after the hang-up
         self._why: GossipdpError | None = None
-        """said last, when all that ran here is gone"""
+        """logged when all children are gone"""
 
     @property
     def _children(self) -> list[Child]:
         return [child for child in (self._daemon, self._training) if child is not None]
 
     def loop(self, wake: socket.socket) -> int:
+        """Run until both children are gone for good. Return the exit code of the run.
+
+        Args:
+            wake: a socket of `_wakeups`.
+        """
         while True:
             now = time.monotonic()
             bury([child.process for child in self._children if child.process])
@@ -109,7 +113,7 @@ class Supervisor:
                 return self._code
             sources: list[socket.socket | Relay] = [wake]
             sources += [child.relay for child in self._children if child.relay is not None and child.relay.open]
-            readable, _, _ = select.select(sources, [], [], self._patience(now))
+            readable, _, _ = select.select(sources, [], [], self._wait(now))
             if wake in readable:
                 self._signals(wake.recv(64))
 
@@ -122,11 +126,11 @@ class Supervisor:
                 log.info("%s listens", daemon.name)
         elif self._code is not None:
             self._left(code)
-        elif code in (0, SECOND) or (code in FINAL and not self._has_listened) or self._turned_away(code):
+        elif code in (0, COPY) or (code in FINAL and not self._has_listened) or self._refused(code):
             self._stop(code, f"{daemon.name} {ended(code)}")
-        elif code not in PASSING and not self._has_listened and daemon.attempts >= STARTS:
-            log.error("%s has never listened, and crashed at each of its %d starts", daemon.name, STARTS)
-            self._stop(_of_shell(code), f"{daemon.name} {ended(code)}")
+        elif code not in TEMPORARY and not self._has_listened and daemon.attempts >= STARTS:
+            log.error("%s crashed at each of its %d starts, before it listened", daemon.name, STARTS)
+            self._stop(_shell_code(code), f"{daemon.name} {ended(code)}")
         else:
             daemon.postpone(now, code)
         if training is None or (code := training.reap(now, self._policy.grace)) is None or self._code is not None:
@@ -136,33 +140,32 @@ class Supervisor:
         self._trained(training, code, now)
 
     def _trained(self, training: Child, code: int, now: float) -> None:
-        """The training command has ended."""
+        """Judge the end of the training command: finish, give up or restart."""
         attached, self._ask_at = self._attached.seen(), math.inf
         if code == 0:
             if attached is False:
-                self._why = stays_alone(f"it has ended after {training.lived(now):.0f} s")
-            self._stop(0, f"{training.name} has finished")
+                self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
+            self._stop(0, f"{training.name} finished")
         elif ends := self._verdict.judge(code, training.lived(now), attached):
             self._why = gives_up(ended(code), ends, training.last_lines)
-            self._stop(_of_shell(code), f"{training.name} {ended(code)}, {ends} times in a row")
+            self._stop(_shell_code(code), f"{training.name} {ended(code)}, {ends} times in a row")
         else:
-            training.captured = self._verdict.doubtful
-            training.postpone(now, code)
+            training.postpone(now, code, capture=self._verdict.doubtful)
 
     def _look_for_attach(self, now: float) -> None:
         attached = self._attached.seen()
-        self._ask_at = now + ALONE if attached is None else math.inf
+        self._ask_at = now + ATTACH_WITHIN if attached is None else math.inf
         if attached is False:
-            told = stays_alone(f"it has run for {ALONE:.0f} s")
-            log.warning("%s", told, extra={"code": told.code})
+            warning = not_attached(f"it has run for {ATTACH_WITHIN:.0f} s")
+            log.warning("%s", warning, extra={"code": warning.code})
 
-    def _turned_away(self, code: int) -> bool:
-        return code in TURNED_AWAY and self._daemon.attempts == 1
+    def _refused(self, code: int) -> bool:
+        return code in REFUSED and self._daemon.attempts == 1
 
     def _left(self, code: int) -> None:
-        """The daemon has ended as it was told to; by the signal itself if it was still starting."""
+        """Handle the end of a daemon that was told to stop. While it starts, the signal itself ends it."""
         if self._code == 0 and code not in (0, -signal.SIGTERM, -signal.SIGINT):
-            log.error("%s %s while leaving", self._daemon.name, ended(code))
+            log.error("%s %s while it left the network", self._daemon.name, ended(code))
             self._code = code if code > 0 else FAULT
 
     def _start(self, now: float) -> None:
@@ -172,15 +175,15 @@ class Supervisor:
         training = self._training
         if training is not None and training.quiet and now >= training.due and self._daemon_listens():
             self._attached.begin()
-            self._ask_at = now + ALONE
+            self._ask_at = now + ATTACH_WITHIN
             training.start(now)
 
     def _daemon_listens(self) -> bool:
-        """A socket that stood there before the daemon was started was left by one that is gone."""
+        """A socket that is older than the daemon is left over from an earlier one."""
         return self._daemon.running and _identity(self._listening) not in (None, self._before)
 
-    def _patience(self, now: float) -> float | None:
-        """Seconds until something is due that no signal announces; None: nothing is."""
+    def _wait(self, now: float) -> float | None:
+        """Seconds until the next thing to do that no signal announces. None if there is none."""
         due = [max(now + LOOK, child.look_at) for child in self._children]
         if self._code is None:
             due.append(self._ask_at)
@@ -196,7 +199,7 @@ class Supervisor:
             if number == signal.SIGCHLD:
                 continue
             if number == signal.SIGHUP and not self._on_terminal:
-                log.info("the terminal has hung up: this peer goes on, for its output goes elsewhere")
+                log.info("the terminal has hung up: this peer continues, because its output goes elsewhere")
             elif self._code is None:
                 self._stop(0, signal.Signals(number).name)
             elif number == signal.SIGINT:
@@ -204,6 +207,7 @@ class Supervisor:
                     child.kill()
 
     def _stop(self, code: int, why: str) -> None:
+        """End both children; the run then exits with `code`."""
         log.info("stopping: %s", why)
         self._code = code
         for child in reversed(self._children):
@@ -221,16 +225,19 @@ def run(
     policy: Policy | None = None,
     daemon: Sequence[str] | None = None,
 ) -> int:
-    """Keep the daemon of `home`, and `command` if there is one, running until the run ends; returns the exit code.
+    """Run the daemon of `home` and the training `command` until the run ends. Return the exit code.
 
     Args:
-        founder: this host may give the network its first model; the home says so to the daemon.
+        command: argv of the training command; empty for none.
+        founder: whether this host may give the network its first model. Only logged: the daemon reads it in the home.
         overrides: configuration keys and values from the command line.
-        verbose: the daemon logs every exchange.
-        daemon: stands in for the command line of the peer daemon.
+        log_format: "text" or "json".
+        verbose: whether the daemon logs every exchange.
+        policy: times; the default is that of users.
+        daemon: argv to run in place of the peer daemon.
 
     Raises:
-        ConfigError: GD-316, there is no such training command.
+        ConfigError: GD-316, the training command does not exist or cannot be executed.
     """
     if command and shutil.which(command[0]) is None:
         there = Path(command[0]).is_file()
@@ -240,19 +247,19 @@ def run(
             seen=command[0],
             do=f"write its interpreter before it, or chmod +x {command[0]}"
             if there
-            else "write it after --, as it would be typed in a shell",
+            else "write the command after --, as in a shell",
         )
     policy = policy or Policy()
     style = "json" if log_format == "json" else "text"
     logs.configure("supervisor", style)
     if founder:
-        log.info("this host founds the network unless its home remembers one")
+        log.info("this host founds the network, unless its home already belongs to a run")
     if daemon is None:
         settings = ["--verbose"] if verbose else []
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
-        # -P: the folder in which somebody trains may hold a `peers`, or a `queue.py`, of its own.
+        # -P: the current folder may hold a `peers` or a `queue.py` of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
-    alone, mark = adopt(), secrets.token_hex(8)
+    owns_orphans, mark = adopt(), secrets.token_hex(8)
     busy = partial(saving, home)
     guard = Guard(mark, policy.grace, busy)
     try:
@@ -260,24 +267,30 @@ def run(
             inherited = environment.of_daemon(os.environ, home)
             peer = Child("peer daemon", list(daemon), inherited, guard, Backoff(policy), f"{mark}-peer", busy=busy)
             inherited = environment.of_training(os.environ, home)
-            trainer = Child("training command", list(command), inherited, guard, Backoff(policy), f"{mark}-training")
-            if alone:
-                trainer.adopted = lambda: orphans({guard.pid} | peer.leader | trainer.leader)
+            trainer = Child(
+                "training command",
+                list(command),
+                inherited,
+                guard,
+                Backoff(policy),
+                f"{mark}-training",
+                adopted=(lambda own: orphans({guard.pid} | peer.leader | own)) if owns_orphans else None,
+            )
             attached = Attachment(home)
             return Supervisor(peer, trainer if command else None, socket_path(home), policy, attached).loop(wake)
     finally:
-        # With the pipe closed the guard ends whatever an exception may have left running.
+        # The guard then ends what an exception may have left running.
         guard.close()
 
 
 @contextlib.contextmanager
 def _wakeups() -> Iterator[socket.socket]:
-    """A socket that becomes readable when a signal comes or a child ends; its bytes are the signals' numbers."""
+    """A socket that becomes readable at a signal or the end of a child. Its bytes are the numbers of the signals."""
     read, write = socket.socketpair()
     for end in (read, write):
         end.setblocking(False)
     numbers = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup stays what it is
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     previous = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
@@ -292,6 +305,7 @@ def _wakeups() -> Iterator[socket.socket]:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
+    """Inode and change time of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -299,6 +313,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_ctime_ns
 
 
-def _of_shell(code: int) -> int:
-    """An exit code as a shell tells it: 128 and more for a signal."""
+def _shell_code(code: int) -> int:
+    """The exit code as a shell reports it: 128 plus the number of a signal."""
     return code if code >= 0 else 128 - code
