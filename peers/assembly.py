@@ -30,7 +30,7 @@ from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import home as homes
 from peers.control import ControlServer
-from peers.home import Belonging
+from peers.home import HomeNetwork
 from peers.memory import usable
 from peers.services import Control, Signals
 from peers.settings import algorithm_of, peer_config
@@ -47,7 +47,7 @@ RUN = "run"
 class _Kept(NamedTuple):
     """What earlier starts of this peer left in its home."""
 
-    network: Belonging
+    network: HomeNetwork
     run: bytes
     """b"" if this peer has not belonged to a run"""
     newest: tuple[Path, CheckpointMeta] | None
@@ -71,14 +71,14 @@ def build(home: Path, config: Config) -> Node:
         HardwareError: GD-104, another daemon runs for this home.
         DataError: GD-602, GD-603.
     """
-    belonging = homes.belonging(home)
-    if belonging is None:
+    network = homes.network_of(home)
+    if network is None:
         raise ConfigError("GD-314", "this home belongs to no network", seen=str(home), do="`gossipdp up` or `join`")
     control = ControlServer(home)  # first: its lock excludes a second daemon of this home
     identity, secret = keys_of(home)
     incarnation = next_incarnation(home)
     store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
-    kept = _kept(home, store, belonging)
+    kept = _kept(home, store, network)
     # The link is made last: its socket tells the supervisor that this daemon has started.
     metrics = Metrics()
     metrics_at = metrics_address(metrics, config.metrics.listen)
@@ -190,7 +190,7 @@ def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str) -> No
 # -- the home's files --------------------------------------------------------------------------------------------
 
 
-def _kept(home: Path, store: Store, network: Belonging) -> _Kept:
+def _kept(home: Path, store: Store, network: HomeNetwork) -> _Kept:
     newest = store.newest()
     members, damage = _remembered(home / MEMBERS)
     return _Kept(network, _run(home, network.name, newest), newest, members, damage)

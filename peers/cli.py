@@ -1,8 +1,8 @@
-"""The `gossipdp` command: reads what was typed, hands it to the room that does it, and says how it went.
+"""The `gossipdp` command. Commands are in `peers.commands`; here are the group, its exit codes and two small commands.
 
-Nothing heavy is imported before a command needs it, so that `--help` answers at once. Every error of the environment
-ends as its text on standard error and its exit code: 0 ok, 2 usage, 3 configuration, 4 cannot reach, 5 refused,
-6 mismatch, 7 this host, 8 data or checkpoint, 70 a bug here (the only case with a traceback).
+Modules that are slow to import are imported inside a command, so that `--help` answers at once. An error is one text on
+standard error and an exit code: 2 usage, 3 configuration, 4 unreachable, 5 refused, 6 mismatch, 7 this host, 8 data or
+checkpoint, 70 a bug in gossipdp. Only a bug prints a traceback.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Commands(click.Group):
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has enough: `gossipdp members | head -1`
+        except BrokenPipeError:  # as in `gossipdp members | head -1`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return code
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--home", metavar="DIR", help="The peer's home [GOSSIPDP_HOME; ~/.gossipdp/NETWORK].")
+@click.option("--home", metavar="DIR", help="The peer's home [GOSSIPDP_HOME, else ~/.gossipdp/NETWORK].")
 @click.pass_context
 def cli(ctx: click.Context, home: str | None) -> None:
-    """Decentralized data-parallel training: one peer daemon a host, no master, no barrier."""
+    """Decentralized data-parallel training: one peer daemon per host, no master, no barrier."""
     ctx.obj = home
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line. Return the exit code."""
     from gossipdp.errors import GossipdpError, refused_here
 
     try:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> int:
-    """Four peers on this machine train a model together; ends with a report."""
+    """Train a model with four peers on this machine, and report."""
     import importlib
 
     return int(importlib.import_module("peers.demo.main").main(list(arguments)) or 0)
@@ -83,7 +83,7 @@ def demo(arguments: tuple[str, ...]) -> int:
 @cli.command()
 @json_option
 def version(as_json: bool) -> None:
-    """Versions of gossipdp and of its protocol."""
+    """Show the versions of gossipdp and of its protocol."""
     import platform
 
     from gossipdp.protocol.wire.messages import PROTOCOL_VERSION

@@ -1,8 +1,8 @@
-"""How the command line talks to the daemon of the same home: one request line, one reply line, over a unix socket.
+"""The control socket: the command line sends the daemon of a home one request line, and gets one reply line.
 
-The socket is HOME/control.sock (0600); whoever connects must be the same user or root (SO_PEERCRED). The server never
-blocks: the daemon's I/O thread polls its one descriptor beside its other sockets. What a verb means, and what stands in
-a reply, is the daemon's business and not decided here; nor may this import numpy, zmq or torch.
+The socket is HOME/control.sock (0600). Only the same user or root may connect (SO_PEERCRED). The server never blocks:
+the daemon's I/O thread polls its single descriptor beside other sockets. `services` gives the verbs their meaning.
+Numpy, zmq and torch may not be imported here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERBS: Final = ("status", "members", "leave", "invite", "checkpoint", "stop")
 MAX_REQUEST: Final = 64 << 10
 MAX_REPLY: Final = 16 << 20
 MAX_CONNECTIONS: Final = 16
-"""the one that connected first is dropped for a newcomer"""
+"""at one more, the oldest connection is dropped"""
 SHORT: Final = Path(f"/tmp/gossipdp-{os.geteuid()}")
 """where sockets of homes with long paths are"""
 
@@ -80,17 +80,17 @@ def socket_path(home: Path) -> Path:
 
 
 class Request:
-    """One question, to be answered by exactly one of `reply` and `fail`, now or later."""
+    """One request. Answer it once, with `reply` or `fail`, now or later."""
 
     def __init__(self, connection: _Connection, verb: str, args: dict[str, Any]) -> None:
         self._connection, self.verb, self.args = connection, verb, args
 
     def reply(self, answer: dict[str, Any]) -> None:
-        """Answer. NaN and infinity become null. The asker may be gone: that is no error."""
+        """Send the answer. NaN and infinity become null. A client that is gone is no error."""
         self._connection.send(_Answer(reply=answer))
 
     def fail(self, error: GossipdpError) -> None:
-        """Answer with an error, which `ask` raises again."""
+        """Send an error, which `ask` raises in the client."""
         self._connection.send(_Answer(error=_failure(error)))
 
 
@@ -101,7 +101,7 @@ class _Connection:
         self.answered = False
 
     def receive(self) -> Request | None:
-        """What came, once it is a whole line."""
+        """Read. Return the request once its line is complete."""
         try:
             piece = self.socket.recv(MAX_REQUEST)
         except BlockingIOError:
@@ -120,7 +120,7 @@ class _Connection:
         try:
             request = msgspec.json.decode(line, type=_Line)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            self.send(_Answer(error=_Failure("usage", "the request is not understood", f"{error!s:.200}", exit=2)))
+            self.send(_Answer(error=_Failure("usage", "the request cannot be parsed", f"{error!s:.200}", exit=2)))
             return None
         if request.verb not in VERBS:
             seen, do = f"{request.verb!r:.40}", "one of " + ", ".join(VERBS)
@@ -139,7 +139,7 @@ class _Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes; the rest goes when it takes more. Closes when all is out."""
+        """Send what the socket accepts now. Close the connection after the last byte."""
         try:
             while self.outgoing:
                 self.outgoing = self.outgoing[self.socket.send(self.outgoing) :]
@@ -156,9 +156,12 @@ class _Connection:
 
 
 class ControlServer:
-    """Listens for one home. Only one daemon can: the second gets GD-104.
+    """Listens for the daemon of `home`.
 
-    Poll `filenos()` for reading (it is one descriptor, readable also when a reply can go on), then call `handle`.
+    Poll `filenos()` for reading, then call `handle`. The descriptor is also readable when a reply can continue.
+
+    Raises:
+        HardwareError: GD-104, another daemon runs for this home.
     """
 
     def __init__(self, home: Path) -> None:
@@ -169,7 +172,7 @@ class ControlServer:
             check_private(SHORT)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # A lock, not the socket's presence: it goes with the process, however the process goes.
+            # A lock, because it always ends with its process. A socket file may stay behind.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
@@ -181,7 +184,7 @@ class ControlServer:
             ) from None
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        before = os.umask(0o177)  # so that there is no moment at which others may connect
+        before = os.umask(0o177)  # so that no other user can connect in between
         try:
             self._listener.bind(os.fspath(self.path))
         finally:
@@ -194,7 +197,7 @@ class ControlServer:
         return [self._poll.fileno()]
 
     def handle(self, fileno: int | None = None) -> list[Request]:
-        """Do all that can be done without waiting; the requests that are now complete."""
+        """Read and write without waiting. Return the requests that are complete."""
         requests: list[Request] = []
         for ready, happened in self._poll.poll(0):
             if ready == self._listener.fileno():
@@ -210,7 +213,7 @@ class ControlServer:
         return requests
 
     def close(self) -> None:
-        """Answer nobody any more, and take the socket away; a second call does nothing."""
+        """Close all connections and remove the socket. A second call does nothing."""
         if self._listener.fileno() < 0:
             return
         for connection in list(self._connections.values()):
@@ -226,7 +229,7 @@ class ControlServer:
             self._poll.unregister(fileno)
 
     def stop_reading(self, connection: _Connection) -> None:
-        """The question is here: only the asker's end is of interest now."""
+        """The request is complete: from now on only the end of the connection counts."""
         self._poll.modify(connection.socket, 0)
 
     def wait_to_write(self, connection: _Connection) -> None:
@@ -235,7 +238,7 @@ class ControlServer:
     def _accept(self) -> None:
         if (peer := accept(self._listener)) is None:
             return
-        with contextlib.suppress(OSError):  # gone again
+        with contextlib.suppress(OSError):  # the client is gone
             peer.setblocking(False)
             if user_of(peer) not in (os.getuid(), 0):
                 peer.close()
@@ -251,7 +254,7 @@ def _failure(error: GossipdpError) -> _Failure:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars, without importing it."""
+    """numpy's scalars as Python numbers, without importing numpy."""
     if callable(item := getattr(value, "item", None)):
         return item()
     raise TypeError(f"cannot send {type(value)}")
@@ -261,11 +264,11 @@ def _plain(value: Any) -> Any:
 
 
 def runs(home: Path) -> bool:
-    """Whether a daemon of `home` listens. Asks it nothing."""
+    """Whether a daemon of `home` listens. No request is sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as peer:
         try:
             peer.connect(os.fspath(socket_path(home)))
-        except BlockingIOError:  # its backlog is full
+        except BlockingIOError:  # the backlog is full
             return True
         except OSError:
             return False
@@ -273,15 +276,15 @@ def runs(home: Path) -> bool:
 
 
 def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[str, Any]:
-    """The daemon's reply to `verb`.
+    """Send `verb` to the daemon of `home`. Return its reply.
 
     Raises:
         UnreachableError: GD-105, no daemon runs for `home`, or it does not answer within `timeout` seconds.
-        GossipdpError: what the daemon answered.
+        GossipdpError: the error that the daemon answered.
     """
     line = msgspec.json.encode(_Line(verb, args)) + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        # A full backlog makes a non-blocking connect fail at once; a blocking one waits, this long.
+        # On a full backlog a non-blocking connect fails at once. A blocking one waits for SO_SNDTIMEO.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout), int(timeout % 1 * 1e6)))
         try:
             if (path := socket_path(home)).parent == SHORT:
@@ -295,21 +298,21 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
                 "GD-105",
                 "the daemon of this home does not answer",
                 seen=f"{socket_path(home)}: nothing in {timeout:g} s",
-                do="see its log; `kill` it and start it again if it hangs",
+                do="see its log; if it hangs, kill it and start it again",
             ) from None
         except PermissionError as error:
             raise UnreachableError(
                 "GD-105",
                 "this user may not talk to the daemon of this home",
                 seen=f"{home}: {error.strerror}",
-                do="run the command as the user that owns the home, or name another home by --home",
+                do="run the command as the user that owns the home, or choose another home with --home",
             ) from None
         except OSError as error:
             raise UnreachableError(
                 "GD-105",
                 "no daemon runs for this home",
                 seen=f"{home}: {error.strerror}",
-                do="start one: `gossipdp up` or `gossipdp join`; or name another home by --home",
+                do="start one with `gossipdp up` or `gossipdp join`, or choose another home with --home",
             ) from None
     try:
         answer = msgspec.json.decode(reply, type=_Answer)

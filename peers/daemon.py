@@ -1,7 +1,7 @@
-"""The peer daemon of one host: reads the home, builds the node, answers the control socket, obeys signals.
+"""The process of the peer daemon: arguments, start, errors and exit codes.
 
-Run as ``python -m peers.daemon --home HOME``; `supervisor` does that. It is the peer: training processes come and go.
-Nothing of the protocol, and no torch, may be here.
+`supervisor` runs it as ``python -m peers.daemon --home HOME``. It outlives training processes. Nothing of the protocol,
+and no torch, may be here.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from peers import home as homes
 from peers import logs
 from peers.assembly import build
 from peers.memory import keep_memory
-from peers.services import told
+from peers.services import with_code
 
 log = logging.getLogger("gossipdp.daemon")
 
 RETRY = 75
-"""EX_TEMPFAIL: exit code where a later start may work. The disk was full or read-only, or members took a copy of this
-home for the later one."""
+"""Exit code EX_TEMPFAIL: a later start may work. The disk was full or read-only, or members saw a copy of this home as
+the later start."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m peers.daemon", description=__doc__)
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="overrides the file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override the file")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
-    parser.add_argument("--verbose", action="store_true", help="one line an exchange")
+    parser.add_argument("--verbose", action="store_true", help="log every exchange")
     return parser.parse_args(argv)
 
 
@@ -47,18 +47,18 @@ def overrides(pairs: Sequence[str]) -> Mapping[str, str]:
 
 
 def failed(error: GossipdpError) -> int:
-    """Say it; the exit code."""
+    """Log the error. Return the exit code."""
     log.error("%s", error, extra={"code": error.code})
     again = error.code in ("GD-505", "GD-602") or isinstance(error, OvertakenError)
     return RETRY if again else error.exit_code
 
 
 def overtaken(home: Path, error: OvertakenError) -> int:
-    """Start anew, with a number that nobody takes for the past; the exit code."""
+    """Save an incarnation above all that members have seen, for the next start. Return the exit code."""
     try:
         count_from(home, error.incarnation)
     except OSError as trouble:
-        return failed(told(trouble))
+        return failed(with_code(trouble))
     except GossipdpError as trouble:
         return failed(trouble)
     return failed(error)
@@ -72,14 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         home = expanded(arguments.home).absolute()
         descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
-        kernels.warm_up()  # before anybody can wait for this peer
+        kernels.warm_up()  # before other peers can wait for this one
         if config.exchange.strategy == "epidemic":
             increment_kernels.warm_up()
         node = build(home, config)
         me = node.peer.membership.me
         logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose)
     except (GossipdpError, OSError) as error:
-        return failed(told(error))
+        return failed(with_code(error))
     try:
         node.run()
     except GossipdpError as error:

@@ -1,10 +1,9 @@
-"""Makes a directory that `from_pretrained` loads out of a checkpoint and a base.
+"""Writes a directory for `from_pretrained` from a checkpoint and a base.
 
-A checkpoint holds what peers exchange, what is trained and buffers, and the state that they do not. The base, a
-directory that `save_pretrained` wrote of the same model, has the rest: frozen tensors, config.json, the tokenizer.
-Names are the base's, and numbers of what was trained are the checkpoint's, in the types they were trained in. Weights
-are copied in pieces, so that a model larger than memory can be exported. Nothing here may unpickle, or import torch or
-transformers.
+A checkpoint holds trained tensors and buffers, and state that peers do not exchange. The base, a directory of
+`save_pretrained` for the same model, has the rest: frozen tensors, config.json, the tokenizer. The export has the names
+of the base, and the values and types of the checkpoint. Weights are copied in pieces, so a model may be larger than
+memory. Nothing here may unpickle, or import torch or transformers.
 """
 
 from __future__ import annotations
@@ -28,33 +27,34 @@ from peers.export_base import Base, Tensor
 __all__ = ["SHARD", "Exported", "export_file", "export_model", "trained"]
 
 SHARD: Final = 5 * 10**9
-"""bytes of one file of weights, unless a single tensor is larger"""
+"""bytes of a file of weights, unless a single tensor is larger"""
 FLOATING: Final = {form: dtype for dtype, form in TENSORS.items()}
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """Counts of what was written."""
 
     trained: int
-    """tensors of the checkpoint"""
+    """tensors from the checkpoint"""
     kept: int
-    """tensors of the base"""
+    """tensors from the base"""
     files: int
-    """of weights"""
+    """files of weights"""
     dropped: Sequence[str]
-    """tensors that the base has twice, for they are tied"""
+    """tied tensors, of which the base has a second copy"""
 
 
 # -- the checkpoint ---------------------------------------------------------------------------------------------
 
 
 def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The tensors of `checkpoint` by name, a tied one under each of its names, one after another.
+    """The tensors of `checkpoint` by name. A tied tensor stands under each of its names, one after another.
 
-    `prefixes` are taken off the names that begin with them, in turn.
+    Args:
+        prefixes: removed from the names that begin with them, in turn.
 
     Raises:
-        MismatchError: GD-301, no name begins with one of them, or two names become one.
+        MismatchError: GD-301, a prefix matches no name, or makes two names equal.
         DataError: GD-601.
     """
     tensors: dict[str, Tensor] = {}
@@ -63,7 +63,7 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
         tensor = Tensor(form, entry.shape, entry.numel * SIZES[form], partial(checkpoint.values, entry))
         tensors.update(dict.fromkeys((entry.name, *entry.also), tensor))
     for name, kept in checkpoint.state().items():
-        if kept.dtype != "C128":  # the format has no such numbers
+        if kept.dtype != "C128":  # safetensors has no such type
             data = bytes(kept.data)
             tensors.setdefault(name, Tensor(kept.dtype, kept.shape, len(data), partial(iter, [data]), beside=True))
     for prefix in prefixes:
@@ -72,23 +72,23 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
                 "GD-301",
                 f"no tensor of the checkpoint has the prefix {prefix!r}",
                 seen=f"its first tensor is {next(iter(tensors), 'none')}",
-                do="name a prefix as it stands there, its last dot included, or none",
+                do="give a prefix as it stands there, with its last dot, or none",
             )
         short: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             if short.setdefault(name.removeprefix(prefix) or name, tensor) is not tensor:
                 raise MismatchError(
                     "GD-301",
-                    f"without the prefix {prefix!r} two tensors have one name",
+                    f"without the prefix {prefix!r} two tensors have the same name",
                     seen=name.removeprefix(prefix),
-                    do="take the prefix off where the model is made",
+                    do="remove the prefix in the code that makes the model",
                 )
         tensors = short
     return tensors
 
 
 def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
-    """One safetensors file of them, in a directory that is made if need be. Raises DataError GD-602."""
+    """Write `tensors` to one safetensors file. Its directory is made if it does not exist. Raises DataError GD-602."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,10 +102,16 @@ def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
 def export_model(
     checkpoint: Checkpoint, out: Path, base: Path, *, prefixes: Sequence[str] = (), shard: int = SHARD
 ) -> Exported:
-    """Write the directory `out`, which is not there yet, or is empty.
+    """Write the directory `out`.
+
+    Args:
+        out: does not exist, or is empty.
+        base: a directory of `save_pretrained`.
+        prefixes: see `trained`.
+        shard: bytes of a file of weights, at most.
 
     Raises:
-        MismatchError: GD-301, the base is of another model, or a prefix of none.
+        MismatchError: GD-301, the base is of another model, or a prefix does not match.
         DataError: GD-601, GD-602, GD-609.
     """
     source, tensors = Base(base), trained(checkpoint, prefixes)
@@ -114,8 +120,8 @@ def export_model(
     for name, tensor, others in _groups(tensors):
         base_has = written.get(source.name(name) or "")
         if tensor.beside and (base_has is None or base_has[:2] != tensor[:2]):
-            continue  # what is not exchanged may be another's affair
-        # `save_pretrained` keeps one name of a tied tensor, whichever.
+            continue  # state that is not exchanged may belong to another part of the program
+        # `save_pretrained` keeps any one name of a tied tensor.
         there = [each for each in (name, *others) if source.name(each) is not None]
         for each in there or [name]:
             kept = source.name(each)
@@ -132,7 +138,7 @@ def export_model(
 
 
 def _groups(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor, list[str]]]:
-    """Each tensor once, with its first name and its others."""
+    """Each tensor once: its first name, the tensor, its other names."""
     names: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         names.setdefault(id(tensor), []).append(name)
@@ -140,9 +146,9 @@ def _groups(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor, list[str]]
 
 
 def _differs(base: Base, name: str, tensor: Tensor, kept: str | None) -> MismatchError:
-    do = "save the model that you train with save_pretrained, and name that directory"
+    do = "save the trained model with save_pretrained, and name that directory"
     if kept is None:
-        # Transformers 5 saves some models, mixtures of experts above all, under other names than they have.
+        # Transformers 5 saves some models, mainly mixtures of experts, under other names than their modules have.
         do += "; with save_original_format=False if names still differ"
         seen = f"{name} is not in {base.directory}"
         words = name.split(".")
@@ -152,14 +158,14 @@ def _differs(base: Base, name: str, tensor: Tensor, kept: str | None) -> Mismatc
         elif longer := next((each for each in base.tensors if each.endswith(f".{name}")), ""):
             seen += f", but {longer} is"
     elif base.tensors[kept].shape != tensor.shape:
-        seen = f"{name} has the shape {tensor.shape}, and {base.tensors[kept].shape} in {base.directory}"
+        seen = f"{name} has the shape {tensor.shape}, but {base.tensors[kept].shape} in {base.directory}"
     else:
-        seen = f"{name} is {kept} in {base.directory}, and so is another"
+        seen = f"{name} and another tensor are both {kept} in {base.directory}"
     return MismatchError("GD-301", "the base is of another model", seen=seen, do=do)
 
 
 def _shards(tensors: Mapping[str, Tensor], stem: str, most: int) -> dict[str, dict[str, Tensor]]:
-    """Which file holds what: files are filled in order, as Transformers fills them."""
+    """Distribute tensors over files, in order, as Transformers does."""
     groups: list[dict[str, Tensor]] = [{}]
     room = most
     for name, tensor in tensors.items():
@@ -176,12 +182,12 @@ def _shards(tensors: Mapping[str, Tensor], stem: str, most: int) -> dict[str, di
 def _write_directory(
     out: Path, files: Mapping[str, Mapping[str, Tensor]], base: Base, tensors: Mapping[str, Tensor]
 ) -> None:
-    """All of it, or nothing."""
+    """Write the whole directory, or nothing."""
     made, system = out.with_name(f"{TEMPORARY}{out.name}-{os.getpid()}"), Files()
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise FileExistsError(f"{out} is there already, and is left as it is")
-        if made.exists():  # of a process of this number that was killed
+            raise FileExistsError(f"{out} already exists, and is left as it is")
+        if made.exists():  # left by a killed process with this pid
             system.remove(made)
         system.make_directory(made)
         for path in base.beside():
@@ -206,7 +212,7 @@ def _write_directory(
 
 
 def _file(tensors: Mapping[str, Tensor]) -> Iterator[bytes | NDArray[Any]]:
-    # The widest numbers first, as the library itself writes: each then begins at a multiple of its size.
+    # The widest numbers first, as the library writes them. Each tensor then starts at a multiple of its width.
     names = sorted(tensors, key=lambda name: -SIZES.get(tensors[name].dtype, 1))
     yield _header({name: tensors[name] for name in names})
     for name in names:
@@ -225,13 +231,13 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _one_dtype(tensors: Iterable[Tensor]) -> str:
-    """The type of all floating-point tensors, if that is one; else ""."""
+    """The type of the floating-point tensors if all have the same, else ""."""
     found = {FLOATING[tensor.dtype] for tensor in tensors if tensor.dtype in FLOATING}
     return found.pop() if len(found) == 1 else ""
 
 
 def _set_dtype(path: Path, config: Mapping[str, Any], dtype: str) -> None:
-    """Transformers loads in the type that config.json says: what was trained in another is not rounded to it."""
+    """Write the trained type to config.json: Transformers loads in that type, and would round to another one."""
     key = next((key for key in ("dtype", "torch_dtype") if isinstance(config.get(key), str)), "")
     if key and config[key] != dtype:
         _write_json(path, {**config, key: dtype})

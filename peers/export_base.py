@@ -1,6 +1,6 @@
-"""The base of an export: a directory that `save_pretrained` wrote, or one of its layout, as named tensors.
+"""The base of an export: a directory of `save_pretrained`, or of the same layout, as named tensors.
 
-Its weights are one safetensors file, or several and their index; they are read in pieces. Nothing here may write, or
+The weights are one safetensors file, or several with an index. They are read in pieces. Nothing here may write or
 unpickle, or import torch or transformers.
 """
 
@@ -22,45 +22,46 @@ from gossipdp.runtime.storage.checkpoint import PIECE, Shape
 __all__ = ["ADAPTERS", "Base", "Tensor"]
 
 MAX_BESIDE: Final = 256 << 20
-"""bytes of a file that is taken along with the weights; tokenizers have tens of megabytes"""
+"""bytes of a file beside the weights that is copied; tokenizers have tens of megabytes"""
 MAX_JSON: Final = 64 << 20
 MAX_HEADER: Final = 100_000_000
-"""bytes of a safetensors header, the library's own limit"""
+"""bytes of a safetensors header; the library has the same limit"""
 BESIDE: Final = frozenset({".jinja", ".json", ".model", ".py", ".spm", ".tiktoken", ".txt", ".vocab"})
-"""endings of what belongs to a model, and is no weights"""
+"""endings of the files of a model other than weights"""
 OF_TRAINING: Final = frozenset({"trainer_state.json", "all_results.json", "train_results.json", "eval_results.json"})
 ADAPTERS: Final = "adapter_model"
-"""what PEFT calls its weights"""
+"""stem of PEFT's files of weights"""
 
 _ONE, _INDEX = ".safetensors", ".safetensors.index.json"
 
 
 class Tensor(NamedTuple):
-    """A tensor on a disk."""
+    """A tensor on disk."""
 
     dtype: str
-    """as the format names it"""
+    """name in the safetensors format"""
     shape: Shape
     size: int
     """bytes"""
     contents: Callable[[], Iterator[bytes | NDArray[Any]]]
     beside: bool = False
-    """it is not exchanged"""
+    """whether peers do not exchange it"""
 
 
 class Base:
-    """Args:
+    """The tensors and files of a base.
 
-    directory: as `save_pretrained` wrote it.
+    Args:
+        directory: as `save_pretrained` wrote it.
 
     Raises:
-        DataError: GD-609, it is none.
+        DataError: GD-609, the directory is not of that kind.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.stem, files = self._find()
-        """name of the weights, without ending: "model", as a rule"""
+        """stem of the files of weights, as a rule `model`"""
         self.tensors: dict[str, Tensor] = {}
         for file in files:
             try:
@@ -70,7 +71,7 @@ class Base:
         self.config = self._json("config.json") if (directory / "config.json").exists() else {}
 
     def beside(self) -> list[Path]:
-        """What lies beside the weights and belongs to the model."""
+        """Files of the model other than weights."""
         return [
             path
             for path in sorted(self.directory.iterdir())
@@ -79,20 +80,20 @@ class Base:
         ]
 
     def name(self, trained: str) -> str | None:
-        """What the base calls the tensor that is `trained` in the model; None: it has none."""
+        """The base's name for the tensor that the model calls `trained`. None if the base lacks it."""
         if trained in self.tensors:
             return trained
         if self.stem != ADAPTERS:
             return None
-        # PEFT saves `q.lora_A.default.weight` without the adapter's name, and `head.modules_to_save.default.weight`
-        # as `head.weight`.
+        # PEFT leaves the adapter's name out of `q.lora_A.default.weight`, and saves
+        # `head.modules_to_save.default.weight` as `head.weight`.
         words = trained.split(".")
         shorter = (words[:at] + words[at + count :] for count in (1, 2) for at in range(1, len(words)))
         found = {".".join(each) for each in shorter} & self.tensors.keys()
         return found.pop() if len(found) == 1 else None
 
     def tied(self, name: str, changed: Iterable[str]) -> bool:
-        """Is `name` the embedding once more, which is one of `changed`? Transformers would untie a stale one."""
+        """Whether `name` is a second copy of the embedding in `changed`. Transformers would untie a stale copy."""
         mine = self.tensors[name]
         if not self._setting("tie_word_embeddings") or len(mine.shape) != 2:
             return False
@@ -101,7 +102,7 @@ class Base:
         )
 
     def _setting(self, key: str) -> Any:
-        """Of config.json; of several models in one, the text model's."""
+        """A setting in config.json. In a model of several parts it is the text model's."""
         inner = self.config.get("text_config")
         return self.config.get(key, inner.get(key) if isinstance(inner, dict) else None)
 
@@ -110,7 +111,7 @@ class Base:
             names = sorted(path.name for path in self.directory.iterdir())
         except OSError as error:
             raise self._unusable(str(error)) from None
-        for stem in ("model", ADAPTERS):  # what from_pretrained takes, whatever else is there
+        for stem in ("model", ADAPTERS):  # from_pretrained prefers these
             if f"{stem}{_ONE}" in names:
                 return stem, [self.directory / f"{stem}{_ONE}"]
             if f"{stem}{_INDEX}" in names:
@@ -127,7 +128,7 @@ class Base:
         weights = self._json(f"{stem}{_INDEX}").get("weight_map")
         names = list(weights.values()) if isinstance(weights, dict) else []
         if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
-            raise self._unusable(f"{stem}{_INDEX} names no files of this directory")
+            raise self._unusable(f"{stem}{_INDEX} does not name files of this directory")
         return [self.directory / name for name in sorted(set(names))]
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -136,15 +137,15 @@ class Base:
         except (OSError, ValueError, RecursionError) as error:
             raise self._unusable(f"{name}: {error}") from None
         if not isinstance(found, dict):
-            raise self._unusable(f"{name} is no object")
+            raise self._unusable(f"{name} is not a JSON object")
         return found
 
     def _unusable(self, seen: str) -> DataError:
         return DataError(
             "GD-609",
-            f"{self.directory} is no base of an export",
+            f"{self.directory} cannot be the base of an export",
             seen=seen,
-            do="save the model that you train with save_pretrained, and name that directory",
+            do="save the trained model with save_pretrained, and name that directory",
         )
 
 
@@ -154,7 +155,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         length = int.from_bytes(raw.read(8), "little")
         if length > MAX_HEADER:
             raise ValueError(f"header past {MAX_HEADER} bytes")
-        with safe_open(file, framework="numpy"):  # it has checked that header and contents fit together
+        with safe_open(file, framework="numpy"):  # this checks that header and contents match
             entries = json.loads(raw.read(length))
     entries.pop("__metadata__", None)
     found: dict[str, Tensor] = {}
@@ -181,7 +182,7 @@ def _reader(file: Path, start: int, length: int) -> Callable[[], Iterator[bytes]
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """The same bytes, and not all one number: two matrices of zeros are not one."""
+    """Whether the bytes are equal, and not all one number. Two matrices of zeros do not count as the same tensor."""
     width = one.size // max(1, math.prod(one.shape))
     number, varied = b"", False
     for mine, its in zip(one.contents(), other.contents(), strict=True):

@@ -1,15 +1,14 @@
-"""A peer's home: which directory it is, what lies in it, and the configuration that holds there.
+"""A peer's home: where it is, what it holds, and its configuration.
 
     HOME/
-      network.json      name of the network, whether this host founded it, where it was told to dial first
-      run.toml          the configuration, as the operator wrote it or as the invite brought it
-      identity.key      this peer's key (0600)             incarnation    how often it was started
-      network.secret    what lets hosts in (0600)          invite         both of those for others, one word (0600)
-      run, members.json, checkpoints/, control.sock, and compiled/ where numba has no other place
+      network.json      the network's name, whether this host founded it, and its seeds
+      run.toml          the configuration, from the operator or from the invite
+      identity.key      this peer's key (0600)             incarnation    number of its starts
+      network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
+      run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
 
-Which home is meant: ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``, where NETWORK is the network's
-name if the command knows it (from RUN.toml, an invite or ``GOSSIPDP_NETWORK_NAME``), else the only home there is, or
-the only one whose daemon runs.
+The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
+``GOSSIPDP_NETWORK_NAME``. Without a name it is the only home of this user, or the only one whose daemon runs.
 Nothing here may start a process or open a socket.
 """
 
@@ -37,13 +36,13 @@ from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
 from gossipdp.runtime.network.key_files import replace_file
 
 __all__ = [
-    "Belonging",
+    "HomeNetwork",
     "NewNetwork",
     "advertised",
-    "belonging",
     "find_home",
     "found",
     "join",
+    "network_of",
     "presets",
     "read_config",
     "read_invite",
@@ -56,23 +55,23 @@ __all__ = [
 SHARED = ("exchange", "outer")
 """sections whose values an invite carries"""
 MAX_SHOWN = 8
-"""homes that an error names"""
+"""homes that an error names, at most"""
 MAX_RUN_FILE = 1 << 20
 MAX_SETTINGS = 2048
 """characters of the settings in an invite"""
 
 
-class Belonging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """To which network a home belongs."""
+class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network of a home."""
 
     name: str
     founder: bool
-    """made by `up`, not by `join`: this host may give the network its first model"""
+    """`up` made this home, not `join`: this host may give the network its first model"""
     seeds: tuple[str, ...] = ()
 
 
 class NewNetwork(NamedTuple):
-    """What an invite brings: how to get in, and the settings of the network as TOML."""
+    """The content of an invite: access to the network, and its settings as TOML."""
 
     invite: Invite
     settings: str
@@ -82,13 +81,13 @@ def run_file(home: Path) -> Path:
     return home / "run.toml"
 
 
-def belonging(home: Path) -> Belonging | None:
-    """To which network `home` belongs; None for a new home. Raises DataError GD-603."""
-    return load_state(home / "network.json", Belonging)
+def network_of(home: Path) -> HomeNetwork | None:
+    """The network of `home`; None for a new home. Raises DataError GD-603."""
+    return load_state(home / "network.json", HomeNetwork)
 
 
 def presets() -> dict[str, str]:
-    """Name -> TOML text of every preset."""
+    """The presets for operators: name -> TOML text."""
     directory = resources.files("peers") / "configs"
     return {
         entry.name.removesuffix(".toml"): entry.read_text("utf-8")
@@ -98,7 +97,7 @@ def presets() -> dict[str, str]:
 
 
 def read_text(path: Path) -> str:
-    """A configuration file's text. Raises ConfigError GD-313."""
+    """The text of a configuration file. Raises ConfigError GD-313."""
     try:
         with open(path, "rb") as file:
             contents = file.read(MAX_RUN_FILE + 1)
@@ -117,10 +116,10 @@ def read_config(
     *,
     file: Path | None = None,
 ) -> Config:
-    """The configuration that holds in `home`: its run.toml (or `file`), the environment, flags, presets.
+    """The configuration of `home`, from flags, the environment, its run.toml (or `file`) and presets.
 
     Raises:
-        ConfigError: exit code 3.
+        ConfigError: GD-310 to GD-313, GD-315.
     """
     path = file or (run_file(home) if home is not None else None)
     text = read_text(path) if path is not None and (file is not None or path.exists()) else ""
@@ -131,7 +130,7 @@ def read_config(
         flags=flags or {},
         presets=presets(),
     )
-    known = belonging(home) if home is not None else None
+    known = network_of(home) if home is not None else None
     if known is None:
         return config
     if config.network.name != known.name:
@@ -157,16 +156,17 @@ def find_home(
     environment: Mapping[str, str] | None = None,
     runs: Callable[[Path], bool] = lambda _: False,
 ) -> Path:
-    """The home that is meant, whether it exists or not; see the top of this file.
+    """Choose the home; it may not exist yet. The order is at the top of this file.
 
     Args:
-        option: what --home says.
+        option: the value of --home.
         network: the network's name, if it is known.
-        default: name of the home to make where there is none. Only the command that starts a daemon has one.
-        runs: tells whether the daemon of a home runs. Of several homes, commands mean the one whose daemon runs.
+        default: name of the home to make if there is none. Only the command that starts a daemon has one.
+        environment: variables; by default those of this process.
+        runs: tells whether the daemon of a home runs. Among several homes the one with a running daemon is chosen.
 
     Raises:
-        ConfigError: GD-314, there are several, or none.
+        ConfigError: GD-314, there is no home, or several are possible.
     """
     environment = os.environ if environment is None else environment
     if chosen := option or environment.get("GOSSIPDP_HOME"):
@@ -182,7 +182,7 @@ def find_home(
     if not homes:
         raise ConfigError(
             "GD-314",
-            "no peer lives on this host",
+            "there is no peer on this host",
             seen=f"{base} has no home",
             do="`gossipdp up` or `gossipdp join` first",
         )
@@ -192,12 +192,12 @@ def find_home(
     shown = sorted(homes, key=lambda home: (home in running) == bool(default))
     names = ", ".join(f"{home.name} ({'runs' if home in running else 'does not run'})" for home in shown[:MAX_SHOWN])
     more = f" and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else ""
-    do = f"say which: --home {shown[0]}"
-    raise ConfigError("GD-314", "several peers live on this host", seen=names + more, do=do)
+    do = f"choose one: --home {shown[0]}"
+    raise ConfigError("GD-314", "there are several peers on this host", seen=names + more, do=do)
 
 
 def advertised(config: Config) -> str | None:
-    """The ``host:port`` that others dial, as far as the configuration alone tells."""
+    """The ``host:port`` that other peers dial, if the configuration alone determines it."""
     address = config.network.advertise
     if address in (configuration.AUTO, "none"):
         return None
@@ -210,13 +210,13 @@ def advertised(config: Config) -> str | None:
 # -- making a home -----------------------------------------------------------------------------------------------
 
 
-def found(home: Path, config: Config, text: str | None) -> Belonging:
-    """Make `home` ready for `up`: a new network with a new secret, or the one that it already belongs to.
+def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
+    """Prepare `home` for `up`, with a new network and secret, or with the network that it already has.
 
     Args:
-        text: the new run.toml, or None to keep what is there.
+        text: the new run.toml; None keeps the file.
     """
-    known = belonging(home)
+    known = network_of(home)
     if known is not None and known.name != config.network.name:
         raise _elsewhere(home, known.name, config.network.name)
     _make(home)
@@ -225,20 +225,20 @@ def found(home: Path, config: Config, text: str | None) -> Belonging:
             NetworkSecret.load(home)
         except FileNotFoundError:
             NetworkSecret.generate().save(home)
-        known = Belonging(name=config.network.name, founder=True)
+        known = HomeNetwork(name=config.network.name, founder=True)
         save_state(home / "network.json", known)
     _write_run_file(home, text)
     return known
 
 
-def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
-    """Make `home` ready for `join`. An invite with a new secret replaces the old one (`keys rotate`).
+def join(home: Path, network: NewNetwork, text: str | None) -> HomeNetwork:
+    """Prepare `home` for `join`. An invite with a new secret replaces the old secret (`keys rotate`).
 
     Args:
-        text: the new run.toml; None: the settings that the invite brings.
+        text: the new run.toml; None takes the settings of the invite.
     """
     invite = network.invite
-    known = belonging(home)
+    known = network_of(home)
     if known is not None and known.name != invite.network:
         raise _elsewhere(home, known.name, invite.network)
     _make(home)
@@ -250,16 +250,16 @@ def join(home: Path, network: NewNetwork, text: str | None) -> Belonging:
     else:
         if old != invite.secret:
             invite.secret.replace(home)
-            # `up` was said here and on the host of the invite: the network is the inviter's, to be founded there.
+            # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder = False
-    known = Belonging(name=invite.network, founder=founder, seeds=invite.seeds)
+    known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds)
     save_state(home / "network.json", known)
     _write_run_file(home, text if text is not None else network.settings or None)
     return known
 
 
 def rotate_secret(home: Path) -> NetworkSecret:
-    """A new network secret; invites and peers with the old one are refused once the daemon is restarted."""
+    """Make a new network secret. After a restart the daemon refuses peers and invites with the old one."""
     secret = NetworkSecret.generate()
     secret.replace(home)
     return secret
@@ -290,8 +290,8 @@ def _elsewhere(home: Path | None, known: str, wanted: str) -> ConfigError:
     return ConfigError(
         "GD-315",
         "this home belongs to another network",
-        seen=f"{home} is of {known}, asked for {wanted}",
-        do="choose another --home: one home, one network",
+        seen=f"{home} belongs to {known}, and {wanted} was asked for",
+        do="choose another --home: a home has one network",
     )
 
 
@@ -302,7 +302,10 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     """Write HOME/invite (0600): one word with the network's name, its secret, seeds and settings.
 
     Args:
-        seeds: ``host:port`` each; empty ones are left out.
+        seeds: ``host:port`` each; empty ones are skipped.
+
+    Returns:
+        The path of the file.
     """
     name = config.network.name
     invite = Invite(name, NetworkSecret.load(home), tuple(seed for seed in seeds if seed)[:MAX_SEEDS])
@@ -313,11 +316,10 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
 
 
 def renew_invite(home: Path, address: str, others: Sequence[str], config: Config) -> None:
-    """Have HOME/invite, if there is one, name this peer's `address` of today.
+    """Put this peer's current `address` into HOME/invite, if that exists.
 
     Args:
-        others: addresses of other members. Another address of this host that is not among them is an earlier one of
-            this peer's own.
+        others: addresses of other members. Any further address of this host is an earlier one of this peer, and goes.
     """
     path = home / "invite"
     if not address or not path.is_file():
@@ -325,14 +327,14 @@ def renew_invite(home: Path, address: str, others: Sequence[str], config: Config
     try:
         seeds: Sequence[str] = read_invite(read_text(path)).invite.seeds
     except ConfigError:
-        seeds = others  # damaged
+        seeds = others  # the file is damaged
     host = address.rpartition(":")[0]
     kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] != host]
     write_invite(home, [address, *(seed for seed in kept if seed != address)], config)
 
 
 def read_invite(text: str) -> NewNetwork:
-    """What `write_invite` wrote. Raises ConfigError GD-206; a secret is never repeated in the message."""
+    """Read what `write_invite` wrote. Raises ConfigError GD-206, whose text never holds the secret."""
     token, _, settings = "".join(text.split()).partition(".")
     invite = Invite.decode(token)
     try:
@@ -345,17 +347,17 @@ def read_invite(text: str) -> NewNetwork:
     except (binascii.Error, ValueError):
         raise ConfigError(
             "GD-206",
-            "this is not a whole invite",
+            "this is not a complete invite",
             seen="its settings are damaged",
-            do="copy it again, all of it; `gossipdp invite --show` prints it",
+            do="copy all of it again; `gossipdp invite --show` prints it",
         ) from None
     return NewNetwork(invite, toml)
 
 
 def _settings(config: Config) -> str:
-    """What a joiner needs to train alike: the preset, and every chosen [exchange] and [outer] value of the network.
+    """Settings for a joiner: the preset, and every value of [exchange] and [outer] that the operator chose.
 
-    What a host decides for itself (addresses, bandwidth, paths) is left out.
+    Settings of a single host (addresses, bandwidth, paths) are left out.
     """
     lines = [f'preset = "{config.preset}"\n']
     for section in SHARED:

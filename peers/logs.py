@@ -1,7 +1,7 @@
-"""How the daemon speaks: one line a fact, as text or JSON, with the peer and, where there is one, the exchange.
+"""Logging of the daemon and the supervisor, as text or as JSON lines.
 
-The initiator and the exchange's number are in both peers' logs (as JSON) and join them; `id` is what others' lines call
-`partner`. Nothing secret may be given to a logger.
+A JSON line names the peer and, where there is one, the exchange. `initiator` and `exchange` are the same in the logs of
+both peers; `id` is what the other peer's lines call `partner`. No secret may be logged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["configure"]
 FIELDS = ("code", "round", "exchange", "initiator", "partner")
 
 
-def told(record: logging.LogRecord) -> str:
-    """The message of `record`. Text put into it may be another peer's: it cannot change the log or a terminal."""
+def message_of(record: logging.LogRecord) -> str:
+    """The message of `record`. Its arguments may come from other peers, so control characters are replaced."""
     if isinstance(record.args, tuple):
         args = tuple(printable(value) if isinstance(value, str) else value for value in record.args)
         return str(record.msg) % args if args else str(record.msg)
@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             **self._peer,
-            "message": told(record),
+            "message": message_of(record),
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:
@@ -52,12 +52,19 @@ class Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno <= logging.INFO else f" {record.levelname.lower()}:"
-        text = f"{clock} {self._peer}{level} {told(record)}"
+        text = f"{clock} {self._peer}{level} {message_of(record)}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
 def configure(peer: str, style: str, *, id: str = "", verbose: bool = False) -> None:
-    """Log to standard error as `style`, "text" or "json"; `peer` is its name, `id` in hexadecimal if there is one."""
+    """Log to standard error.
+
+    Args:
+        peer: name in every line.
+        style: "text" or "json".
+        id: the peer's id in hexadecimal; empty if unknown.
+        verbose: log every exchange.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(peer, id) if style == "json" else Text(peer))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean. Imports click alone, so that `--help` stays quick."""
+"""Options that several commands share. Only click is imported here, so that `--help` stays quick."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS = "gossipdp.flags"
 
 
 class WithCommand(click.Command):
-    """A command that takes ``-- CMD...``: click alone would take CMD for its own first argument."""
+    """A command that takes ``-- CMD...``. Plain click would read CMD as the command's first argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -39,7 +39,7 @@ class WithCommand(click.Command):
 
 
 def home_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--home is taken before and after the command's name."""
+    """Accept --home before and after the command's name."""
 
     def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -49,11 +49,11 @@ def home_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A flag that sets `key`, or with "*" any; `flags_of` collects them."""
+    """A flag that sets the configuration key `key`, or any key if it is "*". `flags_of` collects the values."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         found = ctx.meta.setdefault(_FLAGS, {})
@@ -74,13 +74,13 @@ set_option = _flag("--set", "*", "SECTION.KEY=VALUE", "Set any key of the config
 
 
 def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--set, and flags that set one key each."""
+    """--set, and flags for single keys."""
     function = set_option(function)
     for name, key, metavar, text in (
-        ("--seed", "network.seeds", "HOST:PORT", "A member to ask first; repeatable."),
-        ("--advertise", "network.advertise", "HOST[:PORT]", "The address that others dial."),
-        ("--listen", "network.listen", "tcp://HOST:PORT", "Where to listen."),
-        ("--peer", "network.peer", "NAME", "This peer's name among the members."),
+        ("--seed", "network.seeds", "HOST:PORT", "A member to dial first; repeatable."),
+        ("--advertise", "network.advertise", "HOST[:PORT]", "The address that other peers dial."),
+        ("--listen", "network.listen", "tcp://HOST:PORT", "The address to listen on."),
+        ("--peer", "network.peer", "NAME", "This peer's name in the list of members."),
         ("--preset", "preset", "NAME", "local, lan or wan (the default)."),
     ):
         function = _flag(name, key, metavar, text)(function)
@@ -88,17 +88,17 @@ def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flags_of(ctx: click.Context) -> dict[str, str]:
-    """Key -> text, as `gossipdp.config_loading.load` takes flags."""
+    """The given flags, key -> text, for `gossipdp.config_loading.load`."""
     return dict(ctx.meta.get(_FLAGS, {}))
 
 
 def command_of(ctx: click.Context) -> list[str]:
-    """What stood behind ``--``."""
+    """The words after ``--``."""
     return list(ctx.meta.get(_COMMAND, []))
 
 
 def find_home(ctx: click.Context, network: str | None = None) -> Path:
-    """The home that --home, the environment or `network` names."""
+    """The home that --home, the environment or the name of the `network` selects."""
     from peers import home
     from peers.control import runs
 
@@ -106,7 +106,7 @@ def find_home(ctx: click.Context, network: str | None = None) -> Path:
 
 
 log_format_option = click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", help="How the daemon writes its log."
+    "--log-format", type=click.Choice(["text", "json"]), default="text", help="Format of the daemon's log."
 )
 
-verbose_option = click.option("--verbose", is_flag=True, help="Have the daemon log every exchange.")
+verbose_option = click.option("--verbose", is_flag=True, help="Log every exchange.")

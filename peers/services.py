@@ -16,13 +16,13 @@ from gossipdp.runtime.node import Node
 from peers import home as homes
 from peers.control import ControlServer, Request
 
-__all__ = ["Control", "Signals", "told"]
+__all__ = ["Control", "Signals", "with_code"]
 
 log = logging.getLogger("gossipdp.daemon")
 
 
 class Control:
-    """Answers the control socket from the I/O loop."""
+    """Answers requests on the control socket, in the I/O loop."""
 
     def __init__(self, server: ControlServer, node: Node, home: Path, config: Config) -> None:
         self._server, self._node, self._home, self._config = server, node, home, config
@@ -39,10 +39,10 @@ class Control:
                 if (answer := self._answer(request)) is not None:
                     request.reply(answer)
             except (GossipdpError, OSError) as error:
-                request.fail(told(error))
+                request.fail(with_code(error))
 
     def _answer(self, request: Request) -> dict[str, Any] | None:
-        """None: the answer comes later."""
+        """The answer to a request. None if it comes later."""
         match request.verb:
             case "status":
                 return {**self._node.status.describe(), "saving": self._node.saving}
@@ -64,7 +64,7 @@ class Control:
 
 
 class Signals:
-    """SIGTERM and SIGINT, seen by the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it."""
+    """Hands SIGTERM and SIGINT to the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -92,8 +92,8 @@ class Signals:
             self._node.leave()
 
 
-def told(error: GossipdpError | OSError) -> GossipdpError:
-    """`error` with a code."""
+def with_code(error: GossipdpError | OSError) -> GossipdpError:
+    """`error`, or GD-505 for an error of the operating system."""
     if isinstance(error, GossipdpError):
         return error
     return refused_here(error)

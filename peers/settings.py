@@ -1,4 +1,4 @@
-"""The operator's configuration as the settings of the protocol."""
+"""Turns the operator's configuration into the settings of the protocol."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from peers.memory import usable
 __all__ = ["algorithm_of", "peer_config"]
 
 BYTES_PER_PARAMETER = 10
-"""anchor, momentum and some: what a daemon needs at the least"""
+"""Bytes of memory that a daemon needs per parameter, at least: anchor, momentum and buffers."""
 
 
 def algorithm_of(config: Config) -> Pairwise | Epidemic:
+    """The arithmetic of the chosen strategy."""
     if config.exchange.strategy == "pairwise":
         return Pairwise(clip=config.safety.clip_factor)
     return Epidemic(bad=config.exchange.robust_share)
 
 
 def peer_config(config: Config) -> PeerConfig:
-    """What the operator wrote, as the protocol takes it."""
+    """The protocol's settings. Times come from the preset that `[membership] timing` names."""
     timing = PRESETS[config.membership.timing]
     exchange, outer = config.exchange, config.outer
     memory, settings = usable(), configuration.settings_digest(config)
-    # Where increments land epochs later nothing is gained by short rounds.
+    # A robust rule applies increments epochs later, so short rounds gain nothing.
     warmup_steps = 0 if exchange.rule else exchange.warmup_steps
     return PeerConfig(
         membership=timing.membership,

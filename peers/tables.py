@@ -1,7 +1,7 @@
-"""What the commands print: the daemon's answers as text for people, or as JSON for programs.
+"""Prints the daemon's answers as tables, or as JSON.
 
-A key that the daemon does not send is shown as "-". On a terminal a table is cut to its width, columns of least
-interest first; elsewhere all columns are there, in plain aligned text. Nothing here may ask a daemon anything.
+A missing key is shown as "-". A narrow terminal loses the columns of the highest rank. Other outputs get all columns as
+aligned text. Nothing here may ask a daemon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STYLES = {
 
 
 class Column(NamedTuple):
-    """title, key in a row, how to show the value, and a rank: on a narrow terminal the highest go first."""
+    """A column of a table. A narrow terminal loses the columns of the highest `rank` first."""
 
     title: str
     key: str
@@ -132,7 +132,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     for at in kept:
         table.add_column(columns[at].title, justify="right" if columns[at].right else "left", no_wrap=True)
     for line in cells:
-        # Text, not str: a member's name must not be read as markup.
+        # Text, not str: rich would read a member's name as markup.
         table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in kept))
     console.print(table)
     if len(kept) < len(columns):
@@ -140,7 +140,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
 
 
 def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Which columns to show in `room` characters: those of highest rank are left out first."""
+    """Indices of the columns that fit into `room` characters. The highest ranks are left out first."""
     kept = list(range(len(columns)))
     while len(kept) > 1 and sum(widths[at] + 2 for at in kept) - 2 > room:
         worst = max(kept, key=lambda at: (columns[at].rank, at))
@@ -157,7 +157,7 @@ def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:
 
 
 def cell(column: Column, row: Mapping[str, Any]) -> str:
-    """The text of one cell; control characters, which a peer's name could hold, are replaced."""
+    """The text of one cell. Control characters, as in a hostile peer's name, are replaced."""
     value = row.get(column.key)
     if value is None:
         return NONE

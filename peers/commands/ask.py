@@ -16,7 +16,7 @@ __all__ = ["invite", "leave", "members", "status"]
 @home_option
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
-    """What this host's peer is doing."""
+    """Show the state of this host's peer."""
     from peers import tables
     from peers.control import ask
 
@@ -26,7 +26,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         return
     tables.print_pairs(tables.STATUS_ROWS, answer)
     if answer.get("training") == "attached" and answer.get("loss") is None:
-        click.echo("\nNo loss is shown until the training script says peer.report(loss=...).")
+        click.echo("\nTo show the loss here, call peer.report(loss=...) in the training script.")
     for notice in answer.get("notices") or ():
         click.echo(f"\n{notice}")
     for code, do in (answer.get("do") or {}).items():
@@ -34,12 +34,12 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--expect", type=click.IntRange(1), metavar="N", help="Exit with 4 if fewer are alive.")
+@click.option("--expect", type=click.IntRange(1), metavar="N", help="Exit with 4 if fewer than N are alive.")
 @json_option
 @home_option
 @click.pass_context
 def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
-    """Who is in the network, as this host's peer sees it."""
+    """List the network's members, as this host's peer sees them."""
     from gossipdp.errors import UnreachableError
     from peers import tables
     from peers.control import ask
@@ -55,7 +55,7 @@ def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
             "GD-107",
             "fewer members than expected",
             seen=f"{alive} alive of {expect}",
-            do="wait, or see `gossipdp members` and `gossipdp status` for who is missing and why",
+            do="wait, or see `gossipdp members` and `gossipdp status` for the missing members",
         )
 
 
@@ -63,7 +63,7 @@ def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
 @home_option
 @click.pass_context
 def leave(ctx: click.Context) -> None:
-    """Finish the chunk in flight, save, say goodbye, stop."""
+    """Finish the chunks in flight, save, leave the network and stop."""
     from peers.control import ask
 
     ask(find_home(ctx), "leave", timeout=15.0)
@@ -71,18 +71,18 @@ def leave(ctx: click.Context) -> None:
 
 
 @click.command()
-@click.option("--show", is_flag=True, help="Print the invite itself, too.")
+@click.option("--show", is_flag=True, help="Also print the invite itself.")
 @home_option
 @click.pass_context
 def invite(ctx: click.Context, show: bool) -> None:
-    """Write the file that lets another host in, and say how to use it."""
+    """Write the file that lets another host join; show its use."""
     from gossipdp.errors import UnreachableError
     from peers import home as homes
     from peers.control import ask
 
     home = find_home(ctx)
     try:
-        answer = ask(home, "invite")  # the daemon knows its address, and the flags it was started with
+        answer = ask(home, "invite")  # the daemon knows its address and its flags
         path, known = Path(answer.get("path") or home / "invite"), [seed for seed in answer.get("seeds", ()) if seed]
     except UnreachableError:
         config = homes.read_config(home)
@@ -92,10 +92,11 @@ def invite(ctx: click.Context, show: bool) -> None:
         path = homes.write_invite(home, known, config)
     if not known:
         click.echo(
-            "Nobody can dial this peer: add the address of a member that can be, by hand, as [network] seeds.", err=True
+            "No other peer can dial this one: set [network] seeds on the new host to a member that can be dialled.",
+            err=True,
         )
-    click.echo(f"Wrote {path}: it lets its holder in, so hand it over like a password.")
-    click.echo(f"  first dialled:  {', '.join(known) or 'nobody'}")
+    click.echo(f"Wrote {path}. It admits its holder to the network: handle it like a password.")
+    click.echo(f"  first dialled:  {', '.join(known) or 'none'}")
     click.echo(f"  to use it:      scp {path} HOST:invite")
     click.echo("                  HOST$ gossipdp join @invite -- CMD")
     if show:

@@ -1,7 +1,4 @@
-"""`gossipdp checkpoint`: look at, verify and export what this peer saved; have it save.
-
-All but `save` need no daemon, and disturb none.
-"""
+"""`gossipdp checkpoint`: list, verify, export and save checkpoints. Only `save` needs a daemon."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint"]
 
 EXPORTED = "model.safetensors"
-"""Name of the file in a directory."""
-PATIENCE = 3600.0
-"""Seconds that a checkpoint may take; the daemon itself gives up earlier where the disk does not move."""
+"""Name of the exported file in a directory."""
+SAVED_WITHIN = 3600.0
+"""Seconds that a checkpoint may take. On a stuck disk the daemon gives up earlier."""
 
 
 @click.group()
 def checkpoint() -> None:
-    """The checkpoints of this peer."""
+    """List, verify, export and save checkpoints."""
 
 
 @checkpoint.command("list")
@@ -36,10 +33,10 @@ def checkpoint() -> None:
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
-    """Every checkpoint, verified, the oldest first; which are pinned, and why.
+    """List and verify all checkpoints, oldest first.
 
-    A pinned one outlives the next ones saved, until you delete it or the file `pinned` in it, or four later ones are
-    pinned.
+    It shows which are pinned, and why. A pinned checkpoint stays until you delete it or the file `pinned` in it, or
+    until four later ones are pinned.
     """
     from gossipdp.errors import DataError
     from gossipdp.protocol.wire.messages import printable
@@ -60,7 +57,7 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
                 "round": meta.round, "clock": meta.clock, "steps": meta.steps, "samples": meta.samples, "bytes": size,
             }
         )  # fmt: skip
-    if not rows and homes.belonging(find_home(ctx)) is None:
+    if not rows and homes.network_of(find_home(ctx)) is None:
         raise _nothing_to("list", store)
     if as_json:
         tables.print_json(rows)
@@ -84,17 +81,19 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
 @home_option
 @click.pass_context
 def checkpoint_save(ctx: click.Context) -> None:
-    """Have the running peer write a checkpoint, and wait until it is on the disk.
+    """Let the running peer write a checkpoint; wait for the disk.
 
-    Exit with 8 if it cannot be written, if the peer has no model yet, or is writing one already.
+    Exit with 8 if the peer cannot write it, has no model yet, or is already writing one.
     """
     from gossipdp.errors import DataError
     from peers.control import ask
 
-    saved = ask(find_home(ctx), "checkpoint", timeout=PATIENCE).get("saved")
+    saved = ask(find_home(ctx), "checkpoint", timeout=SAVED_WITHIN).get("saved")
     if not saved:
-        seen = "there is no whole model yet, or the checkpoint before is still being written"
-        raise DataError("GD-602", "no checkpoint is begun now", seen=seen, do="see `gossipdp status`, and try again")
+        seen = "the peer has no whole model yet, or is still writing the previous checkpoint"
+        raise DataError(
+            "GD-602", "the peer cannot begin a checkpoint now", seen=seen, do="see `gossipdp status`, and try again"
+        )
     click.echo(f"saved {saved}")
 
 
@@ -105,7 +104,7 @@ def checkpoint_save(ctx: click.Context) -> None:
 @home_option
 @click.pass_context
 def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> int:
-    """Read every byte of one checkpoint, or of all; exit with 8 if one is damaged, or none is there."""
+    """Read every byte of one checkpoint, or of all. Exit with 8 on damage, or if there is none."""
     from gossipdp.errors import DataError
     from peers import tables
 
@@ -131,12 +130,16 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
 
 @checkpoint.command("export")
 @click.argument("out", metavar="OUT")
-@click.option("--checkpoint", "path", metavar="CHECKPOINT", help="Which one; the newest by default.")
-@click.option("--base", metavar="DIR", help="What save_pretrained wrote of this model: the rest is taken from there.")
+@click.option("--checkpoint", "path", metavar="CHECKPOINT", help="Default: the newest.")
+@click.option(
+    "--base",
+    metavar="DIR",
+    help="Directory of save_pretrained for this model. It supplies everything that is not trained.",
+)
 @click.option("--strip-prefix", "prefixes", metavar="P", multiple=True,
-              help="Take P, `module.` say, off the names that begin with it; may be said again.")  # fmt: skip
+              help="Remove the prefix P, such as `module.`, from tensor names; repeatable.")  # fmt: skip
 @click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
-              help="With --base: 10^9 bytes of weights a file, at most.")  # fmt: skip
+              help="With --base: at most this many 10^9 bytes of weights per file.")  # fmt: skip
 @set_option
 @home_option
 @click.pass_context
@@ -145,9 +148,9 @@ def checkpoint_export(
 ) -> None:
     """Write the model as named tensors.
 
-    With --base OUT is a new directory, whole: from_pretrained loads it, and what serves its models does. Without, OUT
-    is one safetensors file of what peers exchange: no frozen parameters, no config.json. If OUT is a directory or ends
-    with a slash, the file is OUT/model.safetensors.
+    With --base, OUT is a new and complete directory: from_pretrained and model servers load it. Without --base, OUT is
+    one safetensors file of the tensors that peers exchange, without frozen parameters and config.json. If OUT is a
+    directory or ends with a slash, the file is OUT/model.safetensors.
     """
     from peers import export
 
@@ -190,7 +193,7 @@ def _nothing_to(verb: str, store: Store) -> DataError:
     from gossipdp.errors import DataError
 
     where = str(store.dir) if store.dir.exists() else f"{store.dir} does not exist"
-    do = "say which home is meant (--home) and what its peer was told (--set), or wait for its first checkpoint"
+    do = "name the home (--home) and the flags of its peer (--set), or wait for its first checkpoint"
     return DataError("GD-604", f"there is no checkpoint to {verb}", seen=where, do=do)
 
 

@@ -17,7 +17,7 @@ __all__ = ["config"]
 
 @click.group()
 def config() -> None:
-    """What is configured, and whether it is right."""
+    """Show or check the configuration."""
 
 
 @config.command("check")
@@ -27,11 +27,11 @@ def config() -> None:
 @home_option
 @click.pass_context
 def config_check(ctx: click.Context, run_toml: str | None, as_json: bool) -> None:
-    """Exit with 3, and say file, line, value and range, if something is wrong."""
+    """Check the configuration. Exit with 3 and name file, line, value and range on an error."""
     from peers import tables
 
     checked = _config(ctx, run_toml)
-    chosen = {key: origin for key, origin in checked.origins.items() if not _brought(origin)}
+    chosen = {key: origin for key, origin in checked.origins.items() if not _inherited(origin)}
     if as_json:
         tables.print_json({"network": checked.network.name, "preset": checked.preset, "set": chosen})
         return
@@ -39,8 +39,8 @@ def config_check(ctx: click.Context, run_toml: str | None, as_json: bool) -> Non
     click.echo(f"ok: network {checked.network.name}, preset {checked.preset}, {keys} set")
 
 
-def _brought(origin: str) -> bool:
-    """By the preset or by the network that the home belongs to, not by whoever wrote the configuration."""
+def _inherited(origin: str) -> bool:
+    """Whether a value comes from a preset or the home's network, and not from the operator."""
     return origin.startswith("preset ") or origin.endswith("/network.json")
 
 
@@ -51,7 +51,7 @@ def _brought(origin: str) -> bool:
 @home_option
 @click.pass_context
 def config_show(ctx: click.Context, run_toml: str | None, as_json: bool) -> None:
-    """Every key, its value, and where that came from."""
+    """Show every key, its value, and the origin of the value."""
     import json
 
     from gossipdp import config as configuration
@@ -80,6 +80,6 @@ def _config(ctx: click.Context, run_toml: str | None) -> Config:
         return homes.read_config(None, flags_of(ctx), file=Path(run_toml))
     try:
         home = find_home(ctx)
-    except ConfigError:  # no home, or several: the defaults are worth showing too
+    except ConfigError:  # no home, or several: show the defaults
         return homes.read_config(None, flags_of(ctx))
     return homes.read_config(home, flags_of(ctx))

@@ -11,7 +11,7 @@ __all__ = ["keys"]
 
 @click.group()
 def keys() -> None:
-    """This peer's key and the network's secret."""
+    """Show this peer's key, or replace the network's secret."""
 
 
 @keys.command("show")
@@ -19,7 +19,7 @@ def keys() -> None:
 @home_option
 @click.pass_context
 def keys_show(ctx: click.Context, as_json: bool) -> None:
-    """The peer's id and the secret's fingerprint; no secret."""
+    """Show the peer's id and the fingerprint of the network's secret."""
     from gossipdp.errors import ConfigError
     from gossipdp.runtime.network.identity import Identity, NetworkSecret
     from peers import tables
@@ -34,7 +34,7 @@ def keys_show(ctx: click.Context, as_json: bool) -> None:
     except FileNotFoundError as error:
         raise ConfigError(
             "GD-314",
-            "no peer lives in this home",
+            "there is no peer in this home",
             seen=str(error.filename),
             do="`gossipdp up` or `gossipdp join` first",
         ) from None
@@ -45,22 +45,22 @@ def keys_show(ctx: click.Context, as_json: bool) -> None:
 
 
 @keys.command("rotate")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @home_option
 @click.pass_context
 def keys_rotate(ctx: click.Context, yes: bool) -> None:
-    """Make a new network secret: every other host needs the new invite."""
+    """Make a new network secret. Every other host then needs a new invite."""
     from peers import home as homes
 
     home = find_home(ctx)
-    if homes.belonging(home) is None:
+    if homes.network_of(home) is None:
         raise click.UsageError(f"{home} belongs to no network")
     if not yes:
-        click.confirm("Every peer must join again with a new invite; go on?", abort=True)
+        click.confirm("Every peer must join again with a new invite. Continue?", abort=True)
     secret = homes.rotate_secret(home)
     (home / "invite").unlink(missing_ok=True)
     click.echo(
-        f"New network secret, fingerprint {secret.fingerprint}. Until they have it, peers refuse each other (GD-201)."
+        f"New network secret, fingerprint {secret.fingerprint}. Peers with the old one refuse this peer (GD-201)."
     )
-    click.echo("Next: stop and start this peer, write a new invite (`gossipdp invite`), and on every other host")
+    click.echo("Next: restart this peer and write a new invite (`gossipdp invite`). On every other host run")
     click.echo("      `gossipdp leave`, then `gossipdp join @invite -- CMD`. Keys, state and run stay.")

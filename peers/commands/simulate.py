@@ -15,28 +15,27 @@ __all__ = ["simulate"]
 @click.command()
 @click.argument("scenario", required=False)
 @click.argument("suite", required=False)
-@click.option("--seed", default=0, show_default=True, help="All chance of a run comes from it.")
-@click.option("--peers", type=click.IntRange(2), help="Instead of the scenario's own number.")
-@click.option("--out", metavar="DIR", default="runs/simulate", show_default=True, help="Where the picture goes.")
-@click.option("--no-picture", is_flag=True, help="Draw none.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all random numbers.")
+@click.option("--peers", type=click.IntRange(2), help="Number of peers, in place of the scenario's.")
+@click.option("--out", metavar="DIR", default="runs/simulate", show_default=True, help="Folder for the picture.")
+@click.option("--no-picture", is_flag=True, help="Draw no picture.")
 @click.option("--until-failure", is_flag=True, help="Play seed after seed, from --seed on, until one fails.")
-@click.option("--seeds", type=click.IntRange(1), help="With --until-failure: so many at most; of lab: 3.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Of lab: processes.")
-@click.option("--quick", is_flag=True, help="Of lab: only see whether it works.")
-@click.option("--full", is_flag=True, help="Of lab: as large as designed, where that takes many hours.")
+@click.option("--seeds", type=click.IntRange(1), help="With --until-failure: seeds at most. lab: seeds per arm (3).")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="lab: processes.")
+@click.option("--quick", is_flag=True, help="lab: a short check that the suite works.")
+@click.option("--full", is_flag=True, help="lab: full size, also where it takes many hours.")
 @click.option("--shrink", metavar="SECONDS", type=click.FloatRange(0), default=60.0, show_default=True,
-              help="To spend on making a failing run small; 0 leaves it as it is.")  # fmt: skip
-@click.option("--replay", metavar="FILE", help="Play a run that was made small.")
+              help="Time to shrink a failing run; 0: do not shrink.")  # fmt: skip
+@click.option("--replay", metavar="FILE", help="Play a shrunken run.")
 @json_option
 def simulate(
     scenario: str | None, suite: str | None, replay: str | None, out: str, no_picture: bool, as_json: bool,
     jobs: int, quick: bool, full: bool, **chosen: Any,
 ) -> int:  # fmt: skip
-    """Play SCENARIO in virtual time; without one, say which there are. 1 if an invariant or a mark is missed.
+    """Play SCENARIO in virtual time, or list the scenarios. Exit with 1 if a check fails.
 
-    The simulator runs the very protocol of the daemon over links that are as bad as the scenario says, and checks its
-    invariants after every event. `lab SUITE` trains real models by this and by other methods instead; `lab` alone says
-    which suites there are.
+    The simulator runs the protocol of the daemon over links as bad as the scenario says, and checks the invariants
+    after every event. `lab SUITE` trains real models by this and other methods; `lab` alone lists the suites.
     """
     from gossipdp.errors import HardwareError
 
@@ -48,7 +47,7 @@ def simulate(
             raise
         raise HardwareError(
             "GD-504",
-            "the simulator is not installed: the package holds gossipdp and peers alone",
+            "the simulator is not installed: the package holds only gossipdp and peers",
             seen=str(error),
             do="run this command in a checkout of the sources, installed with `pip install -e .`",
         ) from None

@@ -33,10 +33,10 @@ __all__ = ["join", "up"]
 @home_option
 @click.pass_context
 def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format: str, verbose: bool) -> int:
-    """Start this host's peer, and with `-- CMD...` its training command.
+    """Start this host's peer, and with `-- CMD...` its training.
 
-    In a new home this founds a network; in a home that has joined one it goes on there. RUN.toml is kept in the home;
-    flags hold for this start.
+    In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
+    the home. Flags apply to this start only.
     """
     from peers import home as homes
 
@@ -52,7 +52,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if (address := homes.advertised(config)) is not None:
         homes.write_invite(home, (address,), config)
-    _say(f"network {known.name}, home {home}; to let a host in: gossipdp --home {home} invite", log_format)
+    _print(f"network {known.name}, home {home}; to let another host in: gossipdp --home {home} invite", log_format)
     from peers.supervisor import run
 
     return run(home, command_of(ctx), founder=known.founder, overrides=flags, log_format=log_format, verbose=verbose)
@@ -60,17 +60,17 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
 @click.argument("invite", required=False, metavar="[@FILE|-] [-- CMD...]")
-@click.option("--config", "run_toml", metavar="RUN.toml", help="Use this instead of the settings in the invite.")
+@click.option("--config", "run_toml", metavar="RUN.toml", help="Use this file in place of the settings in the invite.")
 @flags_option
 @log_format_option
 @verbose_option
 @home_option
 @click.pass_context
 def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str, verbose: bool) -> int:
-    """Join a network, and with `-- CMD...` start the training command.
+    """Join a network, and with `-- CMD...` start training.
 
-    The invite is read from @FILE, or from standard input (-), or else from the variable GOSSIPDP_INVITE. It is never
-    an argument itself: every user of this host could read it there.
+    The invite comes from @FILE, from standard input (-), or from the variable GOSSIPDP_INVITE. It cannot be an argument
+    itself: every user of this host can read the arguments of a command.
     """
     from peers import home as homes
 
@@ -81,17 +81,17 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     text = homes.read_text(file) if file is not None else None
     homes.join(home, network, text)
     homes.read_config(home, flags)
-    _say(f"network {network.invite.network}, home {home}", log_format)
+    _print(f"network {network.invite.network}, home {home}", log_format)
     if "GOSSIPDP_INVITE" in os.environ:
         logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
-        _go_on_without_invite(home, flags, logged, command_of(ctx))
+        _restart_without_invite(home, flags, logged, command_of(ctx))
     from peers.supervisor import run
 
     return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format, verbose=verbose)
 
 
-def _say(text: str, log_format: str) -> None:
-    """Tell people; programs that read the log as JSON get a line of it."""
+def _print(text: str, log_format: str) -> None:
+    """Print `text`, or log it as a line of JSON."""
     if log_format == "json":
         import logging
 
@@ -103,8 +103,10 @@ def _say(text: str, log_format: str) -> None:
         click.echo(text, err=True)
 
 
-def _go_on_without_invite(home: Path, flags: Mapping[str, str], logged: Sequence[str], command: Sequence[str]) -> None:
-    """Replace this process by `up` in the home just made: /proc shows a process's first environment for ever."""
+def _restart_without_invite(
+    home: Path, flags: Mapping[str, str], logged: Sequence[str], command: Sequence[str]
+) -> None:
+    """Replace this process by `up` in the new home. Its /proc entry would keep showing the invite."""
     arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), *logged]
     for key, value in flags.items():
         arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
@@ -122,13 +124,13 @@ def _invite_text(argument: str | None) -> str:
     if argument is None:
         if text := os.environ.get("GOSSIPDP_INVITE"):
             return text
-        raise click.UsageError("no invite: name one as @FILE or -, or set GOSSIPDP_INVITE")
+        raise click.UsageError("no invite: give @FILE or -, or set GOSSIPDP_INVITE")
     if argument == "-":
         return sys.stdin.read(limit)
     if not argument.startswith("@"):
         raise click.UsageError(
             "an invite holds a secret, and every user of this host can read a command's arguments: "
-            "write it to a file and say @FILE, pipe it in and say -, or set GOSSIPDP_INVITE"
+            "write it to a file and give @FILE, pipe it in and give -, or set GOSSIPDP_INVITE"
         )
     try:
         with open(expanded(argument[1:]), encoding="utf-8") as file:
@@ -139,8 +141,8 @@ def _invite_text(argument: str | None) -> str:
                     "if another user has read it, `gossipdp keys rotate` on a member"
                 )
                 seen = f"{argument[1:]} has mode {stat.S_IMODE(status.st_mode):03o}"
-                raise ConfigError("GD-206", "the invite, a secret, is open to other users", seen=seen, do=do)
+                raise ConfigError("GD-206", "other users can read the invite, which is a secret", seen=seen, do=do)
             return file.read(limit)
     except (OSError, UnicodeDecodeError) as error:
-        do = "name the file that `gossipdp invite` wrote, as @FILE; this user must be able to read it"
+        do = "name the file that `gossipdp invite` wrote as @FILE, and let this user read it"
         raise ConfigError("GD-206", "the invite cannot be read", seen=str(error), do=do) from None

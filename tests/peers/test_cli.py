@@ -219,7 +219,7 @@ def test_which_home_is_meant(tmp_path: Path) -> None:
     assert home.find_home(None, "net", environment=plain) == base / "net"
     assert home.find_home(None, environment=plain | {"GOSSIPDP_NETWORK_NAME": "other"}) == base / "other"
     assert home.find_home(None, default="first", environment=plain) == base / "first"
-    with pytest.raises(ConfigError, match="GD-314 no peer lives on this host"):
+    with pytest.raises(ConfigError, match="GD-314 there is no peer on this host"):
         home.find_home(None, environment=plain)
     for name in ("one", "two"):
         (base / name).mkdir(parents=True)
@@ -229,8 +229,8 @@ def test_which_home_is_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         home.find_home(None, environment=plain)
     assert str(caught.value) == (
-        "GD-314 several peers live on this host\n  seen: one (does not run), two (does not run)\n"
-        f"  do:   say which: --home {base}/one"
+        "GD-314 there are several peers on this host\n  seen: one (does not run), two (does not run)\n"
+        f"  do:   choose one: --home {base}/one"
     )
 
 
@@ -337,7 +337,7 @@ def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[An
     assert where.stat().st_mode & 0o777 == 0o700
     for name in ("identity.key", "network.secret", "network.json"):
         assert (where / name).stat().st_mode & 0o777 == 0o600
-    assert home.belonging(where) == home.Belonging(name="tiny", founder=True)
+    assert home.network_of(where) == home.HomeNetwork(name="tiny", founder=True)
 
 
 def test_up_again_keeps_keys_secret_and_configuration(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipd
     done = gossipdp("up", "--verbose", "--log-format", "json")
     assert started[0]["verbose"] is True
     (line,) = [json.loads(line) for line in done.err.splitlines()]
-    assert line["level"] == "info" and "to let a host in" in line["message"]
+    assert line["level"] == "info" and "to let another host in" in line["message"]
     assert gossipdp("up").err.startswith("network gossipdp, home ") and started[1]["verbose"] is False
 
 
@@ -500,7 +500,9 @@ def test_an_invite_file_open_to_other_users__is_refused_as_a_key_would_be(
     (founder / "invite").chmod(0o644)
     done = gossipdp("--home", tmp_path / "joiner", "join", f"@{founder}/invite")
     assert (
-        done.code == 3 and done.err.startswith("GD-206 the invite, a secret, is open to other users\n") and not started
+        done.code == 3
+        and done.err.startswith("GD-206 other users can read the invite, which is a secret\n")
+        and not started
     )
     assert f"has mode 644\n  do:   chmod 600 {founder}/invite" in done.err
     (founder / "invite").chmod(0o600)

@@ -81,7 +81,7 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
         ask(tmp_path, "status")
     assert str(caught.value) == (
         f"GD-105 no daemon runs for this home\n  seen: {tmp_path}: No such file or directory\n"
-        "  do:   start one: `gossipdp up` or `gossipdp join`; or name another home by --home"
+        "  do:   start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
     )
 
 

@@ -40,7 +40,7 @@ from peers import assembly, daemon, home, memory, services
 from peers import settings as protocol_settings
 from peers.control import ControlServer, socket_path
 from peers.daemon import RETRY
-from peers.home import Belonging, Invite, NewNetwork
+from peers.home import HomeNetwork, Invite, NewNetwork
 from peers.supervisor import FINAL
 
 RUN = b"\x07" * 16
@@ -310,7 +310,7 @@ def test_key_missing_or_a_folder__the_start_ends_for_good(where: Path, start: St
     with pytest.raises(ConfigError, match="GD-206") as caught:
         start()
     assert str(where / name) in caught.value.seen
-    assert daemon.failed(services.told(caught.value)) == ConfigError.exit_code  # not RETRY
+    assert daemon.failed(services.with_code(caught.value)) == ConfigError.exit_code  # not RETRY
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]]", b"\0" * 100, None])
@@ -381,7 +381,7 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
     where: Path, start: Start, monkeypatch: pytest.MonkeyPatch, met: str | None
 ) -> None:
     seed = "127.0.0.1:9"
-    monkeypatch.setattr(home, "belonging", lambda _: Belonging(name="tiny", founder=False, seeds=(seed,)))
+    monkeypatch.setattr(home, "network_of", lambda _: HomeNetwork(name="tiny", founder=False, seeds=(seed,)))
     if met == "checkpoint":
         save(where, 120)
     if met == "members":
@@ -615,13 +615,13 @@ def noticed(node: Node) -> dict[str, float]:
 def test_joining_anothers_network_of_the_same_name_gives_up_founding(where: Path) -> None:
     invite = Invite(network="tiny", secret=NetworkSecret.generate(), seeds=("10.0.0.1:4710",))
     home.join(where, NewNetwork(invite, ""), None)
-    assert home.belonging(where) == Belonging(name="tiny", founder=False, seeds=("10.0.0.1:4710",))
+    assert home.network_of(where) == HomeNetwork(name="tiny", founder=False, seeds=("10.0.0.1:4710",))
 
 
 def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> None:
     invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
     home.join(where, NewNetwork(invite, ""), None)
-    assert home.belonging(where) == Belonging(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
+    assert home.network_of(where) == HomeNetwork(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
 
 
 @pytest.mark.parametrize("text", ["", '[exchange]\nalgorithm = "epidemic"\n'])

@@ -162,7 +162,7 @@ def test_prefixes_are_taken_off_names(checkpoint: Save, prefixes: tuple[str, ...
     ("prefix", "cause", "seen"),
     [
         ("model.", "no tensor of the checkpoint has the prefix 'model.'", "its first tensor is module.w"),
-        ("module.", "without the prefix 'module.' two tensors have one name", "w"),
+        ("module.", "without the prefix 'module.' two tensors have the same name", "w"),
     ],
 )
 def test_a_prefix_of_no_name_or_that_makes_two_names_one_is_gd_301(
@@ -288,9 +288,9 @@ def test_adapters_of_peft_have_the_names_that_peft_saves(checkpoint: Save, tmp_p
     [
         ({"module.h.w": (2, 3)}, "module.h.w is not in BASE, but h.w is", "--strip-prefix module."),
         ({"_orig_mod.module.h.w": (2, 3)}, "but h.w is", "--strip-prefix _orig_mod.module."),
-        ({"w": (2, 3)}, "w is not in BASE, but h.w is", "save the model"),
+        ({"w": (2, 3)}, "w is not in BASE, but h.w is", "save the trained model"),
         ({"value_head": (2,)}, "value_head is not in BASE", "save_original_format=False"),
-        ({"h.w": (3, 2)}, "h.w has the shape (3, 2), and (2, 3) in BASE", "save the model"),
+        ({"h.w": (3, 2)}, "h.w has the shape (3, 2), but (2, 3) in BASE", "save the trained model"),
     ],
 )
 def test_a_base_of_another_model_is_gd_301(
@@ -311,7 +311,7 @@ def test_two_tensors_that_peft_would_save_under_one_name_are_gd_301(checkpoint: 
     saved = checkpoint(b__q__lora_A__one__weight=grid(2), b__q__lora_A__two__weight=grid(2))
     with pytest.raises(MismatchError, match="GD-301") as caught:
         export.export_model(saved, tmp_path / "out", base)
-    assert "b.q.lora_A.two.weight is b.q.lora_A.weight in" in caught.value.seen and "so is another" in caught.value.seen
+    assert "b.q.lora_A.two.weight and another tensor are both b.q.lora_A.weight in" in caught.value.seen
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_two_tensors_that_peft_would_save_under_one_name_are_gd_301(checkpoint: 
         ({"a.safetensors": b"", "b.safetensors": b""}, "several models: a.safetensors, b.safetensors"),
         ({"model.safetensors": b"\xff" * 64}, "model.safetensors: header past"),
         ({"model.safetensors": b"\x02\0\0\0\0\0\0\0{]"}, "model.safetensors: "),
-        ({"model.safetensors.index.json": b"[]"}, "model.safetensors.index.json is no object"),
-        ({"model.safetensors.index.json": b'{"weight_map": {}}'}, "names no files of this directory"),
-        ({"model.safetensors.index.json": b'{"weight_map": {"w": "../w"}}'}, "names no files of this directory"),
+        ({"model.safetensors.index.json": b"[]"}, "model.safetensors.index.json is not a JSON object"),
+        ({"model.safetensors.index.json": b'{"weight_map": {}}'}, "does not name files of this directory"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"w": "../w"}}'}, "does not name files of this directory"),
         ({"model.safetensors.index.json": b'{"weight_map": {"w": "w.safetensors"}}'}, "w.safetensors: "),
     ],
 )
@@ -354,7 +354,7 @@ def test_what_is_there_is_left_as_it_is(checkpoint: Save, tmp_path: Path) -> Non
     for taken in (out, out / "config.json"):
         with pytest.raises(DataError, match="GD-602") as caught:
             export.export_model(saved, taken, base)
-        assert "is there already" in caught.value.seen
+        assert "already exists" in caught.value.seen
     assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors"}
 
 
@@ -374,7 +374,7 @@ def test_the_command_says_what_it_wrote_and_which_base_is_none(
         "left out head: it is tied, and from_pretrained ties it again",
     ]
     assert peers.cli.main([*words[:-2], "--base", "nowhere"]) == 8
-    assert capsys.readouterr().err.startswith("GD-609 nowhere is no base of an export")
+    assert capsys.readouterr().err.startswith("GD-609 nowhere cannot be the base of an export")
     assert peers.cli.main(words[:-2]) == 6
     assert "do:   --strip-prefix module." in capsys.readouterr().err
 
