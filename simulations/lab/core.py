@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.inner import INNER
+from simulations.lab.inner import INNER, InnerTerms
 
 __all__ = ["INNER", "Curve", "Lab", "Link", "Method", "Point", "Problem", "Score", "Setting", "play"]
 
@@ -193,7 +193,7 @@ class Lab:
     """of each peer, shape (N,)"""
     random: np.random.Generator = field(init=False)
     """for methods: who meets whom, and how codecs round"""
-    bad: int = field(default=0, init=False)
+    attackers: int = field(default=0, init=False)
     """liars, the first so many: what becomes of them is no figure"""
     progress: float = field(default=0.0, init=False)
     """of the run, 0 to 1: what the learning rate follows, whatever rounds the steps are divided into"""
@@ -201,7 +201,13 @@ class Lab:
     def __post_init__(self) -> None:
         count = self.setting.peers
         self.x = self.problem.start(self.setting.seed).expand(count, -1).clone(memory_format=torch.contiguous_format)
-        self.inner = INNER[self.setting.inner](self)
+        terms = InnerTerms(
+            betas=self.setting.betas,
+            weight_decay=self.setting.weight_decay,
+            shapes=self.problem.shapes,
+            embeddings=self.problem.embeddings,
+        )
+        self.inner = INNER[self.setting.inner](self.x, terms)
         self.steps = np.zeros(count, np.int64)
         self.received = np.zeros(count, np.float64)
         self.random = np.random.default_rng((self.setting.seed, 0x6C6162))
@@ -274,13 +280,25 @@ class Lab:
             self._passed += steps
             self.progress = min(1.0, self._passed / (self.setting.every * self.setting.rounds))
 
+    def elapse(self, seconds: float) -> None:
+        """Advance the clock by `seconds`."""
+        self.seconds += seconds
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the clock to this simulated time."""
+        self.seconds = seconds
+
+    def exclude(self, attackers: int) -> None:
+        """Leave the first `attackers` peers out of every figure."""
+        self.attackers = attackers
+
     def receive(self, size: float | NDArray[np.float64]) -> None:
         """Every peer has received so many bytes."""
         self.received += size
 
     def distance(self) -> float:
         """Consensus distance of the replicas."""
-        x = self.x[self.bad :]
+        x = self.x[self.attackers :]
         return float((x - x.mean(0)).square().sum(1).mean().sqrt())
 
 
@@ -306,12 +324,12 @@ def _warm(lab: Lab) -> None:
     for _ in range(setting.warmup):
         lab.update(lab.gradients().mean(0, keepdim=True).expand_as(lab.x))
         lab.receive(size)
-        lab.seconds += setting.step_seconds + setting.link.seconds(size, 2 * (setting.peers - 1).bit_length())
+        lab.elapse(setting.step_seconds + setting.link.seconds(size, 2 * (setting.peers - 1).bit_length()))
 
 
 def _look(lab: Lab, method: Method, number: int) -> Point:
     model = lab.problem.evaluate(method.model(lab))
-    few = np.unique(np.linspace(lab.bad, lab.peers - 1, 4).astype(np.int64))
+    few = np.unique(np.linspace(lab.attackers, lab.peers - 1, 4).astype(np.int64))
     alone = [lab.problem.evaluate(lab.x[int(peer)]).loss for peer in few]
     received = float(lab.received.mean()) / lab.problem.parameters
     return Point(

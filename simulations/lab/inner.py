@@ -7,27 +7,36 @@ A row is one replica, and rows may take different numbers of steps. A new optimi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from simulations.lab.core import Lab
-
-__all__ = ["INNER", "AdamW", "Inner"]
+__all__ = ["INNER", "AdamW", "Inner", "InnerTerms"]
 
 Rows = slice | Tensor
 """all of them, or their places"""
-ALL: Final = slice(None)
 
 EPSILON: Final = 1e-8
 MUON_MOMENTUM: Final = 0.95
 NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)
 """X <- a X + (b A + c A^2) X with A = X X^T, Jordan's coefficients"""
 ITERATIONS: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerTerms:
+    """What an inner optimizer knows of the run."""
+
+    betas: tuple[float, float]
+    weight_decay: float
+    shapes: Sequence[tuple[int, ...]]
+    """of the parameters, in their order in a row"""
+    embeddings: Collection[int]
+    """indices in `shapes` of tables"""
 
 
 class Inner(Protocol):
@@ -40,8 +49,8 @@ class Inner(Protocol):
 class _Sgd:
     """x <- x - lr (g + lambda x)."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._decay = lab.setting.weight_decay
+    def __init__(self, x: Tensor, terms: InnerTerms) -> None:
+        self._decay = terms.weight_decay
 
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
         x[rows] = x[rows].mul(1.0 - lr * self._decay).sub_(gradients, alpha=lr)
@@ -50,10 +59,10 @@ class _Sgd:
 class AdamW:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) of every row by itself, each with its own count of steps."""
 
-    def __init__(self, lab: Lab, columns: slice = ALL) -> None:
-        self.m, self.v = torch.zeros_like(lab.x[:, columns]), torch.zeros_like(lab.x[:, columns])
-        self.counts = torch.zeros(len(lab.x), 1, dtype=torch.float64)
-        self._betas, self._decay = lab.setting.betas, lab.setting.weight_decay
+    def __init__(self, x: Tensor, terms: InnerTerms) -> None:
+        self.m, self.v = torch.zeros_like(x), torch.zeros_like(x)
+        self.counts = torch.zeros(len(x), 1, dtype=torch.float64)
+        self._betas, self._decay = terms.betas, terms.weight_decay
 
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
         first, second = self._betas
@@ -83,17 +92,17 @@ class _Muon:
     both: vectors and embeddings are AdamW's.
     """
 
-    def __init__(self, lab: Lab) -> None:
-        shapes, embeddings = lab.problem.shapes, set(lab.problem.embeddings)
+    def __init__(self, x: Tensor, terms: InnerTerms) -> None:
+        shapes, embeddings = terms.shapes, set(terms.embeddings)
         spans = [slice(*pair) for pair in pairwise([0, *accumulate(math.prod(shape) for shape in shapes)])]
         self._matrices: list[tuple[slice, tuple[int, ...], Tensor]] = []
         self._others: list[tuple[slice, AdamW]] = []
         for place, (shape, span) in enumerate(zip(shapes, spans, strict=True)):
             if len(shape) == 2 and place not in embeddings:
-                self._matrices.append((span, shape, torch.zeros(len(lab.x), *shape)))
+                self._matrices.append((span, shape, torch.zeros(len(x), *shape)))
             else:
-                self._others.append((span, AdamW(lab, span)))
-        self._decay = lab.setting.weight_decay
+                self._others.append((span, AdamW(x[:, span], terms)))
+        self._decay = terms.weight_decay
 
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
         for span, shape, momenta in self._matrices:
@@ -120,4 +129,4 @@ def _orthogonal(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-INNER: dict[str, Callable[[Lab], Inner]] = {"adamw": AdamW, "muon": _Muon, "sgd": _Sgd}
+INNER: dict[str, Callable[[Tensor, InnerTerms], Inner]] = {"adamw": AdamW, "muon": _Muon, "sgd": _Sgd}

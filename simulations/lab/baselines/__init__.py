@@ -37,7 +37,7 @@ class LocalOnly(Averaged):
 
     def round(self, lab: Lab) -> None:
         lab.train(own_pace(lab))
-        lab.seconds += computing(lab, lab.setting.every)
+        lab.elapse(computing(lab, lab.setting.every))
 
     def model(self, lab: Lab) -> Tensor:
         return lab.x[0]

@@ -48,4 +48,4 @@ class DeMo(Averaged):
             lab.x.mul_(1.0 - lr * setting.weight_decay).sub_(sent.sum(0).sign(), alpha=lr)
             lab.steps += 1
             lab.advance()
-            lab.seconds += computing(lab) + all_gather(lab, sizes)
+            lab.elapse(computing(lab) + all_gather(lab, sizes))

@@ -90,12 +90,12 @@ class DPsgd(Averaged):
             if self.local:
                 lab.train(steps)
                 lab.x.copy_(_mixed(lab.x, heard))
-                lab.seconds += computes + transfer
+                lab.elapse(computes + transfer)
             else:
                 moved = _mixed(lab.x, heard).sub_(lab.x)
                 lab.train(steps)
                 lab.x += moved
-                lab.seconds += max(computes, transfer)
+                lab.elapse(max(computes, transfer))
             self._exchanges += 1
 
 
@@ -132,7 +132,7 @@ class Choco(Averaged):
             self.xhat += q
             self.s += _mixed(q, heard)
             lab.x.add_(self.s - self.xhat, alpha=self.gamma)
-            lab.seconds += computing(lab, steps) + neighbours(lab, sizes[heard])
+            lab.elapse(computing(lab, steps) + neighbours(lab, sizes[heard]))
 
 
 @dataclass
@@ -150,7 +150,7 @@ class PairAveraging(Averaged):
     def round(self, lab: Lab) -> None:
         lab.train(own_pace(lab))
         met, transfer = meet(lab, model_bytes(lab))
-        lab.seconds += computing(lab, lab.setting.every) + transfer
+        lab.elapse(computing(lab, lab.setting.every) + transfer)
         lab.x.add_(lab.x[met]).div_(2.0)
 
 
@@ -180,7 +180,7 @@ class NoLoCo(Averaged):
         lab.train(lab.setting.every)
         drift = lab.x - self.phi
         met, transfer = meet(lab, 2.0 * model_bytes(lab))
-        lab.seconds += computing(lab, lab.setting.every) + transfer
+        lab.elapse(computing(lab, lab.setting.every) + transfer)
         self.delta.mul_(self.alpha).add_(drift + drift[met], alpha=self.beta / 2.0)
         self.delta.add_(self.phi[met] - self.phi, alpha=self.gamma / 2.0)
         self.phi += self.delta
@@ -215,7 +215,7 @@ class Gasloc(Averaged):
         lab.train(own_pace(lab))
         y = self.theta + self.eta * (lab.x - self.theta)
         met, transfer = meet(lab, model_bytes(lab))
-        lab.seconds += computing(lab, lab.setting.every) + transfer
+        lab.elapse(computing(lab, lab.setting.every) + transfer)
         self.theta = y - 0.5 * self.alpha * (y - y[met]) + self.gamma * (y - self.before)
         self.before = y
         lab.x.copy_(self.theta)
@@ -256,7 +256,7 @@ class AdPsgd(Averaged):
             lab.update(gradients, ready)
             self.xhat[rows] = lab.x[rows]
             self._due[ready] += self._lasts[ready]
-        lab.seconds = end
+        lab.set_clock(end)
 
     def _average(self, lab: Lab, peer: int) -> None:
         pair = [peer, (peer + int(lab.random.integers(1, lab.peers))) % lab.peers]

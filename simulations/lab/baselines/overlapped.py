@@ -42,15 +42,15 @@ class OverlappedDiLoCo(DiLoCo):
         for share, due in lab.ticks(self.counts(lab, every)):
             self._land(lab, began + share * lasts)
             lab.update(lab.gradients(due), due)
-        lab.seconds = began + lasts
+        lab.set_clock(began + lasts)
         if self._coming is not None:
-            lab.seconds = max(lab.seconds, self._coming[0])
+            lab.set_clock(max(lab.seconds, self._coming[0]))
         self._land(lab, lab.seconds)
         ended, snapshot = lab.seconds, lab.x.clone()
         self.outer(lab)
         # The collective has put its seconds on the clock, which is when it lands: nobody waits for that now.
         self._coming = lab.seconds, self.anchor - snapshot
-        lab.seconds = ended
+        lab.set_clock(ended)
 
     def _land(self, lab: Lab, now: float) -> None:
         if self._coming is not None and self._coming[0] <= now:

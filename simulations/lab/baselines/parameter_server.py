@@ -38,7 +38,7 @@ class SynchronousServer(Averaged):
             lab.update(lab.gradients().mean(0, keepdim=True).expand_as(lab.x))
             tries = int(lab.random.geometric(1.0 - lab.setting.failing))
             lab.receive(tries * size)
-            lab.seconds += computing(lab) + tries * 2.0 * link.seconds(lab.peers * size)
+            lab.elapse(computing(lab) + tries * 2.0 * link.seconds(lab.peers * size))
 
 
 @dataclass
@@ -78,7 +78,7 @@ class AsynchronousServer:
             self._outward = max(arrived, self._outward) + link.seconds(size, 0)
             heapq.heappush(self._computed, (self._outward + link.latency + float(steps[peer]), peer))
             lab.received[peer] += size
-            lab.seconds = arrived
+            lab.set_clock(arrived)
 
     def _apply(self, lab: Lab, peer: int) -> None:
         """The server takes a peer's gradient, and the peer what the server then has."""

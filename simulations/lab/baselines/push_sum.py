@@ -131,7 +131,7 @@ class Sgp:
             with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges
                 for peer, step in zip(self.peers, (lab.x.double() - before).numpy(), strict=True):
                     peer.z = peer.z + step
-                lab.seconds += computing(lab, steps) + self._exchange(lab)
+                lab.elapse(computing(lab, steps) + self._exchange(lab))
                 lab.x.copy_(torch.from_numpy(np.stack([peer.mean for peer in self.peers])))
 
     def _exchange(self, lab: Lab) -> float:

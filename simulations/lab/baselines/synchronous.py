@@ -56,7 +56,7 @@ class Ddp(Averaged):
             lab.update(self._mean(lab.gradients()).expand_as(lab.x))
             size = model_bytes(lab) * (0.5 if self.half else 1.0)
             step, transfer = computing(lab), all_reduce(lab, size)
-            lab.seconds += step + max(0.0, transfer - BACKWARD * step)
+            lab.elapse(step + max(0.0, transfer - BACKWARD * step))
 
     def _mean(self, gradients: Tensor) -> Tensor:
         if not self.half:
@@ -78,7 +78,7 @@ class LocalSgd(Averaged):
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
         lab.x.copy_(lab.mean.expand_as(lab.x))
-        lab.seconds += computing(lab, lab.setting.every) + all_reduce(lab, model_bytes(lab))
+        lab.elapse(computing(lab, lab.setting.every) + all_reduce(lab, model_bytes(lab)))
 
 
 @dataclass
@@ -124,7 +124,7 @@ class DiLoCo(Averaged):
     def play(self, lab: Lab, every: int) -> None:
         """A round of so many steps."""
         lab.train(self.counts(lab, every))
-        lab.seconds += computing(lab, every)
+        lab.elapse(computing(lab, every))
         self.outer(lab)
         lab.x.copy_(self.anchor.expand_as(lab.x))
 
@@ -144,7 +144,7 @@ class DiLoCo(Averaged):
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
         """The mean of the rows, as all peers have it after a collective."""
-        lab.seconds += all_reduce(lab, model_bytes(lab))
+        lab.elapse(all_reduce(lab, model_bytes(lab)))
         return drifts.mean(0)
 
     def model(self, lab: Lab) -> Tensor:
@@ -167,7 +167,7 @@ class FourBitDiLoCo(DiLoCo):
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
         parameters = lab.problem.parameters
-        lab.seconds += all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK), turns=2)
+        lab.elapse(all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK), turns=2))
         return e3m0(e3m0(drifts).mean(0, keepdim=True))[0]
 
 
@@ -213,7 +213,7 @@ class SparseLoCo(Averaged):
         sent, sizes = fed_back(lab, self.senders, self.anchor - lab.x)
         self.anchor = self.anchor - self.alpha * sent.mean(0)
         lab.x.copy_(self.anchor.expand_as(lab.x))
-        lab.seconds += computing(lab, lab.setting.every) + all_gather(lab, sizes)
+        lab.elapse(computing(lab, lab.setting.every) + all_gather(lab, sizes))
 
     def model(self, lab: Lab) -> Tensor:
         return self.anchor
@@ -237,4 +237,4 @@ class Sparta(Averaged):
             lab.train(1)
             chosen = torch.from_numpy(lab.random.random(lab.problem.parameters) < self.p)
             lab.x[:, chosen] = lab.x[:, chosen].mean(0)
-            lab.seconds += computing(lab) + all_reduce(lab, FLOAT * float(chosen.sum()))
+            lab.elapse(computing(lab) + all_reduce(lab, FLOAT * float(chosen.sum())))

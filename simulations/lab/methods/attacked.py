@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ from gossipdp.protocol.model import Outer
 from simulations.lab.baselines.costs import computing
 from simulations.lab.core import Lab
 from simulations.lab.methods.epidemic import Spreader
-from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, Tally, _Meeting
+from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions, Tally
 from simulations.lab.robustness.attacks import ATTACKS, Meeting
 
 __all__ = ["AttackedPairwise", "RobustEpochs"]
@@ -41,6 +42,26 @@ class AttackedTally(Tally):
     """held-out accuracy of the honest peers' own anchors when the model was looked at last, their mean"""
     worst: float = math.nan
     """of the one that holds the worst"""
+
+    def look(self, accuracies: Sequence[float]) -> None:
+        """Record the accuracy of each honest peer's anchor."""
+        self.honest, self.worst = float(np.mean(accuracies)), min(accuracies)
+
+
+class _Liar(Pairwise):
+    """The algorithm of an attacker. It clips nothing, and can take back what an exchange taught it."""
+
+    def __init__(self) -> None:
+        super().__init__(clip=math.inf)
+
+    def learnt(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Copies of the ranges and of the distances."""
+        return self.range.copy(), self._distance.copy()
+
+    def relearn(self, blocks: slice, ranges: NDArray[np.float32], distances: NDArray[np.float64]) -> None:
+        """Set the ranges of `blocks`, and all distances."""
+        self.range[blocks] = ranges
+        self._distance[:] = distances
 
 
 class AttackedPairwise(PairwiseGossip):
@@ -63,17 +84,17 @@ class AttackedPairwise(PairwiseGossip):
 
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
-        lab.bad = self._bad
+        lab.exclude(self._bad)
 
     def _algorithm(self, peer: int) -> Pairwise:
-        return super()._algorithm(peer) if peer >= self._bad else Pairwise(clip=math.inf)
+        return super()._algorithm(peer) if peer >= self._bad else _Liar()
 
     def round(self, lab: Lab) -> None:
         super().round(lab)
         if self._rounds % lab.setting.evaluate_every == 0 or self._rounds == lab.setting.rounds:
             anchors = (torch.from_numpy(replica.ledger.a.copy()) for replica in self.replicas[self._bad :])
             found = [lab.problem.evaluate(anchor).accuracy for anchor in anchors]
-            self.tally.honest, self.tally.worst = float(np.mean(found)), min(found)
+            self.tally.look(found)
 
     def model(self, lab: Lab) -> Tensor:
         return torch.from_numpy(np.mean([replica.ledger.a for replica in self.replicas[self._bad :]], 0))
@@ -98,16 +119,17 @@ class AttackedPairwise(PairwiseGossip):
         told = self._attack.anchor(meeting, self._rounds - 1, lab.random)
         self._told[first, second] = np.asarray(told, np.float32)
 
-    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
         told = self._told.get(meeting.pair)
         liar, honest = (self.replicas[peer] for peer in sorted(meeting.pair))
         if told is None:
             super()._exchange(lab, meeting)
             return
         chunk, algorithm = meeting.left[-1], liar.algorithm
+        assert isinstance(algorithm, _Liar)
         span, pending = liar.ledger.span(chunk), liar.ledger.pending(chunk)
         own, before, met = liar.ledger.a[span].copy(), pending.copy(), honest.ledger.a[span].copy()
-        v, ranges, distances = liar.ledger.v[span].copy(), algorithm.range.copy(), algorithm._distance.copy()
+        v, (ranges, distances) = liar.ledger.v[span].copy(), algorithm.learnt()
         liar.ledger.a[span] = told[span]
         super()._exchange(lab, meeting)
         moved = np.float32(meeting.dialogue.weight) * (met - own)
@@ -115,8 +137,8 @@ class AttackedPairwise(PairwiseGossip):
         liar.ledger.v[span] = v - np.float32(meeting.dialogue.pull) * moved
         pending[:] = before + moved
         blocks = slice(span.start // BLOCK, -(-span.stop // BLOCK))
-        algorithm.range[blocks] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges[blocks])
-        algorithm._distance[:] = distances
+        expected = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges[blocks])
+        algorithm.relearn(blocks, expected, distances)
         if not meeting.left:
             del self._told[meeting.pair]
 
@@ -146,7 +168,7 @@ class RobustEpochs:
     spreaders: list[Spreader] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
-        lab.bad = self.bad
+        lab.exclude(self.bad)
         self.spreaders = [Spreader(row) for row in lab.x]
         self._number = 0
         self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
@@ -166,7 +188,7 @@ class RobustEpochs:
             spreader.drain()
         sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
         lab.receive(sizes.sum() - sizes)
-        lab.seconds += computing(lab, lab.setting.every)
+        lab.elapse(computing(lab, lab.setting.every))
         self._number += 1
 
     def model(self, lab: Lab) -> Tensor:

@@ -21,7 +21,7 @@ from simulations.lab.baselines.synchronous import Ddp
 from simulations.lab.core import Counts, Lab, Problem, Score, Setting
 from simulations.lab.inner import AdamW
 from simulations.lab.methods.epidemic import EpidemicGossip
-from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, _Meeting
+from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.robustness.attacks import ATTACKS
@@ -63,13 +63,13 @@ class ChurningPairwise(PairwiseGossip):
         if self._part(lab):
             super()._advance(lab)
 
-    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
         super()._exchange(lab, meeting)
         if meeting.left:
             through = meeting.mixed / (meeting.mixed + len(meeting.left))
             if any(peer in self._leaving and through > self._leaving[peer].after for peer in meeting.pair):
-                meeting.left.clear()
-                self.tally.cut += 1
+                meeting.cut()
+                self.tally.count_cut()
 
     def _part(self, lab: Lab) -> bool:
         """Those who go and are in no exchange any more are gone, and others there; is that anybody?"""
@@ -82,8 +82,7 @@ class ChurningPairwise(PairwiseGossip):
     def _replace(self, lab: Lab, peer: int, source: int) -> None:
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
         _begin(lab, peer, source if self.options.moments else None)
-        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer))
-        self.replicas[peer].alone = 0
+        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer), alone=0)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
 
 

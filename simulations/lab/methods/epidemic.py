@@ -137,10 +137,10 @@ class EpidemicGossip:
         counts = np.maximum(1, np.rint(every * setting.all_speeds)).astype(np.int64)
         began, duration = lab.seconds, every * setting.step_seconds
         for share, due in lab.ticks(counts):
-            lab.seconds = began + duration * share
+            lab.set_clock(began + duration * share)
             self._arrive(lab)
             lab.update(lab.gradients(due), due)
-        lab.seconds = began + duration
+        lab.set_clock(began + duration)
         self._arrive(lab)
         messages = [self._published(lab, peer, terms) for peer in range(lab.peers)]
         for receiver in range(lab.peers):

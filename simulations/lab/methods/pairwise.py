@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
+from gossipdp.protocol.jobs import Turn
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.rounds.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 
-__all__ = ["PairwiseGossip", "PairwiseOptions", "Tally", "match"]
+__all__ = ["OpenExchange", "PairwiseGossip", "PairwiseOptions", "Tally", "match"]
 
 TURNS: Final = 6
 """messages of an exchange that wait for one another: offer, accept, ranges, two of data, acknowledgement. Those of
@@ -96,9 +97,33 @@ class Tally:
     landing: float = 0.0
     """sum over exchanges"""
 
+    def count_failed(self, exchanges: int = 1) -> None:
+        self.failed += exchanges
+
+    def count_cut(self) -> None:
+        self.cut += 1
+
+    def count_turn(self, turn: Turn) -> None:
+        """One chunk of a pair."""
+        self.chunks += turn.mixed
+        self.clipped += turn.share < 1.0
+        self.blocks += turn.blocks
+        self.escalated += turn.escalated
+
+    def count_chunk(self, blocks: int, escalated: int) -> None:
+        """One chunk of a group."""
+        self.chunks += 1
+        self.blocks += blocks
+        self.escalated += escalated
+
+    def count_landed(self, rounds: float) -> None:
+        """One exchange ended, `rounds` of the receiver's rounds after its begin."""
+        self.exchanges += 1
+        self.landing += rounds
+
 
 @dataclass
-class _Meeting:
+class OpenExchange:
     """An exchange under way."""
 
     pair: tuple[int, int]
@@ -111,6 +136,18 @@ class _Meeting:
     left: list[int]
     """chunks, the next one last"""
     mixed: int = 0
+    """chunks averaged"""
+
+    def cut(self) -> None:
+        """End it before the next chunk."""
+        self.left.clear()
+
+    def delay(self, seconds: float) -> None:
+        """Postpone the next chunk, or the end after the last one."""
+        self.at += seconds
+
+    def average(self, chunks: int) -> None:
+        self.mixed += chunks
 
 
 def match(free: Sequence[int], tried: Collection[frozenset[int]], random: np.random.Generator) -> list[tuple[int, int]]:
@@ -138,7 +175,7 @@ class PairwiseGossip:
         self.options, self.name = options or PairwiseOptions(), name
         self.tally = Tally()
         self.replicas: list[Replica] = []
-        self._under_way: list[_Meeting] = []
+        self._under_way: list[OpenExchange] = []
         self._tried: set[frozenset[int]] = set()
         """pairs of this round, for which one time is enough"""
         self._exchanges = self._rounds = self._first_round = 0
@@ -211,21 +248,21 @@ class PairwiseGossip:
         self._tried.clear()
         for meeting in self._under_way:
             if meeting.round < self._rounds - 1 and meeting.left:
-                meeting.left.clear()
-                self.tally.cut += 1
+                meeting.cut()
+                self.tally.count_cut()
         self._advance(lab)
         while options.landing == "waiting" and self._under_way:
-            lab.seconds = max(lab.seconds, min(meeting.at for meeting in self._under_way))
+            lab.set_clock(max(lab.seconds, min(meeting.at for meeting in self._under_way)))
             self._advance(lab)
 
     def _train(self, lab: Lab, every: int) -> None:
         counts = np.maximum(1, np.round(every * self._speeds(lab))).astype(np.int64)
         self._began, self._duration = lab.seconds, every * lab.setting.step_seconds
         for share, due in lab.ticks(counts):
-            lab.seconds = self._began + self._duration * share
+            lab.set_clock(self._began + self._duration * share)
             self._advance(lab)
             lab.update(lab.gradients(due), due)
-        lab.seconds = self._began + self._duration
+        lab.set_clock(self._began + self._duration)
         self._advance(lab)
 
     def _speeds(self, lab: Lab) -> NDArray[np.float64]:
@@ -273,49 +310,47 @@ class PairwiseGossip:
         self._steps[[first, second]] += 1
         self._tried.add(frozenset((first, second)))
         if lab.random.random() < lab.setting.failing:
-            self.tally.failed += 1
+            self.tally.count_failed()
             return
         one, other = self.replicas[first], self.replicas[second]
         self._exchanges += 1
-        # Whoever has stepped as if alone has no momentum to pull at.
-        pull = self._pull if max(one.alone, other.alone) < ALONE_AFTER else 0.0
-        dialogue = Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull)
+        dialogue = self._dialogue(first, second, weight)
         chunks, parts = one.ledger.chunks, self.options.fragments
         order = [(one.first + place) % chunks for place in range(chunks)]
         left = [chunk for chunk in reversed(order) if chunk % parts == self._rounds % parts]
         setting = lab.setting
         delay = 0.0 if self.options.landing == "at once" else setting.link.seconds(0.0, TURNS)
-        one.busy = other.busy = True
+        one.begin_exchange()
+        other.begin_exchange()
         self._under_way.append(
-            _Meeting((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left)
+            OpenExchange((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left)
         )
         self._received(lab, self._under_way[-1], *greeting_bytes(self._codec))
 
-    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+    def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
+        """The terms of the exchange that begins now."""
+        one, other = self.replicas[first], self.replicas[second]
+        # A peer that stepped as if alone has no momentum to pull at.
+        pull = self._pull if max(one.alone, other.alone) < ALONE_AFTER else 0.0
+        return Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull)
+
+    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
         """The next chunk. It is averaged when it begins, and the one after it begins when it has come through."""
         chunk = meeting.left.pop()
         down, up, turn = meeting.dialogue.chunk(chunk)
         self._received(lab, meeting, down, up)
-        one = meeting.dialogue.initiator
-        one.first = (chunk + 1) % one.ledger.chunks
-        meeting.mixed += turn.mixed
-        self.tally.chunks += turn.mixed
-        self.tally.clipped += turn.share < 1.0
-        self.tally.blocks += turn.blocks
-        self.tally.escalated += turn.escalated
+        meeting.dialogue.initiator.averaged(chunk)
+        meeting.average(turn.mixed)
+        self.tally.count_turn(turn)
 
-    def _received(self, lab: Lab, meeting: _Meeting, down: int, up: int) -> None:
+    def _received(self, lab: Lab, meeting: OpenExchange, down: int, up: int) -> None:
         lab.received[list(meeting.pair)] += down, up
         if self.options.landing != "at once":
-            meeting.at += lab.setting.link.seconds(max(down, up), 0)
+            meeting.delay(lab.setting.link.seconds(max(down, up), 0))
 
-    def _land(self, lab: Lab, meeting: _Meeting) -> None:
+    def _land(self, lab: Lab, meeting: OpenExchange) -> None:
         self._under_way.remove(meeting)
         for replica in (meeting.dialogue.initiator, meeting.dialogue.responder):
-            replica.drain()
-            replica.busy = False
-            if meeting.mixed:
-                replica.alone = 0
+            replica.end_exchange(mixed=meeting.mixed > 0)
         self._lasted = lab.seconds - meeting.began
-        self.tally.exchanges += 1
-        self.tally.landing += self._lasted / self._duration
+        self.tally.count_landed(self._lasted / self._duration)

@@ -7,6 +7,7 @@ takes corrections between two steps. Who meets whom, and when, is `lab_methods`'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,9 +57,10 @@ class Replica:
         number: orders the peers; the lower of two ids computes differences.
         x: its row of the laboratory's replicas, which is written to.
         algorithm: has no vectors yet.
+        alone: outer steps since the last exchange.
     """
 
-    def __init__(self, number: int, x: Tensor, algorithm: Pairwise) -> None:
+    def __init__(self, number: int, x: Tensor, algorithm: Pairwise, alone: int = ALONE_AFTER) -> None:
         self.id = number.to_bytes(32, "big")
         self.algorithm = algorithm
         size = len(x)
@@ -70,11 +72,31 @@ class Replica:
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
         self._applied = 0
-        self.alone = ALONE_AFTER
-        """rounds since the last exchange"""
+        self.alone = alone
+        """outer steps since the last exchange"""
         self.first = 0
         """chunk to begin the next exchange with"""
         self.busy = False
+
+    def with_algorithm(self, algorithm: Pairwise) -> Replica:
+        """A copy that shares everything but its algorithm."""
+        twin = copy(self)
+        twin.algorithm = algorithm
+        return twin
+
+    def begin_exchange(self) -> None:
+        self.busy = True
+
+    def averaged(self, chunk: int) -> None:
+        """The next exchange begins with the chunk after `chunk`."""
+        self.first = (chunk + 1) % self.ledger.chunks
+
+    def end_exchange(self, *, mixed: bool) -> None:
+        """Take in what the exchange added; `mixed` is False if it averaged nothing."""
+        self.drain()
+        self.busy = False
+        if mixed:
+            self.alone = 0
 
     def outer(self, wanted: Outer) -> None:
         """The step at the end of a round; as if alone where exchanges have not come about (algorithms section 1)."""

@@ -26,7 +26,8 @@ from simulations.lab.runs.answers import SUFFIX, Answer, Answers, pack
 from simulations.lab.runs.fingerprints import ROOT, Reading
 from simulations.lab.runs.runs import AT_START, Task, code_of, name_of, play_all
 from simulations.lab.suites import b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, defaults, outer, scale, trials, warmstart
-from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, told
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
+from simulations.lab.suites.figures import told
 
 __all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "packed", "tasks_of"]
 
@@ -87,7 +88,6 @@ def lab(
     answers = dict(zip(tasks, play_all(list(tasks.values()), there, jobs=jobs, any_code=any_code), strict=True))
     outcomes = [Outcome(several[0], [answers[name_of(arm.task)] for arm in several]) for several in arms]
     findings = suite.read(Results(outcomes))
-    pictures = _draw(suite, findings, folder)
     failed = _failed(arms, answers)
     about = About(
         command=command(name, seeds, size),
@@ -102,18 +102,29 @@ def lab(
         changed=changed(tasks, codes),
         failed=failed,
     )
-    text = page(suite, findings, about, pictures)
-    path = folder / f"{name}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path = _write(suite, findings, about, folder)
     if size != "quick":
         _pack(name, tasks, answers, folder)
     _overview(folder)
+    return _say(path, findings, runs=len(tasks), failed=len(failed))
+
+
+def _write(suite: Suite, findings: Findings, about: About, folder: Path) -> Path:
+    """Write the page and its pictures; return the path of the page."""
+    text = page(suite, findings, about, _draw(suite, findings, folder))
+    path = folder / f"{suite.name}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def _say(path: Path, findings: Findings, *, runs: int, failed: int) -> int:
+    """Print the marks; return 1 if a mark was missed or a run failed."""
     for check in findings.checks:
         print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
     met = sum(check.passed for check in findings.checks)
     said = f"{len(findings.checks)} marks, {met} met" if findings.checks else "no marks"
-    print(f"{path}: {said}; {len(tasks)} runs, {len(failed)} failed")
+    print(f"{path}: {said}; {runs} runs, {failed} failed")
     return 0 if met == len(findings.checks) and not failed else 1
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simulations.lab.suites.base import Check, Findings, Suite, Table
+from simulations.lab.suites.base import Findings, Suite, Table
+from simulations.lab.suites.figures import Check
 
 __all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 

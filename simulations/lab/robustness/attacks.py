@@ -5,13 +5,12 @@ An attack has two faces. `increments` is for those that everybody receives (`epi
 `labels`, is for attacks on data, whose sender then follows the protocol to the letter. What an attack does not override
 is honest. Increments are pseudo-gradients D, so that a model moves by -D; colluders send what one of them would.
 
-Run `python -m simulations.lab.robustness.attacks` for the table of every attack against every rule (see `robustness`).
+Run `python -m simulations.lab.robustness.convex` for the table of every attack against every rule (see `robustness`).
 Nothing of the defence may stand here, nor of training.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -228,9 +227,3 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "dissensus": Dissensus(),
     "sleeper": Sleeper(attack=IPM(epsilon=None)),
 }
-
-
-if __name__ == "__main__":
-    from simulations.lab.robustness.convex import main
-
-    sys.exit(main())

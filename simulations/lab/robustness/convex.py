@@ -8,7 +8,7 @@ members among the peers:
                 terms
 
 What is told is the share of held-out examples that honest peers get right. The bad ones have the first rows, so that
-ties favour them. `python -m simulations.lab.robustness.attacks` prints the table. No attack and no rule may stand
+ties favour them. `python -m simulations.lab.robustness.convex` prints the table. No attack and no rule may stand
 here; the marks of a real model are the laboratory's.
 """
 

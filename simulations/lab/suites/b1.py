@@ -3,211 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from simulations.lab.core import Setting
-from simulations.lab.suites.base import (
-    Arm,
-    Check,
-    Findings,
-    Outcome,
-    Reported,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    arms,
-    best,
-    bytes_graph,
-    bytes_table,
-    check,
-    curves_table,
-    distance_graph,
-    reported,
-    seconds_graph,
-    sized,
-    started,
-    told,
+from simulations.lab.suites.b1_arms import (
+    AT_EQUAL,
+    COLD_GROUP,
+    FACTORS,
+    FEWER_GROUP,
+    LEAN,
+    NOLOCO,
+    OWN_WARM,
+    RATED,
+    RATES_GROUP,
+    SHORT_WARM,
+    TUNED,
+    WARM_GROUP,
+    b1_arms,
+    rated,
 )
+from simulations.lab.suites.base import Findings, Outcome, Results, Suite, Table
+from simulations.lab.suites.figures import Check, Reported, check, reported, told
+from simulations.lab.suites.graphs import bytes_graph, distance_graph, seconds_graph
+from simulations.lab.suites.model import MLP
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import best, bytes_table, curves_table
 
-__all__ = ["EPIDEMIC", "MLP", "SUITE", "WARMUP", "WIDER", "diloco"]
-
-MLP: Final = Setting(peers=16, every=20, rounds=60, lr=8e-3, evaluate_every=3)
-"""What B1 to B6 train with; the learning rate is near the best of pairwise and DiLoCo, others have theirs (rates)."""
-
-EPIDEMIC: Final = {"compressor": "topk128", "alpha": 2.0}
-"""alpha 1 is for runs longer than these (suite defaults)"""
-WIDER: Final = {**EPIDEMIC, "compressor": "topk256"}
-"""the daemon's default"""
-
-NOLOCO: Final[Ways] = {
-    f"NoLoCo {alpha}, {beta}, {gamma}": ("noloco", {"alpha": alpha, "beta": beta, "gamma": gamma})
-    for alpha, beta, gamma in (
-        (0.5, 0.7, 0.7),
-        (0.3, 0.7, 0.9),
-        (0.0, 1.0, 1.0),
-        (0.5, 0.5, 0.5),
-        (0.3, 0.9, 0.9),
-        (0.7, 0.5, 0.7),
-        (0.7, 0.7, 0.7),
-        (0.8, 0.5, 0.5),
-    )
-}
-
-TUNED: Final[Ways] = {
-    "DiLoCo fp32, alpha 1, mu 0.6": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}),
-    "DiLoCo fp32, alpha 0.9, mu 0.8": ("diloco", {"alpha": 0.9, "mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, alpha 1": ("diloco", {"alpha": 1.0, "plain_first": True}),
-    "CHOCO, local, gamma 0.5": ("choco-local", {"gamma": 0.5}),
-    "CHOCO, local, gamma 0.25": ("choco-local", {"gamma": 0.25}),
-    "GASLoC, gamma 0.7": ("gasloc", {"gamma": 0.7}),
-}
-"""beside settings that are better"""
-
-FEW: Final = 30
-
-
-def diloco(rounds: int, peers: int = MLP.peers) -> dict[str, Any]:
-    """DiLoCo's options in other suites: the outer step and momentum that were the better ones in so many outer steps of
-    so many peers (alpha 1 of 0.7, 0.9 and 1; mu 0.8 in 60 rounds of 16, 0.6 in 15 and in 10, and of 8 peers in B4 and
-    B9), and a first outer step as plain as pairwise's, which was better in all."""
-    return {"alpha": 1.0, "mu": 0.8 if rounds >= FEW and peers >= MLP.peers else 0.6, "plain_first": True}
-
-
-LEAN: Final = "pairwise, 3 bits, two exchanges in 20 % of the rounds"
-"""the best of what costs as little as one exchange a round, by the suite defaults"""
-OURS: Final[Ways] = {
-    "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
-    LEAN: ("pairwise", {"bits": 3, "early": 0.2, "early_exchanges": 2}),
-    "pairwise, fp32": ("pairwise", {"codec": "fp32"}),
-    "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
-    "pairwise, no outer step": ("pairwise", {"lr": 1.0, "momentum": 0.0}),
-    "epidemic k=64": ("epidemic", {**EPIDEMIC, "compressor": "topk64"}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
-    "epidemic k=256": ("epidemic", WIDER),
-}
-
-FIELD: Final[Ways] = {
-    "DDP": ("ddp", {}),
-    "local SGD": ("local-sgd", {}),
-    "DiLoCo fp32": ("diloco", {"plain_first": True}),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, mu 0.6": ("diloco", {"mu": 0.6, "plain_first": True}),
-    "DiLoCo fp32, alpha 1, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, as in its paper": ("diloco", {}),
-    "DiLoCo fp32, mu 0.8, as in its paper": ("diloco", {"mu": 0.8}),
-    "DiLoCo 4-bit, mu 0.8": ("diloco-4bit", {"mu": 0.8, "plain_first": True}),
-    "DiLoCo 4-bit, alpha 1, mu 0.8": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
-    "SparseLoCo k=128": ("sparseloco", EPIDEMIC),
-    "SparseLoCo k=128, alpha 1": ("sparseloco", {**EPIDEMIC, "alpha": 1.0}),
-    "GASLoC": ("gasloc", {}),
-    "SwarmSGD": ("swarm", {}),
-    "D-PSGD exponential, local": ("d-psgd-exponential-local", {}),
-    "SGP, local": ("sgp-local", {}),
-    "CHOCO, local": ("choco-local", {"gamma": 0.8}),
-    "SPARTA": ("sparta", {}),
-    "local only": ("local-only", {}),
-}
-
-EVERY_STEP: Final[Ways] = {
-    "D-PSGD exponential": ("d-psgd-exponential", {}),
-    "SGP": ("sgp", {}),
-    "CHOCO": ("choco", {"gamma": 0.25}),
-    "CHOCO, gamma 0.5": ("choco", {"gamma": 0.5}),
-    "CHOCO, gamma 0.8": ("choco", {"gamma": 0.8}),
-    "AD-PSGD": ("ad-psgd", {}),
-    "DeMo": ("demo", {"lr": 0.016}),
-    "DeMo, lr 0.032": ("demo", {"lr": 0.032}),
-    "DeMo, lr 0.008": ("demo", {"lr": 0.008}),
-    "DeMo k=8": ("demo", {"coefficients": 8, "lr": 0.008}),
-    "DeMo k=8, lr 0.016": ("demo", {"coefficients": 8, "lr": 0.016}),
-    "DeMo k=8, lr 0.004": ("demo", {"coefficients": 8, "lr": 0.004}),
-    "DeMo k=32": ("demo", {"coefficients": 32, "lr": 0.016}),
-    "DeMo k=32, lr 0.008": ("demo", {"coefficients": 32, "lr": 0.008}),
-    "parameter server, asynchronous": ("server-async", {}),
-}
-"""dear in bytes"""
-
-OTHERWISE: Final[Ways] = {
-    "parameter server": ("server", {}),
-    "D-PSGD ring": ("d-psgd-ring", {}),
-    "D-PSGD ring, local": ("d-psgd-ring-local", {}),
-}
-"""the server makes DDP's very steps, and rings are the lesser graphs"""
-
-FEWER: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
-    "DiLoCo fp32, alpha 1, mu 0.6, H 133": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}, 133),
-    "DiLoCo fp32, alpha 1, mu 0.8, H 133": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 133),
-    "DiLoCo 4-bit, alpha 1, mu 0.8, H 17": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 17),
-    "DiLoCo fp32, alpha 1, mu 0.6, H 240": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}, 240),
-    "DiLoCo fp32, alpha 1, mu 0, H 240": ("diloco", {"alpha": 1.0, "mu": 0.0, "plain_first": True}, 240),
-    "DiLoCo 4-bit, alpha 1, mu 0.8, H 31": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 31),
-}
-"""as many steps in rounds so long that they cost about as many bytes as pairwise's: as it is, and (the last three) with
-one exchange a round"""
-EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
-    "local SGD, H 133": ("local-sgd", {}, 133),
-    **{
-        f"{label}, H 150": (NOLOCO[label][0], dict(NOLOCO[label][1]), 150)
-        for label in ("NoLoCo 0.7, 0.7, 0.7", "NoLoCo 0.3, 0.7, 0.9", "NoLoCo 0.0, 1.0, 1.0")
-    },
-    "SwarmSGD, H 70": ("swarm", {}, 70),
-    "GASLoC, H 70": ("gasloc", {}, 70),
-    "D-PSGD exponential, local, H 70": ("d-psgd-exponential-local", {}, 70),
-    "SGP, local, H 70": ("sgp-local", {}, 70),
-    "CHOCO, local, H 5": ("choco-local", {"gamma": 0.8}, 5),
-    "SparseLoCo k=128, H 15": ("sparseloco", EPIDEMIC, 15),
-    "SPARTA, a share of 0.0075": ("sparta", {"p": 0.0075}, 20),
-    "epidemic k=128, H 16": ("epidemic", EPIDEMIC, 16),
-    "epidemic k=256, H 31": ("epidemic", WIDER, 31),
-}
-"""the same of other methods, to pairwise's bytes as it is"""
-AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
-    "pairwise": (*tuple(FEWER)[:3], *EQUALLED),
-    "pairwise, one exchange a round": tuple(FEWER)[3:],
-}
-
-WARM: Final[Ways] = {
-    "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
-    "DiLoCo fp32": ("diloco", {"plain_first": True}),
-    "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, alpha 1, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
-    "DiLoCo fp32, as in its paper": ("diloco", {}),
-}
-
-WARMUP: Final = 200
-"""steps, the daemon's default"""
-OWN_WARM: Final[Ways] = {
-    "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}),
-    "pairwise, its own, of one exchange a round": ("pairwise", {"warmup_steps": WARMUP, "warmup_exchanges": 1}),
-    "pairwise, its own, then one exchange a round": ("pairwise", {"warmup_steps": WARMUP, "early": 0.0}),
-    "pairwise, its own, one exchange a round in both": (
-        "pairwise",
-        {"warmup_steps": WARMUP, "warmup_exchanges": 1, "early": 0.0},
-    ),
-}
-"""no synchronous steps: exchanges back to back, three in each round of five steps as in the daemon, or one"""
-SHORT: Final = 50
-SHORT_WARM: Final[Ways] = {
-    f"pairwise, its own of {SHORT} steps, one exchange a round in both": (
-        "pairwise",
-        {"warmup_steps": SHORT, "warmup_exchanges": 1, "early": 0.0},
-    ),
-}
-"""and as many rounds more as it is shorter"""
-OTHERS_OWN: Final[Ways] = {
-    "epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP}),
-    "DiLoCo fp32, alpha 1, mu 0.8, its own warm start": (
-        "diloco",
-        {"alpha": 1.0, "mu": 0.8, "plain_first": True, "warmup_steps": WARMUP},
-    ),
-}
+__all__ = ["SUITE"]
 
 DRAWN: Final = (
     "pairwise",
@@ -231,64 +52,12 @@ COLD: Final = ("pairwise", "pairwise, one exchange a round", LEAN)
 ASKED: Final = ("above DiLoCo fp32, nats", "DiLoCo's bytes over its own", "single replicas above their mean, nats")
 BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
 """bytes a parameter"""
-COLD_GROUP: Final = "from scratch"
-WARM_GROUP: Final = "after a warm start"
-FEWER_GROUP: Final = "at as many bytes"
-RATES_GROUP: Final = "learning rates"
-FACTORS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""of the setting's rate: from half to twice that at which a method is played, and all between"""
-RATED: Final[Ways] = {
-    label: way
-    for label, way in {**OURS, **FIELD, **EVERY_STEP, **NOLOCO}.items()
-    if not label.startswith(("CHOCO, g", "pairwise, mu"))
-}
-"""but for CHOCO at other gammas, and pairwise at another mu"""
-
-
-def _arms(scale: Scale) -> list[Arm]:
-    cold = sized(MLP, scale)
-    warm = replace(cold, warmup=WARMUP if scale != "quick" else 5)
-    own: Ways = {**OWN_WARM, **OTHERS_OWN}
-    more = replace(cold, rounds=cold.rounds + (WARMUP - SHORT) // cold.every)
-    if scale == "quick":
-        some: Ways = {**OURS, **FIELD, **dict(list(NOLOCO.items())[:2])}
-        starts = {**own, **SHORT_WARM}
-        short = {label: (method, started(options, scale)) for label, (method, options) in starts.items()}
-        fewer = {label: (method, options) for label, (method, options, _) in (FEWER | EQUALLED).items()}
-        found = [*arms(COLD_GROUP, cold, some), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, short)]
-        return [*found, *arms(FEWER_GROUP, cold, fewer)]
-    found = [
-        *arms(COLD_GROUP, cold, {**OURS, **FIELD, **EVERY_STEP, **OTHERWISE, **TUNED, **NOLOCO}, rates=RATES),
-        *_at_rates(cold),
-    ]
-    steps = cold.every * cold.rounds
-    for label, (method, options, every) in (FEWER | EQUALLED).items():
-        setting = replace(cold, every=every, rounds=steps // every, evaluate_every=1)
-        found += arms(FEWER_GROUP, setting, {label: (method, options)}, rates=RATES)
-    found += [*arms(WARM_GROUP, warm, WARM, rates=RATES), *arms(WARM_GROUP, cold, own, rates=RATES)]
-    return [*found, *arms(WARM_GROUP, more, SHORT_WARM, rates=RATES)]
-
-
-def _rated(label: str, factor: float) -> str:
-    return f"{label}, lr {factor * MLP.lr:g}"
-
-
-def _at_rates(setting: Setting) -> list[Arm]:
-    """Each method at every rate that is asked of it, its own included."""
-    found = []
-    for label, (method, options) in RATED.items():
-        if method != "demo":  # whose rate is an option, see TUNED
-            played = RATES.get(method, 1.0)
-            for factor in (factor for factor in FACTORS if min(0.5 * played, 1.0) <= factor <= 2.0 * played):
-                rated = replace(setting, lr=setting.lr * factor)
-                found += arms(RATES_GROUP, rated, {_rated(label, factor): (method, options)})
-    return found
 
 
 def _rates(group: Mapping[str, Outcome]) -> Table:
     rows = []
     for label, (method, _) in RATED.items():
-        found = [group.get(_rated(label, factor)) for factor in FACTORS]
+        found = [group.get(rated(label, factor)) for factor in FACTORS]
         if any(found):
             own = f"{RATES.get(method, 1.0) * MLP.lr:g}"
             rows.append((label, *("" if one is None else told(one.losses) for one in found), own))
@@ -301,8 +70,8 @@ def _read(results: Results) -> Findings:
     ours, diloco, noloco = cold["pairwise"], cold[_best_diloco(cold)], cold[_best_noloco(cold, cold["pairwise"])]
     judged = _against_diloco(cold) | _against_diloco_warm(warm, diloco.bytes)
     checks = [check for checks in judged.values() for check in checks]
-    rated = results.groups.get(RATES_GROUP, {})
-    nolocos = {label: outcome for label, outcome in (cold | rated).items() if label.startswith("NoLoCo")}
+    at_rates = results.groups.get(RATES_GROUP, {})
+    nolocos = {label: outcome for label, outcome in (cold | at_rates).items() if label.startswith("NoLoCo")}
     for label in COLD:
         other = nolocos[_best_noloco(nolocos, cold[label])]
         name = f"{label} below the best NoLoCo of the grid ({other.arm.label}), nats"
@@ -421,7 +190,7 @@ SUITE = Suite(
     "trains at the learning rate that was best for its best setting of those in the last table (the rings and the "
     "server, which are not in it, at that of their kin). Of epidemic's dissemination there is only a model here: "
     "everybody gets N - 1 payloads, each once.",
-    arms=_arms,
+    arms=b1_arms,
     read=_read,
     tried=(
         (

@@ -8,30 +8,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Final
 
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, WIDER
-from simulations.lab.suites.base import (
-    Arm,
-    Figure,
-    Findings,
-    Graph,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Ways,
-    against,
-    arms,
-    best,
-    check,
-    curves_table,
-    distance_graph,
-    least,
-    mean,
-    most,
-    reported,
-    sized,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite
+from simulations.lab.suites.figures import Figure, check, least, mean, most, reported
+from simulations.lab.suites.graphs import against, distance_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, WIDER
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import best, curves_table
 
 __all__ = ["SUITE"]
 

@@ -10,23 +10,13 @@ from typing import Any, Final
 
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, diloco
-from simulations.lab.suites.base import (
-    Arm,
-    Findings,
-    Results,
-    Scale,
-    Suite,
-    Ways,
-    arms,
-    bytes_graph,
-    check,
-    curves_table,
-    distance_graph,
-    reported,
-    sized,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite
+from simulations.lab.suites.figures import check, reported
+from simulations.lab.suites.graphs import bytes_graph, distance_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, diloco
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import curves_table
 
 __all__ = ["SUITE"]
 

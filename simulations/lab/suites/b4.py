@@ -11,28 +11,14 @@ from simulations.lab.core import Curve, Point
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.equal_time import lasting
 from simulations.lab.runs.runs import Run, link
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, WARMUP, diloco
-from simulations.lab.suites.base import (
-    Arm,
-    Figure,
-    Findings,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    arms,
-    check,
-    curves_table,
-    mean,
-    reported,
-    seconds_graph,
-    sized,
-    started,
-    told,
-)
+from simulations.lab.suites.arms import arms, sized, started
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Figure, check, mean, reported, told
+from simulations.lab.suites.graphs import seconds_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, momenta_table
 from simulations.lab.suites.rates import UNEQUAL
+from simulations.lab.suites.tables import curves_table
 
 __all__ = [
     "ALIKE",

@@ -9,22 +9,9 @@ from typing import Any, Final, Literal
 from simulations.lab.core import Setting
 from simulations.lab.robustness.attacks import ATTACKS
 from simulations.lab.runs.runs import Run
-from simulations.lab.suites.base import (
-    Arm,
-    Findings,
-    Graph,
-    Line,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    check,
-    mean,
-    reported,
-    told,
-    told_outright,
-)
+from simulations.lab.suites.arms import told_outright
+from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import check, mean, reported, told
 
 __all__ = ["SUITE"]
 

@@ -5,25 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, diloco
-from simulations.lab.suites.base import (
-    Arm,
-    Findings,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    arms,
-    best,
-    bytes_graph,
-    curves_table,
-    distance_graph,
-    reported,
-    sized,
-    told,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import reported, told
+from simulations.lab.suites.graphs import bytes_graph, distance_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, diloco
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import best, curves_table
 
 __all__ = ["SUITE"]
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulations.lab.suites.base import Arm, Check, Findings, Outcome, Results, Scale, Suite, Table, told
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Check, told
 from simulations.lab.theory import consensus as lab_consensus
 from simulations.lab.theory.consensus import Row
 

@@ -9,33 +9,12 @@ from itertools import product
 from typing import Final
 
 from simulations.lab.core import Setting
-from simulations.lab.suites.b1 import EPIDEMIC, WIDER
-from simulations.lab.suites.base import (
-    Arm,
-    Check,
-    Figure,
-    Findings,
-    Graph,
-    Outcome,
-    Reported,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    against,
-    arms,
-    best,
-    bytes_graph,
-    check,
-    curves_table,
-    distance_graph,
-    mean,
-    most,
-    reported,
-    sized,
-    told,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Check, Figure, Reported, check, mean, most, reported, told
+from simulations.lab.suites.graphs import against, bytes_graph, distance_graph
+from simulations.lab.suites.model import EPIDEMIC, WIDER
+from simulations.lab.suites.tables import best, curves_table
 
 __all__ = ["SIZES", "SUITE", "TRANSFORMER"]
 

@@ -10,31 +10,16 @@ from simulations.lab.core import Curve
 from simulations.lab.problems import ByteMlp, ByteTransformer
 from simulations.lab.runs.equal_time import lasting
 from simulations.lab.runs.runs import Run, link
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, WARMUP, diloco
+from simulations.lab.suites.arms import arms, started
 from simulations.lab.suites.b4 import START
 from simulations.lab.suites.b8 import TRANSFORMER
-from simulations.lab.suites.base import (
-    LOSSES,
-    Arm,
-    Findings,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    arms,
-    best,
-    both,
-    check,
-    curves_table,
-    in_time,
-    mean,
-    reported,
-    seconds_graph,
-    started,
-    told,
-)
+from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import check, mean, reported, told
+from simulations.lab.suites.graphs import seconds_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import LOSSES, best, both, curves_table, in_time
 
 __all__ = ["LONG", "SUITE", "TRANSFORMING", "late"]
 

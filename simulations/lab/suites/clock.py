@@ -9,29 +9,14 @@ from typing import Any, Final, TypeAlias
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.equal_time import lasting
 from simulations.lab.runs.runs import OWN_PACE, Run, link
-from simulations.lab.suites.b1 import EPIDEMIC, MLP, WARMUP, WIDER, diloco
+from simulations.lab.suites.arms import arms, sized, started
 from simulations.lab.suites.b4 import ALIKE, OURS_ALIKE, START
-from simulations.lab.suites.base import (
-    Arm,
-    Findings,
-    Outcome,
-    Reported,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    arms,
-    best,
-    both,
-    curves_table,
-    in_time,
-    mean,
-    reported,
-    seconds_graph,
-    sized,
-    started,
-)
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Reported, mean, reported
+from simulations.lab.suites.graphs import seconds_graph
+from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, WIDER, diloco
 from simulations.lab.suites.rates import RATES, UNEQUAL
+from simulations.lab.suites.tables import best, both, curves_table, in_time
 
 __all__ = ["SUITE"]
 

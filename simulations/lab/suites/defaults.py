@@ -9,25 +9,11 @@ from typing import Any, Final
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
 from simulations.lab.suites import b4, rates
-from simulations.lab.suites.b1 import MLP
-from simulations.lab.suites.base import (
-    DAEMON,
-    Arm,
-    Findings,
-    Outcome,
-    Reported,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    arms,
-    best,
-    check,
-    reported,
-    sized,
-    told,
-)
+from simulations.lab.suites.arms import DAEMON, Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Reported, check, reported, told
+from simulations.lab.suites.model import MLP
+from simulations.lab.suites.tables import best
 
 __all__ = ["SUITE"]
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from simulations.lab.suites.base import Outcome, Table, best, told
+from simulations.lab.suites.base import Outcome, Table
+from simulations.lab.suites.figures import told
+from simulations.lab.suites.tables import best
 
 __all__ = ["MUS", "Clocked", "at_momenta", "best_momentum", "momenta_table"]
 

@@ -10,26 +10,14 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from gossipdp.config import Outer
-from simulations.lab.suites.b1 import FIELD, MLP, WARMUP
+from simulations.lab.suites.arms import arms, sized, started
+from simulations.lab.suites.b1_arms import FIELD
 from simulations.lab.suites.b4 import LARGE, RATED, SMALL, unequal
 from simulations.lab.suites.b8 import SIZES, TRANSFORMER
 from simulations.lab.suites.b9 import LONG, TRANSFORMING, late
-from simulations.lab.suites.base import (
-    Arm,
-    Findings,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    arms,
-    check,
-    mean,
-    most,
-    sized,
-    started,
-    told,
-)
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import check, mean, most, told
+from simulations.lab.suites.model import MLP, WARMUP
 from simulations.lab.suites.momenta import Clocked
 from simulations.lab.suites.rates import RATES
 

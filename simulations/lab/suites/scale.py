@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from simulations.lab.core import Curve, Setting
 from simulations.lab.runs.runs import Run
-from simulations.lab.suites.b1 import EPIDEMIC, MLP
-from simulations.lab.suites.base import (
-    FORMULA,
-    Arm,
-    Findings,
-    Graph,
-    Line,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    against,
-    arms,
-    check,
-    curves_table,
-    least,
-    mean,
-    most,
-    told,
-)
+from simulations.lab.suites.arms import Ways, arms
+from simulations.lab.suites.base import FORMULA, Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import check, least, mean, most, told
+from simulations.lab.suites.graphs import against
+from simulations.lab.suites.model import EPIDEMIC, MLP
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import curves_table
 from simulations.lab.theory.consensus import matching
 
 __all__ = ["SUITE"]
@@ -108,43 +93,7 @@ def _formula(label: str, peers: float, a_message: float, constant: float) -> flo
 def _read(results: Results) -> Findings:
     learning, agreeing = _sizes(results, "N = "), _sizes(results, "agreement")
     sizes = sorted(learning)
-    rounds = _rounds(learning[sizes[0]]["pairwise"])
-    rows, cost = [], {}
-    for label in (*LEARNING, *FEW):
-        at = {peers: learning[peers][label] for peers in sizes if label in learning[peers]}
-        a_round = {float(peers): outcome.bytes / rounds for peers, outcome in at.items()}
-        cost[label] = Line(list(a_round), list(a_round.values()))
-        last = max(at)
-        a_message = at[last].bytes / rounds / (last - 1)
-        beyond = [float(last), 1000.0, float(FAR)]
-        constant = at[last].bytes / rounds
-        told_by = [_formula(label, peers, a_message, constant) for peers in beyond]
-        cost[label + FORMULA] = Line(beyond, told_by, dashed=True)
-        others = {peers: _formula(label, peers, a_message, constant) for peers in sizes if peers not in at}
-        cells = (f"*{others[peers]:.2f}*" if peers in others else _told_bytes(at[peers], rounds) for peers in sizes)
-        rows.append((label, *cells, f"*{told_by[-1]:.2f}*"))
-    bytes_table = Table(
-        "Bytes a parameter and round",
-        ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
-        rows,
-        f"*What leans is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
-        "messages, DiLoCo's all-reduce 8 (1 - 1/N).*",
-    )
-    agreement = []
-    for label in MEETING:
-        by_schedule = label != "random matching"
-        of = rounds_of_cycle if by_schedule else rounds_to_agree
-        values = [told(agreeing[peers][label].each(of), 1) for peers in sizes]
-        far = math.ceil(math.log2(FAR)) if by_schedule else math.log(LEFT**2) / math.log(matching(FAR))
-        agreement.append((label, *values, f"*{far:.1f}*"))
-    agree_table = Table(
-        f"Rounds until replicas are at {LEFT:.0%} of their first distance",
-        ("one exchange a round", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
-        agreement,
-        f"*{FAR:,} by the formulas of algorithms section 7; of a hypercube that of the next power of two.* They are of "
-        "the mean square: of few peers most runs are faster, for a few lucky meetings make them all agree. Those "
-        "of the hypercube are whole, from the begin of a cycle; begun anywhere else it takes 2 log2 N - 1 at the most.",
-    )
+    bytes_table, cost = _cost(learning)
     lean = [learning[peers]["pairwise, one exchange a round"].bytes for peers in sizes]
     flat = most(lean) / least(lean) - 1.0
     expected = math.log(LEFT**2) / math.log(matching(sizes[-1]))
@@ -173,8 +122,55 @@ def _read(results: Results) -> Findings:
         ),
         Graph("loss", "Loss against the number of peers", "peers", "held-out loss, nats", {"": losses}, log_x=True),
     ]
-    tables = [bytes_table, agree_table, *(curves_table(f"N = {peers}", learning[peers]) for peers in sizes)]
-    return Findings(tables, checks, graphs)
+    curves = (curves_table(f"N = {peers}", learning[peers]) for peers in sizes)
+    return Findings([bytes_table, _agreement(agreeing, sizes), *curves], checks, graphs)
+
+
+def _cost(learning: Mapping[int, Mapping[str, Outcome]]) -> tuple[Table, dict[str, Line]]:
+    """Bytes per parameter and round, as a table and as lines: measured, and by the formulas beyond that."""
+    sizes = sorted(learning)
+    rounds = _rounds(learning[sizes[0]]["pairwise"])
+    rows, cost = [], {}
+    for label in (*LEARNING, *FEW):
+        at = {peers: learning[peers][label] for peers in sizes if label in learning[peers]}
+        a_round = {float(peers): outcome.bytes / rounds for peers, outcome in at.items()}
+        cost[label] = Line(list(a_round), list(a_round.values()))
+        last = max(at)
+        a_message = at[last].bytes / rounds / (last - 1)
+        beyond = [float(last), 1000.0, float(FAR)]
+        constant = at[last].bytes / rounds
+        told_by = [_formula(label, peers, a_message, constant) for peers in beyond]
+        cost[label + FORMULA] = Line(beyond, told_by, dashed=True)
+        others = {peers: _formula(label, peers, a_message, constant) for peers in sizes if peers not in at}
+        cells = (f"*{others[peers]:.2f}*" if peers in others else _told_bytes(at[peers], rounds) for peers in sizes)
+        rows.append((label, *cells, f"*{told_by[-1]:.2f}*"))
+    table = Table(
+        "Bytes a parameter and round",
+        ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
+        rows,
+        f"*What leans is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
+        "messages, DiLoCo's all-reduce 8 (1 - 1/N).*",
+    )
+    return table, cost
+
+
+def _agreement(agreeing: Mapping[int, Mapping[str, Outcome]], sizes: Sequence[int]) -> Table:
+    """Rounds until replicas agree, measured and by the formulas."""
+    rows = []
+    for label in MEETING:
+        by_schedule = label != "random matching"
+        of = rounds_of_cycle if by_schedule else rounds_to_agree
+        values = [told(agreeing[peers][label].each(of), 1) for peers in sizes]
+        far = math.ceil(math.log2(FAR)) if by_schedule else math.log(LEFT**2) / math.log(matching(FAR))
+        rows.append((label, *values, f"*{far:.1f}*"))
+    return Table(
+        f"Rounds until replicas are at {LEFT:.0%} of their first distance",
+        ("one exchange a round", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
+        rows,
+        f"*{FAR:,} by the formulas of algorithms section 7; of a hypercube that of the next power of two.* They are of "
+        "the mean square: of few peers most runs are faster, for a few lucky meetings make them all agree. Those "
+        "of the hypercube are whole, from the begin of a cycle; begun anywhere else it takes 2 log2 N - 1 at the most.",
+    )
 
 
 def _rounds(outcome: Outcome) -> int:

@@ -9,27 +9,12 @@ from typing import Any, Final
 
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
-from simulations.lab.suites.b1 import MLP
-from simulations.lab.suites.base import (
-    LOSSES,
-    Arm,
-    Check,
-    Findings,
-    Outcome,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    arms,
-    best,
-    both,
-    bytes_graph,
-    check,
-    mean,
-    sized,
-    told,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Check, check, mean, told
+from simulations.lab.suites.graphs import bytes_graph
+from simulations.lab.suites.model import MLP
+from simulations.lab.suites.tables import LOSSES, best, both
 
 __all__ = ["SUITE"]
 

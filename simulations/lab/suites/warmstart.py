@@ -7,28 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from simulations.lab.suites.b1 import EPIDEMIC, MLP
-from simulations.lab.suites.base import (
-    Arm,
-    Figure,
-    Findings,
-    Graph,
-    Line,
-    Outcome,
-    Reported,
-    Results,
-    Scale,
-    Suite,
-    Table,
-    Ways,
-    arms,
-    best,
-    mean,
-    reported,
-    sized,
-    told,
-)
+from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Figure, Reported, mean, reported, told
+from simulations.lab.suites.model import EPIDEMIC, MLP
 from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.tables import best
 
 __all__ = ["SUITE"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.rounds.phases import ALONE_AFTER
 from simulations.lab.core import Lab
-from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, _Meeting
+from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import greeting_bytes
 from simulations.lab.trials.circle import Circle
 
@@ -107,7 +107,7 @@ class GroupGossip(PairwiseGossip):
         self._steps[group] += 1
         failing, first = lab.setting.failing, group[0]
         there = [peer for peer in group if peer == first or lab.random.random() >= failing]
-        self.tally.failed += len(group) - len(there)
+        self.tally.count_failed(len(group) - len(there))
         if len(there) == 1:
             return
         members = tuple(self.replicas[peer] for peer in there)
@@ -118,16 +118,16 @@ class GroupGossip(PairwiseGossip):
         chunks = members[0].ledger.chunks
         left = [(members[0].first + place) % chunks for place in reversed(range(chunks))]
         for replica in members:
-            replica.busy = True
+            replica.begin_exchange()
         accept, offer = greeting_bytes(self._codec)
         lab.received[there] += offer + IDENTITY * (len(there) - 2)
         lab.received[first] += (len(there) - 1) * accept - offer - IDENTITY * (len(there) - 2)
         delay = 0.0 if self.options.landing == "at once" else lab.setting.link.seconds(0.0, TURNS)
         self._under_way.append(
-            _Meeting((there[0], there[1]), circle, self._rounds, lab.seconds, lab.seconds + delay, left)
+            OpenExchange((there[0], there[1]), circle, self._rounds, lab.seconds, lab.seconds + delay, left)
         )
 
-    def _exchange(self, lab: Lab, meeting: _Meeting) -> None:
+    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
         circle = meeting.dialogue
         if not isinstance(circle, Circle):
             super()._exchange(lab, meeting)
@@ -139,19 +139,15 @@ class GroupGossip(PairwiseGossip):
             chunk = meeting.left.pop()
             counted = circle.average(chunk, owner)
             moved += counted.received, counted.sent
-            circle.initiator.first = (chunk + 1) % circle.initiator.ledger.chunks
-            meeting.mixed += 1
-            self.tally.chunks += 1
-            self.tally.blocks += counted.blocks
-            self.tally.escalated += counted.escalated
+            circle.initiator.averaged(chunk)
+            meeting.average(1)
+            self.tally.count_chunk(counted.blocks, counted.escalated)
         lab.received[[int.from_bytes(one.id, "big") for one in circle.members]] += moved[0]
         if self.options.landing != "at once":
-            meeting.at += lab.setting.link.seconds(int(moved.max()), 0)
+            meeting.delay(lab.setting.link.seconds(int(moved.max()), 0))
 
-    def _land(self, lab: Lab, meeting: _Meeting) -> None:
+    def _land(self, lab: Lab, meeting: OpenExchange) -> None:
         super()._land(lab, meeting)
         if isinstance(meeting.dialogue, Circle):
             for replica in meeting.dialogue.members[2:]:
-                replica.drain()
-                replica.busy = False
-                replica.alone = 0
+                replica.end_exchange(mixed=True)

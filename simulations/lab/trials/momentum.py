@@ -7,10 +7,9 @@ No other trial may stand here.
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import dataclass, replace
 
-from gossipdp.algorithms.ledger import block_max
+from gossipdp.algorithms.ledger import Ledger, block_max
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import ChunkCodec, Vector
 from gossipdp.protocol import jobs
@@ -23,6 +22,14 @@ from simulations.lab.methods.replica import Dialogue, Replica
 __all__ = ["MomentumGossip"]
 
 
+class _MomentumLedger(Ledger):
+    """A ledger whose anchor is the momentum of another ledger, not a copy of it."""
+
+    def __init__(self, other: Ledger) -> None:
+        super().__init__(other.size, other.trainable, other.chunk_parameters)
+        self.a = other.v
+
+
 class _Momentum(Pairwise):
     """A replica's momentum in the place of an anchor: v itself, not a copy. It has ranges of its own, and no clipping.
 
@@ -33,7 +40,7 @@ class _Momentum(Pairwise):
         super().__init__(clip=math.inf)
         ledger = replica.ledger
         self.allocate(ledger.size, ledger.trainable, ledger.chunk_parameters)
-        self.ledger.a = ledger.v
+        self.ledger = _MomentumLedger(ledger)
         self._seen: Vector = ledger.v.copy()
 
     def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
@@ -90,22 +97,15 @@ class MomentumGossip(PairwiseGossip):
 
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
-        for replica in self.replicas:
-            other = copy(replica)
-            other.algorithm = _Momentum(replica)
-            self._momenta.append(other)
+        self._momenta = [replica.with_algorithm(_Momentum(replica)) for replica in self.replicas]
 
     def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
         self._outer = outer
         super()._play(lab, every, outer, exchanges, scheduled=scheduled)
 
-    def _meet(self, lab: Lab, first: int, second: int, weight: float) -> None:
-        before = len(self._under_way)
-        super()._meet(lab, first, second, weight)
-        one, other = self.replicas[first], self.replicas[second]
-        if len(self._under_way) == before or not self._outer.momentum or max(one.alone, other.alone) >= ALONE_AFTER:
-            return
-        meeting = self._under_way[-1]
-        terms = meeting.dialogue
+    def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
+        terms = super()._dialogue(first, second, weight)
+        if not self._outer.momentum or max(self.replicas[first].alone, self.replicas[second].alone) >= ALONE_AFTER:
+            return terms
         momenta = replace(terms, initiator=self._momenta[first], responder=self._momenta[second], pull=0.0)
-        meeting.dialogue = _Both(**vars(terms), momenta=momenta, parts=self._parts, turn=self._rounds)
+        return _Both(**vars(terms), momenta=momenta, parts=self._parts, turn=self._rounds)

@@ -25,30 +25,13 @@ from simulations.lab.runs.answers import Answer, Answers, pack, rounded
 from simulations.lab.runs.equal_time import lasting
 from simulations.lab.runs.fingerprints import Reading
 from simulations.lab.runs.runs import METHODS, Run, code_of, link, name_of, play_all
-from simulations.lab.suites import b1, b4, b8, b9, clock, outer, scale
-from simulations.lab.suites.base import (
-    Arm,
-    Check,
-    Figure,
-    Findings,
-    Graph,
-    Line,
-    Outcome,
-    Results,
-    Suite,
-    arms,
-    best,
-    bytes_table,
-    check,
-    curves_table,
-    distance_graph,
-    graph,
-    least,
-    mean,
-    most,
-    reported,
-    told,
-)
+from simulations.lab.suites import b1, b1_arms, b4, b8, b9, clock, outer, scale
+from simulations.lab.suites.arms import arms
+from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Suite
+from simulations.lab.suites.figures import Check, Figure, check, least, mean, most, reported, told
+from simulations.lab.suites.graphs import distance_graph, graph
+from simulations.lab.suites.model import diloco
+from simulations.lab.suites.tables import best, bytes_table, curves_table
 from simulations.lab.theory.consensus import Row
 
 # -- what holds with a wide margin ---------------------------------------------------------------------------------
@@ -61,7 +44,7 @@ def ends():
     """Last points of one seed, by method."""
     ways = {
         "ddp": Run(setting=SMALL, method="ddp"),
-        "diloco": Run(setting=SMALL, method="diloco", options=b1.diloco(SMALL.rounds)),
+        "diloco": Run(setting=SMALL, method="diloco", options=diloco(SMALL.rounds)),
         "pairwise": Run(setting=SMALL),
         "lean": Run(setting=SMALL, options={"early": 0.0}),
         "fp32": Run(setting=SMALL, options={"codec": "fp32"}),
@@ -208,13 +191,13 @@ def test_b1_is_judged_against_every_setting_of_noloco_with_every_seed():
     found = {check.name: check for check in b1_findings({"pairwise": (2.3, 2.3, 2.3), **others}).checks}
     mark = found["pairwise below the best NoLoCo of the grid (NoLoCo 0.3, 0.9, 0.9), nats"]
     assert not mark.passed and mark.measured.startswith("-0.033 (-0.400 to 0.700);")
-    assert all(arm.seeds is None for arm in b1.SUITE.arms("normal") if arm.label in b1.NOLOCO)
+    assert all(arm.seeds is None for arm in b1.SUITE.arms("normal") if arm.label in b1_arms.NOLOCO)
 
 
 def test_b1_marks_the_gap_of_each_method_and_tells_all_that_is_asked_of_it_together():
     findings = b1_findings({"pairwise": (2.0, 2.0, 2.0)})
     gaps = [check.name for check in findings.checks if "single replicas above their mean, nats" in check.name]
-    assert len(gaps) == len(b1.COLD) + len(b1.OWN_WARM) + len(b1.SHORT_WARM)
+    assert len(gaps) == len(b1.COLD) + len(b1_arms.OWN_WARM) + len(b1_arms.SHORT_WARM)
     assert all(b1.SUITE.attempts(name) for name in gaps)
     rows = {row[0]: row[1:] for row in findings.tables[0].rows}
     assert len(rows) == len(gaps) and rows["pairwise"][-1] == "no"  # of bytes all have as many here
@@ -517,8 +500,8 @@ def test_clock_compares_with_the_best_all_reduce_apart():
 
 def test_arms_of_b1_at_equal_bytes_cost_about_as_many():
     """By methods' own accounts, without training: 3 to 5 % more bytes are those of blocks that are sent anew."""
-    grid = {arm.label: arm.task for arm in grid_of("b1") if arm.group in (b1.COLD_GROUP, b1.FEWER_GROUP)}
-    for label in b1.EQUALLED:
+    grid = {arm.label: arm.task for arm in grid_of("b1") if arm.group in (b1_arms.COLD_GROUP, b1_arms.FEWER_GROUP)}
+    for label in b1_arms.EQUALLED:
         run = replace(grid[label], setting=replace(grid[label].setting, peers=16))
         lab, method = lab_clock._Clock(PROBLEMS["quadratic"](size=51_584), run.setting), run.made()
         method.begin(lab)

@@ -1,0 +1,91 @@
+"""Tables of outcomes: losses, curves, losses at equal bytes; and which outcome is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from simulations.lab.core import Curve
+from simulations.lab.suites.base import Outcome, Table
+from simulations.lab.suites.figures import mean, told
+
+__all__ = ["LOSSES", "best", "both", "bytes_table", "curves_table", "in_time"]
+
+LOSSES: Final = ("loss", "single replicas")
+"""columns of `both`"""
+
+
+def both(outcome: Outcome) -> tuple[str, str]:
+    """Loss of the model and of single replicas: who leaves replicas further apart may have the better mean of them."""
+    return told(outcome.losses), told(outcome.replica_losses)
+
+
+def best(
+    outcomes: Mapping[str, Outcome],
+    labels: Iterable[str] | None = None,
+    of: Callable[[Outcome], float] = lambda outcome: outcome.loss,
+) -> str:
+    """Label of the least; what is NaN, as with a seed that failed, is so only if all are."""
+
+    def height(label: str) -> tuple[bool, float]:
+        value = of(outcomes[label])
+        return math.isnan(value), value
+
+    return min(outcomes if labels is None else labels, key=height)
+
+
+def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:
+    """Those that ended no later than the one of label `clock`, who waits for nobody: a round may last longer than all
+    the time there is."""
+    limit = 1.02 * mean(outcomes[clock].last(lambda point: point.seconds))
+    return {
+        label: outcome
+        for label, outcome in outcomes.items()
+        if not mean(outcome.last(lambda point: point.seconds)) > limit
+    }
+
+
+def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") -> Table:
+    columns = ("method", *LOSSES, "bytes a parameter", "simulated s", "steps", "consensus distance")
+    rows = [
+        (
+            label,
+            *both(outcome),
+            told(outcome.last(lambda point: point.bytes), 1),
+            told(outcome.last(lambda point: point.seconds), 0),
+            told(outcome.last(lambda point: point.steps), 0),
+            told(outcome.last(lambda point: point.distance)),
+        )
+        for label, outcome in outcomes.items()
+    ]
+    return Table(title, columns, rows, note)
+
+
+def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, replicas: bool = False) -> Table:
+    """Loss by the time so many bytes a parameter have come, between points by a line; nothing past a run's own end.
+
+    Args:
+        replicas: of single ones, not of the model.
+    """
+
+    def at(curve: Curve, budget: float) -> float:
+        spent = [point.bytes for point in curve.points]
+        losses = [point.replica_loss if replicas else point.loss for point in curve.points]
+        return float(np.interp(budget, spent, losses)) if spent[0] <= budget <= spent[-1] else math.nan
+
+    def cell(outcome: Outcome, budget: float) -> str:
+        # A seed that was not so dear has not failed.
+        within = not any(math.isnan(at(curve, budget)) for curve in outcome.curves)
+        return told(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
+
+    rows = [(label, *(cell(outcome, budget) for budget in budgets)) for label, outcome in outcomes.items()]
+    return Table(
+        f"Loss{' of single replicas' if replicas else ''} at equal bytes",
+        ("method", *(f"{budget:g} B a parameter" for budget in budgets)),
+        rows,
+        "On the way, at learning rates that have not fallen yet: a run that were to end there would do better. What a "
+        "method reaches at the end of its run stands in the other tables.",
+    )
