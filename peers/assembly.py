@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gossipdp.config import AUTO, Config
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer

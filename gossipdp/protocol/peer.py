@@ -47,9 +47,11 @@ from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.strikes import Strikes
-from gossipdp.protocol.transfer.bootstrap import Held, Live, Origin
+from gossipdp.protocol.transfer.bootstrap import Bootstrap
+from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.joiner import Joiner
-from gossipdp.protocol.transfer.moments import MomentsDesk, MomentsMessage
+from gossipdp.protocol.transfer.moments import MomentsMessage
+from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
@@ -121,7 +123,7 @@ class Peer:
         self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
         if self.spreading is not None:
             self.spreading.applied, self.spreading.refounded = self._increment_applied, self._source.forget
-        self.moments = MomentsDesk(
+        self.moments = MomentsHolder(
             config.transfer,
             self._outputs,
             sign=sign,
@@ -144,9 +146,8 @@ class Peer:
             keeps=self._keeps,
             kept=self._kept,
         )
-        self._origin = Origin(
+        self._origin = Bootstrap(
             self.membership,
-            self.progress,
             joiner,
             random=random,
             outputs=self._outputs,
@@ -167,7 +168,7 @@ class Peer:
         self._reunion = Reunion(
             self.membership,
             self.progress,
-            lambda newer_than: joiner(take=jobs.Resync, newer_than=newer_than),
+            lambda newer_than: joiner(resync=True, newer_than=newer_than),
             random=random,
             outputs=self._outputs,
             apart_rounds=config.apart_rounds,
@@ -197,7 +198,7 @@ class Peer:
 
     def found(self) -> None:
         """This peer gives the network its model: the first training process's."""
-        self._origin.founder = True
+        self._origin.found()
 
     def join(
         self, addresses: Sequence[str], now: float, *, remembered: Sequence[Member] = (), resume: Held | None = None
@@ -383,12 +384,12 @@ class Peer:
             case _:
                 self.rounds.job_done(job, result)
                 if self.rounds.founded and self.model is None:
-                    self._founded()
+                    self._founded(now)
                 elif isinstance(job, jobs.Found):
                     if self._attaching.taking is not None and not job.typed(result).finite:
                         self._attaching.unusable()
                         if self._origin.taking is not None:
-                            self._origin.taken_over(finite=False)
+                            self._origin.taken_over(now, finite=False)
                     self._attaching.let_in(self.model)
                 if self.rounds.finished_round:
                     self.rounds.finished_round = False
@@ -615,14 +616,14 @@ class Peer:
 
     # -- the model --------------------------------------------------------------------------------------------
 
-    def _founded(self) -> None:
+    def _founded(self, now: float) -> None:
         """The model is that of the training process: the network's first, or that of a live one."""
         live, claim, held = self._attaching.taking, self._origin.taking, self._origin.held
         if live is not None:
             self._outputs.emit(TookOver(live.clock, live.steps, None if held is None else held.clock))
             self.progress.recover(live.steps, live.samples)
         if claim is not None:
-            self._origin.taken_over(finite=True)
+            self._origin.taken_over(now, finite=True)
         origin, clock = "founded" if claim is None else "taken over", 0 if live is None else live.clock
         rounds = 0
         if claim is not None:

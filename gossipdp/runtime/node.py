@@ -25,7 +25,7 @@ from gossipdp.protocol.carried_state import NOTHING
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.transfer.bootstrap import Live
+from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.protocol.wire.messages import Ack, Data, Member, short
 from gossipdp.runtime import link as links

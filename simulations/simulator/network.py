@@ -26,7 +26,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
-from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Lane, Member, Message, State
 from simulations.simulator.host import Checkpoint, Host, Region, perform, sign, verify
 

@@ -19,7 +19,7 @@ from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused,
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.bootstrap import Live
+from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from simulations.simulator.host import Host, Region
 from simulations.simulator.network import Network

@@ -32,9 +32,9 @@ from gossipdp.protocol.pairwise.averaging import AveragingConfig
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Frozen, Schema
-from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.transfer.manifest import signed_part as signed
 from gossipdp.protocol.transfer.source import TransferConfig
-from gossipdp.protocol.transfer.source import signed_part as signed
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     Has,

@@ -17,8 +17,8 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.transfer.bootstrap import Live
-from gossipdp.protocol.transfer.moments import MomentsDesk
+from gossipdp.protocol.transfer.claims import Live
+from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 
 __all__ = ["Attaching"]
 
@@ -36,7 +36,7 @@ class Attaching:
     def __init__(
         self,
         rounds: Rounds,
-        moments: MomentsDesk,
+        moments: MomentsHolder,
         outputs: Outputs,
         most_chunk: int,
         founds: Callable[[], bool],

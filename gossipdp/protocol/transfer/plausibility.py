@@ -1,11 +1,11 @@
-"""Is a fetched state what the network trains? A second peer's values of a few places in it say so.
+"""Whether a fetched state is one that the network trains. A second member's values at a few places show it.
 
-A source signs what it froze, so a joiner knows whose state it has, not whether it is any good. With every manifest it
-therefore asks two other members, the witnesses, for 16 short runs of their own anchors (algorithms section 8). Anchors
-differ, by what the witness knows: the distance at its last exchanges, and its steps since the state was frozen. A state
-further off than `TIMES` that is refused, if no witness vouches for it and one denies it; chunks of it are then fetched
-elsewhere. Where nobody can be asked the state is taken unvouched, and that is told. One liar is found out; a source and
-a witness that lie together are not. No vector is touched here.
+A source signs what it froze, so a joiner knows whose state it has, but not whether it is any good. With each manifest
+the joiner asks two other members, the witnesses, for 16 short runs of their own anchors (algorithms section 8). Anchors
+differ. A witness says how far: the distance at its last exchanges, and its step since the state was frozen. A state
+further off than `TIMES` that is refused if one witness denies it and none vouches for it. Its chunks are then fetched
+from another source. Without any witness the state is accepted unverified, and an event says so. One liar is found out.
+A source and a witness that lie together are not.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from typing import Final
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
 
 __all__ = ["Judge", "Witness"]
 
 RUNS: Final = 16
-"""places compared"""
+"""Places compared."""
 WITNESSES: Final = 2
-"""members asked: one may be silent, or lie"""
+"""Members asked. One may be silent, or lie."""
 TIMES: Final = 5.0
-"""the distance of two anchors at their last exchange, so many times, is still plausible"""
+"""A state this many times as far off as two anchors at their last exchange is still plausible."""
 ROUNDING: Final = 2.0**-8
-"""of bfloat16, relative"""
+"""Relative rounding of bfloat16."""
 AGE: Final = 3.0
-"""rounds that a state may be old by the source's own count when it is given"""
+"""Rounds that a state may be old, by the source's own count, when it is given."""
 MOST_ROUNDS: Final = 32.0
-"""of movement that a state may be older than the sample; a source could claim any age"""
+"""Rounds of movement that a state may be older than the sample. A source could claim any age."""
 APART: Final = MOST_ROUNDS / TIMES
-"""steps between the anchors of two that have exchanged with nobody yet: so many rounds' movement is plausible"""
+"""Distance, in rounds of own movement, that is still plausible between two peers before their first exchange."""
 FORMER: Final = 8
-"""sources of which nothing came, yet, that are remembered with their samples"""
+"""Sources that have given no chunk yet, and are remembered with their samples."""
 QUEUE: Final = 64
-"""joiners that wait for a sample at once; the next is told `busy`"""
+"""Joiners that may wait for a sample. The next one is refused."""
 
 
 class Witness:
@@ -53,9 +54,9 @@ class Witness:
         self._waiting: deque[tuple[bytes, int]] = deque()
 
     def receive(self, message: StateProbe, source: bytes, size: int) -> None:
-        """`source` asks for a sample; `size`: parameters of this peer's model."""
+        """`source` asks for a sample. size: parameters of this peer's model."""
         if len(self._waiting) >= QUEUE or max(message.starts) >= size:
-            self._outputs.send(source, StateRefuse(message.transfer, "busy"))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.BUSY.value))
             return
         self._waiting.append((source, message.transfer))
         self._outputs.ask(jobs.Sample(message.starts))
@@ -64,36 +65,36 @@ class Witness:
         """The result of the oldest Sample."""
         peer, transfer = self._waiting.popleft()
         if math.isnan(result.step):
-            # It has not stepped yet, and cannot know how far others get in a round: with whoever it has its own state
-            # from, it may have exchanged at no distance at all.
-            self._outputs.send(peer, StateRefuse(transfer, "new"))
+            # It has not stepped yet and cannot know how far others get in a round. With the source of its own state it
+            # may have exchanged at no distance at all.
+            self._outputs.send(peer, StateRefuse(transfer, Refusal.NEW.value))
             return
-        # Who has not exchanged does not know how far apart anchors are that have not, either.
+        # A peer that has not exchanged does not know how far apart such anchors are.
         distance = APART * result.step if math.isnan(result.distance) else result.distance
         self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, result.step), [result.payload])
 
 
 @dataclass
 class _Part:
-    """What one source gives: the state, or a part of it, under one manifest."""
+    """What one source gives under one manifest."""
 
     source: bytes
     manifest: StateManifest
     runs: dict[int, int]
-    """chunk: first parameter of the run in it"""
+    """The first parameter of the run in each chunk."""
     asked: set[bytes]
     samples: list[tuple[bytes, StateSample, Buffer]] = field(default_factory=list)
     chunks: set[int] = field(default_factory=set)
-    """that came from there"""
+    """Chunks that came from this source."""
     vouched: bool = False
     denied: bool = False
 
 
 class Judge:
-    """The joiner's side of it, for one transfer with all its sources.
+    """Judges one transfer, with all its sources.
 
     Args:
-        patience: seconds a witness is waited for once everything is here.
+        patience: Seconds to wait for a witness once all chunks are here.
     """
 
     def __init__(self, outputs: Outputs, random: Random, patience: float) -> None:
@@ -111,10 +112,11 @@ class Judge:
         missing: Sequence[int],
         members: Sequence[bytes],
     ) -> None:
-        """`source` will give `missing` under `manifest`: ask others for runs of it, at once, because anchors move.
+        """`source` will give `missing` under `manifest`. Ask witnesses at once, because anchors move.
 
         Args:
-            spans: where each chunk stands.
+            spans: The parameters of each chunk.
+            members: Candidates for witnesses.
         """
         if not missing:
             return
@@ -135,7 +137,7 @@ class Judge:
         self._outputs.send(peer, StateProbe(transfer, tuple(self._parts[transfer].runs.values())))
 
     def heard(self, message: StateSample, buffers: Sequence[Buffer], source: bytes) -> None:
-        """A witness has sent its values."""
+        """A witness has sent its sample."""
         part = self._parts.get(message.transfer)
         if part is not None and source in part.asked:
             part.asked.discard(source)
@@ -143,23 +145,23 @@ class Judge:
                 part.samples.append((source, message, buffers[0]))
 
     def excused(self, peer: bytes, transfer: int | None = None) -> None:
-        """`peer` will be no witness: it refuses, for this transfer, or is gone."""
+        """`peer` will be no witness: it refuses, for this transfer, or is gone (None)."""
         for number, part in self._parts.items():
             if transfer in (None, number):
                 part.asked.discard(peer)
 
     def came(self, chunk: int, transfer: int) -> None:
-        """`chunk` is being taken in as it was frozen for `transfer`, in the place of what was there before."""
+        """`chunk`, as frozen for `transfer`, replaces what was there before."""
         self.lost(chunk)
         self._parts[transfer].chunks.add(chunk)
 
     def lost(self, chunk: int) -> None:
-        """It was not what its source had signed."""
+        """`chunk` was not the one that its source had signed."""
         for part in self._parts.values():
             part.chunks.discard(chunk)
 
     def settled(self, now: float) -> bool:
-        """Everything is here. Has everything been judged? To be asked again after every input until it is so."""
+        """All chunks are here: whether all are judged. The caller asks again after each input."""
         if self._comparing is not None:
             return False
         for part in self._parts.values():
@@ -169,7 +171,7 @@ class Judge:
         parts = {transfer: part for transfer, part in self._parts.items() if part.chunks}
         silent = [(peer, transfer) for transfer, part in parts.items() for peer in sorted(part.asked)]
         if silent and self._deadline is None:
-            # What was asked at first, or the answer, may have been lost since.
+            # The first request, or its answer, may have been lost.
             self._deadline = now + self._patience
             for peer, transfer in silent:
                 self._probe(peer, transfer)
@@ -187,14 +189,14 @@ class Judge:
         self._outputs.ask(jobs.Compare(tuple(runs), offset, payload))
 
     def compared(self, result: jobs.Compared | None) -> None:
-        """The result of the Compare asked for; None: the sample was malformed."""
+        """The result of the Compare. None: the sample was malformed."""
         assert self._comparing is not None
         (part, witness, sample), self._comparing = self._comparing, None
         if result is None:
             self._outputs.emit(UpdateRefused(witness, "payload"))
             return
         if math.isnan(result.distance):
-            # None of the chunks it speaks of came from this source.
+            # The sample covers no chunk of this source.
             return
         rounds = abs(sample.clock - part.manifest.clock) * sample.rounds / max(1, sample.clock)
         spread = max(sample.distance, math.sqrt(2.0) * sample.step)
@@ -203,17 +205,17 @@ class Judge:
         self._outputs.emit(StateJudged(part.source, witness, plausible, result.distance, bound))
         part.denied |= not plausible
         if plausible:
-            # Of a source and a witness that differ one lies; a second witness that agrees with the source decides it.
+            # Of a source and a witness that differ, one lies. A second witness that agrees with the source decides.
             part.vouched = True
             part.samples.clear()
             part.asked.clear()
 
     def sentence(self) -> dict[bytes, set[int]]:
-        """Once settled: the sources whose state is not plausible, and the chunks they gave; the rest is taken."""
+        """Once settled: the sources whose state is implausible, and the chunks that they gave. The rest is accepted."""
         refused: dict[bytes, set[int]] = {}
         for part in self._parts.values():
             if part.chunks and part.denied and not part.vouched:
-                self._outputs.emit(UpdateRefused(part.source, "implausible"))
+                self._outputs.emit(UpdateRefused(part.source, Refusal.IMPLAUSIBLE.value))
                 refused.setdefault(part.source, set()).update(part.chunks)
             elif part.chunks and not part.vouched:
                 self._outputs.emit(StateJudged(part.source, b"", True, math.nan, math.nan))
@@ -222,4 +224,5 @@ class Judge:
         return refused
 
     def timer(self) -> float | None:
+        """When `settled` is to be asked again, or None."""
         return self._deadline if self._comparing is None else None

@@ -1,24 +1,21 @@
-"""The giving side of a state transfer: this peer's anchor, frozen chunk by chunk, hashed, signed, and kept for a while.
+"""The source of a state transfer: this peer's anchor, frozen chunk by chunk, hashed, signed, and kept for a while.
 
-What a transfer is, and the side that fetches, are in `transfer`. No vector is touched here.
+`joiner` describes the transfer, and is its other side.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, TypeAlias
-
-import msgpack
+from typing import Final, Protocol, TypeAlias
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.transfer.manifest import signed_part
 from gossipdp.protocol.transfer.plausibility import Witness
-from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.messages import (
     StateAsk,
     StateChunk,
@@ -30,13 +27,15 @@ from gossipdp.protocol.wire.messages import (
     StateWait,
 )
 
-__all__ = ["HASH", "Asking", "Giving", "Shared", "Source", "TransferConfig", "signed_part"]
+__all__ = ["Asking", "Giving", "Shared", "Source", "TransferConfig"]
 
 Asking: TypeAlias = StateRequest | StateAsk | StateProbe
 Giving: TypeAlias = StateManifest | StateChunk | StateRefuse | StateSample | StateWait
 
-HASH = 16
-FRESH_ROUNDS = 2
+FRESH_ROUNDS: Final = 2
+"""Rounds for which a snapshot serves further joiners."""
+MOST_WAITING: Final = 256
+"""Joiners that wait for one snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,58 +43,36 @@ class TransferConfig:
     """Times in seconds."""
 
     manifest: float = 20.0
-    """for a source to send the manifest, since it has last told of a chunk more that it has frozen; then the next
-    source is asked"""
+    """A source that neither sends the manifest nor reports one more frozen chunk for this time is left."""
     chunk: float = 5.0
-    """without the manifest, or a chunk, ask for it again; on a slow link later (`flow`)"""
+    """A request for the manifest or a chunk is repeated after this time, or later on a slow link (`requests`)."""
     silence: float = 20.0
-    """without a chunk, go on with another source; on a slow link later"""
+    """A source that sends no chunk for this time is left, or later on a slow link."""
     window: int = 8
-    """chunks asked for at once, at the most"""
+    """Open requests for chunks at most."""
     max_parameters: int = 1 << 34
-    """a larger model does not fit this host"""
+    """A larger model does not fit this host."""
     keep: float = 60.0
-    """a snapshot nobody has asked of for so long is dropped"""
+    """A snapshot that is not asked for is dropped after this time."""
     fresh: float = 2.0
-    """a snapshot younger than this, or of the last `FRESH_ROUNDS` rounds, serves the next joiner too"""
+    """A snapshot younger than this, or of the last `FRESH_ROUNDS` rounds, serves the next joiner too."""
     exact: bool = False
-    """the state is one that all share, bit for bit"""
+    """The state is one that all peers share, bit for bit."""
     witness: float = 10.0
-    """once every chunk is here, for another peer to say whether the state is plausible"""
+    """Once every chunk is here, a witness may take this long to answer."""
 
 
 class Shared(Protocol):
-    """The state that all peers share, as its owner sees it."""
+    """The state that all peers share."""
 
     def freeze(self, begin: Callable[[], bool]) -> None:
-        """Call `begin` when nothing is being done to the state, now or later. If it says so nothing is done to it until
-        `frozen`."""
+        """Call `begin` once the state is at rest, now or later. If it returns True, the state rests until `frozen`."""
 
     def frozen(self) -> None:
         """The state may change again."""
 
     def summary(self) -> bytes:
-        """What is inside the state."""
-
-
-def signed_part(manifest: StateManifest, schema: Buffer, hashes: Buffer, summary: Buffer | None = None) -> bytes:
-    fields = (
-        manifest.snapshot,
-        manifest.parameters,
-        manifest.chunk_parameters,
-        manifest.clock,
-        manifest.rounds,
-        manifest.schema,
-        manifest.settings,
-        manifest.reference,
-        manifest.state,
-    )
-    digest = hashlib.blake2b(digest_size=32, person=b"gossipdp state")
-    for part in (msgpack.packb(fields), hashlib.blake2b(schema).digest(), hashlib.blake2b(hashes).digest()):
-        digest.update(part)
-    if summary is not None:
-        digest.update(hashlib.blake2b(summary).digest())
-    return digest.digest()
+        """What the state contains."""
 
 
 @dataclass
@@ -108,18 +85,19 @@ class _Snapshot:
     chunks: list[jobs.Frozen] = field(default_factory=list)
     waiting: dict[bytes, int] = field(default_factory=dict)
     summary: bytes | None = None
-    """of an exact state, once its making has begun"""
+    """What an exact state contains, once its making has begun."""
     carried: Carried = NOTHING
-    """what goes with it, once all chunks are frozen: then it is never older than they are"""
+    """What goes with it. Taken once all chunks are frozen, so it is never older than they are."""
     whole: bool = False
 
 
 class Source:
-    """Freezes this peer's state when asked, and serves it.
+    """Freezes this peer's state on request, and serves it.
 
     Args:
-        incarnation: what its snapshots' numbers begin with, so that none is that of an earlier life.
-        shared: if the state is one that all share, and is to be given exactly.
+        sign: Signs bytes with this peer's key.
+        shared: The state, if all peers share it and it is given exactly.
+        incarnation: The upper part of the numbers of snapshots, so that no number is one of an earlier life.
     """
 
     def __init__(
@@ -136,30 +114,29 @@ class Source:
         self._numbers = incarnation << 32
         self._witness = Witness(outputs)
         self._behind = 0
+        """Steps of the network's clock that the anchor is old."""
 
     def took(self, behind: int) -> None:
-        """The anchor is another's as it was `behind` steps ago: its transfer took so long. What all share is made up to
-        date by the increments that came meanwhile."""
+        """The anchor was fetched, as it was `behind` steps ago. Increments have brought a shared state up to date."""
         self._behind = max(0, behind) if self._shared is None else 0
 
     @property
     def behind(self) -> int:
-        """Steps of the network's clock that the anchor is older than that clock says."""
+        """Steps of the network's clock that the anchor is old."""
         return self._behind
 
     def aged(self, steps: int) -> None:
-        """The network has made so many steps without this peer."""
+        """The network has made `steps` without this peer."""
         self.took(self._behind + steps)
 
     def mixed(self) -> None:
-        """The anchor has met that of a partner in step, at a weight of one half."""
+        """The anchor was averaged with that of a partner in step, which halves its age."""
         self._behind //= 2
 
-    def receive(
-        self, message: StateRequest | StateAsk | StateProbe, source: bytes, model: Model | None, now: float
-    ) -> None:
+    def receive(self, message: Asking, source: bytes, model: Model | None, now: float) -> None:
+        """A joiner asks. model: None if this peer gives none now."""
         if model is None:
-            self._outputs.send(source, StateRefuse(message.transfer, "joining"))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.JOINING.value))
             return
         match message:
             case StateRequest(transfer):
@@ -177,17 +154,17 @@ class Source:
             if self._shared is None:
                 self._outputs.ask(jobs.Freeze(0))
             else:
-                self._shared.freeze(partial(self._begin, snapshot))
+                self._shared.freeze(lambda: self._begin(snapshot))
         snapshot.used = now
         if snapshot.waiting.get(source) == transfer:
             self._outputs.send(source, StateWait(transfer, len(snapshot.chunks)))
-        elif len(snapshot.waiting) < 256:
+        elif len(snapshot.waiting) < MOST_WAITING:
             snapshot.waiting[source] = transfer
         self._send_manifests(model)
 
     def _begin(self, snapshot: _Snapshot) -> bool:
         if snapshot is not self._snapshot:
-            return False  # forgotten while it waited
+            return False  # it was dropped while it waited
         assert self._shared is not None
         snapshot.summary = self._shared.summary()
         self._outputs.ask(jobs.Freeze(0))
@@ -217,7 +194,7 @@ class Source:
         snapshot, shared = self._snapshot, self._shared
         waits = shared is not None and snapshot is not None and snapshot.summary is None
         if snapshot is None or waits or job.chunk != len(snapshot.chunks):
-            # One that was forgotten meanwhile. It had the state for itself until now.
+            # The snapshot was dropped meanwhile. The state rested for it until now.
             return None if shared is None else shared.frozen()
         snapshot.chunks.append(result)
         if len(snapshot.chunks) < model.chunks:
@@ -259,7 +236,7 @@ class Source:
     def _serve(self, message: StateAsk, source: bytes, now: float) -> None:
         snapshot = self._snapshot
         if snapshot is None or snapshot.number != message.snapshot:
-            self._outputs.send(source, StateRefuse(message.transfer, "gone"))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.GONE.value))
             return
         snapshot.used = now
         for chunk in message.chunks:
@@ -268,12 +245,14 @@ class Source:
                 self._outputs.send(source, reply, [snapshot.chunks[chunk].payload])
 
     def forget(self) -> None:
-        """This peer is to follow others: what it has frozen is not to be handed on."""
+        """Drop the snapshot: this peer gives up its model, or has another one."""
         self._snapshot = None
 
     def timer(self) -> float | None:
+        """When `handle_timer` wants to be called next, or None."""
         return None if self._snapshot is None else self._snapshot.used + self._config.keep
 
     def handle_timer(self, now: float) -> None:
+        """Drop a snapshot that is not asked for."""
         if self._snapshot is not None and now >= self._snapshot.used + self._config.keep:
             self._snapshot = None

@@ -1,4 +1,4 @@
-"""Where a peer's model comes from when a whole network comes back: the latest checkpoint that anybody alive holds."""
+"""When a whole network comes back, its model is the latest checkpoint that a live peer holds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.pairwise.averaging import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.transfer.bootstrap import LISTEN, PATIENCE, Held
+from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.transfer.election import LISTEN, PATIENCE
+from gossipdp.protocol.transfer.manifest import signed_part as signed
 from gossipdp.protocol.transfer.source import TransferConfig
-from gossipdp.protocol.transfer.source import signed_part as signed
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     Has,
@@ -41,7 +42,7 @@ def record(peer, *, incarnation=1, state=State.ALIVE):
 
 
 class Returning:
-    """Peer B comes back; the test speaks for all others."""
+    """Peer B comes back. The test speaks for all others."""
 
     def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
         averaging = AveragingConfig(
@@ -80,7 +81,7 @@ class Returning:
         self.tell(source, Standing(incarnation, has, clock, rounds, reply))
 
     def run(self, until):
-        """Everybody met stays alive: it says so ten times a second."""
+        """Members that were met stay alive: they say so ten times a second."""
         while self.now < until - 1e-9:
             self.now = round(self.now + 0.1, 6)
             for peer, incarnation in self.speaking.items():
@@ -98,7 +99,7 @@ class Returning:
         return self.asked.count(jobs.Restore())
 
 
-def test_latest_of_all_restores_as_soon_as_everybody_it_remembers_has_spoken():
+def test_holder_of_the_latest_restores_once_all_remembered_members_have_answered():
     b = Returning()
     b.meet(A, C)
     b.says(A, Has.CHECKPOINT, 90, 9)
@@ -109,7 +110,7 @@ def test_latest_of_all_restores_as_soon_as_everybody_it_remembers_has_spoken():
     assert b.restores == 1 and HEARD < RESUME / 2
 
 
-def test_one_it_remembers_that_is_not_there_is_waited_for_until_the_deadline():
+def test_remembered_member_that_is_absent_is_waited_for_until_the_deadline():
     b = Returning(remembered=(A, C, D))
     b.meet(A, C)
     b.says(A, Has.CHECKPOINT, 90, 9)
@@ -120,8 +121,8 @@ def test_one_it_remembers_that_is_not_there_is_waited_for_until_the_deadline():
     assert b.restores == 1
 
 
-def test_those_it_remembers_are_all_dialled_though_somebody_has_answered():
-    """Else two pairs that meet first would be two networks."""
+def test_all_remembered_members_are_dialled_though_one_has_answered():
+    """Otherwise two pairs that meet first would be two networks."""
     b = Returning(remembered=(A, C, D))
     b.meet(A)
     b.sent.clear()
@@ -139,7 +140,7 @@ def test_those_it_remembers_are_all_dialled_though_somebody_has_answered():
         (A, (99, 99), 1),
     ],
 )
-def test_of_two_the_later_restores_and_of_equals_the_lower_id(other, held, restores):
+def test_of_two_peers_the_later_restores_and_of_equals_the_lower_id(other, held, restores):
     b = Returning(remembered=(other,))
     b.meet(other)
     b.says(other, Has.CHECKPOINT, *held)
@@ -147,7 +148,7 @@ def test_of_two_the_later_restores_and_of_equals_the_lower_id(other, held, resto
     assert b.restores == restores
 
 
-def test_later_one_is_fetched_from_once_it_is_ready_and_nothing_is_restored():
+def test_later_member_is_fetched_from_once_it_is_ready_and_nothing_is_restored():
     b = Returning()
     b.meet(A, C)
     b.says(A, Has.CHECKPOINT, 90, 9)
@@ -161,7 +162,7 @@ def test_later_one_is_fetched_from_once_it_is_ready_and_nothing_is_restored():
     assert b.restores == 0
 
 
-def test_later_one_that_never_becomes_ready_is_not_waited_for_for_ever():
+def test_later_member_that_never_becomes_ready_is_left_after_a_while():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.CHECKPOINT, 120, 9)
@@ -171,7 +172,7 @@ def test_later_one_that_never_becomes_ready_is_not_waited_for_for_ever():
     assert b.restores == 1
 
 
-def test_later_one_that_dies_is_not_waited_for():
+def test_later_member_that_dies_is_not_waited_for():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.CHECKPOINT, 120, 9)
@@ -182,7 +183,7 @@ def test_later_one_that_dies_is_not_waited_for():
     assert b.peer.membership.members[C].state == State.FAILED and b.restores == 1
 
 
-def test_later_one_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
+def test_later_member_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.CHECKPOINT, 120, 9)
@@ -192,7 +193,7 @@ def test_later_one_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
     assert b.restores == 1
 
 
-def test_words_of_an_earlier_life_or_from_before_it_was_ready_count_for_nothing():
+def test_messages_of_an_earlier_life_or_from_before_it_was_ready_do_not_count():
     b = Returning(remembered=(C,))
     b.meet(C, incarnation=7)
     b.says(C, Has.MODEL, 500, 50, incarnation=6)
@@ -203,7 +204,7 @@ def test_words_of_an_earlier_life_or_from_before_it_was_ready_count_for_nothing(
     assert b.of(StateRequest, to=C) and b.restores == 0
 
 
-def test_one_that_is_ready_and_dies_before_it_has_served_is_not_waited_for():
+def test_ready_member_that_dies_before_it_has_served_is_not_waited_for():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.MODEL, 90, 9)
@@ -214,7 +215,7 @@ def test_one_that_is_ready_and_dies_before_it_has_served_is_not_waited_for():
     assert b.restores == 1
 
 
-def test_one_that_is_ready_and_starts_again_is_ready_no_more():
+def test_ready_member_that_starts_again_is_not_ready_any_more():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.MODEL, 90, 9)
@@ -224,7 +225,7 @@ def test_one_that_is_ready_and_starts_again_is_ready_no_more():
     assert b.restores == 1
 
 
-def test_whoever_has_just_been_met_is_given_the_time_to_speak():
+def test_member_that_was_just_met_is_given_time_to_answer():
     b = Returning(remembered=())
     b.run(RESUME - 0.2)
     b.meet(C)
@@ -234,7 +235,7 @@ def test_whoever_has_just_been_met_is_given_the_time_to_speak():
     assert b.restores == 1
 
 
-def test_newest_damaged_and_the_one_before_not_the_latest_any_more_waits_again():
+def test_peer_whose_newest_checkpoint_is_damaged_waits_again_if_another_is_later_now():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.CHECKPOINT, 95, 9)
@@ -252,7 +253,7 @@ def test_newest_damaged_and_the_one_before_not_the_latest_any_more_waits_again()
     assert b.of(StateRequest, to=C) and b.restores == 1
 
 
-def test_question_is_answered_by_whoever_comes_back_and_by_whoever_is_ready():
+def test_question_is_answered_by_a_returning_peer_and_by_a_ready_one():
     b = Returning(remembered=())
     b.meet(C)
     b.sent.clear()
@@ -270,8 +271,8 @@ def test_question_is_answered_by_whoever_comes_back_and_by_whoever_is_ready():
 
 
 @pytest.mark.parametrize(("held", "network", "ahead"), [(100, 80, True), (100, 89, True), (100, 90, False)])
-def test_fetching_what_is_earlier_than_the_own_checkpoint_is_said_before_the_model_is_used(held, network, ahead):
-    """Two rounds of five steps, which nobody may have heard of, are no loss worth a word."""
+def test_fetching_a_model_earlier_than_the_own_checkpoint_is_reported_before_it_is_used(held, network, ahead):
+    """Two rounds of five steps, of which no other peer may know, are not reported."""
     b = Returning(held=Held(held, 10))
     b.meet(C)
     b.says(C, Has.MODEL, network, 8)
@@ -290,7 +291,7 @@ def test_fetching_what_is_earlier_than_the_own_checkpoint_is_said_before_the_mod
 
 
 @pytest.mark.parametrize(("clock", "restores"), [(90, 0), (89, 1)])
-def test_spare__gives_its_model_to_a_peer_with_an_earlier_checkpoint_and_not_with_a_later_one(clock, restores):
+def test_spare_gives_its_model_to_a_peer_with_an_earlier_checkpoint_and_not_with_a_later_one(clock, restores):
     b = Returning(remembered=(A,))
     b.meet(A)
     b.says(A, Has.SPARE, clock, 9)

@@ -1,4 +1,4 @@
-"""What goes with a model and is not averaged: fetched in pieces after its chunks, exactly, and of one source."""
+"""What goes with a model and is not averaged is fetched in pieces after its chunks, exactly, from one source."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Taker:
         self.outputs.events.clear()
 
     def fetch(self, peer, stop=lambda message: False, mangle=lambda message, buffers: buffers):
-        """From `peer`, until it has said something for which `stop` holds."""
+        """Fetch from `peer` until it sends a message for which `stop` holds."""
         self.joiner.seek([peer], 0.0)
         while self.outputs.messages:
             asked = self.outputs.messages.popleft()
@@ -95,14 +95,14 @@ def test_reference_and_state_longer_than_a_piece_arrive_to_the_last_byte():
     assert taker.joiner.done and taker.joiner.carried == Carried(REFERENCE, state) and not taker.refused
 
 
-def test_nothing_to_carry_takes_no_piece():
+def test_model_with_nothing_to_carry_has_no_pieces():
     taker = Taker({A: Giver(A, reference=b"")})
     taker.fetch(A)
     assert taker.joiner.done and taker.joiner.carried == Carried() and taker.joiner.schema.reference == b""
 
 
-def test_source_that_goes_halfway_through_a_state_leaves_no_patchwork_of_two():
-    """The reference, which is the same everywhere, is kept."""
+def test_source_that_goes_halfway_through_a_state_leaves_no_patchwork_of_two_states():
+    """The reference is kept, because it is the same everywhere."""
     first, second = (Random(seed).randbytes(2 * PIECE) for seed in (5, 6))
     taker = Taker({A: Giver(A, first), B: Giver(B, second)})
     taker.fetch(A, stop=lambda message: isinstance(message, StateChunk) and message.chunk == CHUNKS + 4)
@@ -120,7 +120,7 @@ def test_source_that_goes_halfway_through_a_state_leaves_no_patchwork_of_two():
     assert sorted(asked) == [CHUNKS + 3, CHUNKS + 4], "the state alone"
 
 
-def test_state_told_while_the_model_is_being_frozen_is_the_one_that_goes_with_it():
+def test_state_submitted_while_the_model_is_frozen_goes_with_it():
     giver = Giver(A, b"before")
     taker = Taker({A: giver})
     hashed = giver.source.frozen
@@ -134,7 +134,7 @@ def test_state_told_while_the_model_is_being_frozen_is_the_one_that_goes_with_it
     assert taker.joiner.carried.state == b"after"
 
 
-def test_a_piece_that_is_not_what_was_signed_is_refused():
+def test_piece_that_differs_from_what_was_signed_is_refused():
     taker = Taker({A: Giver(A, b"the state")})
 
     def damage(message, buffers):
@@ -146,7 +146,7 @@ def test_a_piece_that_is_not_what_was_signed_is_refused():
 
 
 @pytest.mark.parametrize("lie", ["another reference", "none"])
-def test_a_reference_that_is_not_the_networks_is_no_manifest(lie):
+def test_manifest_with_another_reference_is_refused(lie):
     other = Random(9).randbytes(3 * PIECE) if lie == "another reference" else b""
     taker = Taker({A: Giver(A, reference=other, schema=schema_of(REFERENCE))})
     taker.fetch(A)
@@ -160,7 +160,7 @@ def test_pieces_of_any_length_stand_end_to_end():
         assert b"".join(map(bytes, parts)) == bytes(3 + size) and carried.piece(1 + pieces(size)) is None
 
 
-def test_a_manifest_of_more_than_is_ever_carried_is_no_message():
+def test_manifest_of_more_than_may_be_carried_does_not_decode():
     manifest = StateManifest(1, 1, 1, 256, 0, 0, bytes(16), bytes(16), (1 << 30) + 1)
     with pytest.raises(Exception, match="StateManifest"):
         wire.decode(wire.encode(manifest, [b"", b"", b""]))

@@ -1,4 +1,4 @@
-"""A daemon comes back to a training process that has lived on: its model stands for election as checkpoints do."""
+"""A daemon comes back to a training process that outlived it. The process's model stands for election."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from test_bootstrap import HEARD, HELD, RESUME, SCHEMA, A, C, Returning
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import SessionOpened, SessionRefused, StateReady, TookOver
-from gossipdp.protocol.transfer.bootstrap import Live
+from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.wire.messages import Has, Standing, StateRequest
 
 LIVE = Live(clock=150, steps=40, samples=320)
 NEAR = 10
-"""steps, two rounds of five: another's model that is no further goes before no live process's"""
+"""Steps of two rounds. A member's model must be further than this to go before a live process's."""
 
 
 class Surviving(Returning):
@@ -58,7 +58,7 @@ class Surviving(Returning):
         return ready, [event.kept for event in self.events if isinstance(event, SessionOpened)]
 
 
-def test_alone__the_live_process_goes_before_the_checkpoint_and_nothing_is_lost():
+def test_peer_alone_takes_over_the_live_process_before_the_checkpoint():
     b = Surviving(remembered=())
     b.run(RESUME - 0.2)
     assert not b.takes_over
@@ -80,9 +80,7 @@ def test_checkpoint_later_than_the_live_process_by_more_than_two_rounds_is_resto
 
 @pytest.mark.parametrize(("has", "rounds"), [(Has.MODEL, 3), (Has.CHECKPOINT, 3)])
 @pytest.mark.parametrize(("ahead", "kept"), [(-50, True), (NEAR, True), (NEAR + 1, False)])
-def test_member_with_a_model_or_checkpoint_goes_before_the_live_process_only_where_it_is_further(
-    has, rounds, ahead, kept
-):
+def test_member_with_a_model_or_checkpoint_goes_before_the_live_process_only_if_it_is_further(has, rounds, ahead, kept):
     b = Surviving(remembered=(C,))
     b.meet(C)
     b.says(C, has, LIVE.clock + ahead, rounds)
@@ -106,7 +104,7 @@ def test_claim_rises_with_the_live_process_and_falls_when_it_dies():
     ]
 
 
-def test_claim_of_another_that_rose_and_fell_is_believed_in_its_order_and_not_as_it_comes():
+def test_claim_that_rose_and_fell_is_believed_in_the_order_of_its_numbers():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.tell(C, Standing(1, Has.CHECKPOINT, 90, 9, False, 0))
@@ -119,7 +117,7 @@ def test_claim_of_another_that_rose_and_fell_is_believed_in_its_order_and_not_as
     assert b.restores == 1
 
 
-def test_live_process_that_dies_while_others_are_heard__the_checkpoint_is_restored():
+def test_checkpoint_is_restored_if_the_live_process_dies_while_others_are_heard():
     b = Surviving(remembered=())
     b.run(RESUME / 2)
     b.detach()
@@ -127,7 +125,7 @@ def test_live_process_that_dies_while_others_are_heard__the_checkpoint_is_restor
     assert b.restores == 1 and not b.takes_over
 
 
-def test_live_process_that_dies_while_its_model_is_taken__the_model_is_here():
+def test_model_is_here_if_the_live_process_dies_while_it_is_taken_over():
     b = Surviving(remembered=())
     b.run(RESUME + 0.4)
     b.detach()
@@ -135,7 +133,7 @@ def test_live_process_that_dies_while_its_model_is_taken__the_model_is_here():
     assert b.came() == ([("taken over", 150)], [])
 
 
-def test_live_process_with_nan__the_checkpoint_is_restored_and_the_process_loads_it():
+def test_checkpoint_is_restored_for_a_live_process_with_nan():
     b = Surviving(remembered=())
     b.run(RESUME + 0.4)
     b.work(finite=False)
@@ -148,7 +146,7 @@ def test_live_process_with_nan__the_checkpoint_is_restored_and_the_process_loads
 
 @pytest.mark.parametrize(("clock", "kept"), [(150, True), (95, True), (89, False)])
 def test_live_process_that_comes_after_the_checkpoint_was_restored_keeps_its_parameters_if_it_is_near(clock, kept):
-    """Its steps are long, or it was stopped."""
+    """The process makes long steps, or it was stopped."""
     b = Surviving(None, remembered=())
     b.run(RESUME + 0.4)
     b.restore()

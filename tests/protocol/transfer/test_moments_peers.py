@@ -1,4 +1,4 @@
-"""Peers whole, in virtual time: a joiner's training process is given the optimizer's moments with the model."""
+"""Whole peers in virtual time: a joiner's training process gets the optimizer's moments with the model."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_joiner_has_the_moments_of_its_source_before_its_session_begins():
 
 
 @pytest.mark.parametrize(("source", "joiner"), [(False, True), (True, False), (False, False)])
-def test_switched_off_on_either_side_nothing_is_given_and_nothing_waits(source, joiner):
+def test_switched_off_on_either_side_no_moments_are_given_and_no_session_waits(source, joiner):
     hosts = Hosts(source, joiner)
     hosts.start(0)
     hosts.until(lambda: hosts.opened(0))
@@ -127,7 +127,7 @@ def test_switched_off_on_either_side_nothing_is_given_and_nothing_waits(source, 
     assert bool(hosts.asked) == joiner
 
 
-def test_training_process_that_comes_back_finds_its_own_hosts_moments_and_asks_nobody():
+def test_training_process_that_comes_back_finds_its_own_hosts_moments_without_a_request():
     hosts = Hosts(True, True)
     hosts.start(0)
     hosts.until(lambda: hosts.opened(0))
@@ -161,7 +161,7 @@ def test_source_that_dies_in_the_middle_is_followed_by_another():
     assert hosts.hosts[2].peer.moments.held.steps in (held[source].steps, 200)
 
 
-def test_lossy_network_changes_nothing():
+def test_lossy_network_gives_the_same_moments():
     hosts = Hosts(True, True, loss=0.2)
     hosts.start(0)
     hosts.until(lambda: hosts.opened(0))

@@ -1,4 +1,4 @@
-"""The inner optimizer's moments for joiners: signed, hashed, checked, fetched from whoever gives them."""
+"""The inner optimizer's moments for joiners: signed, hashed, checked, and fetched from members that give them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.moments import WITHIN, Moments, MomentsDesk, MomentsFetcher, MomentsSource, chunk_sizes
+from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
+from gossipdp.protocol.transfer.moments_fetcher import WITHIN, MomentsFetcher
+from gossipdp.protocol.transfer.moments_holder import MomentsHolder
+from gossipdp.protocol.transfer.moments_source import MomentsSource
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MOST_STEPS, MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest
@@ -80,7 +83,7 @@ class Taker:
 
 
 def carry(taker, *givers, now=0.0, mangle=lambda envelope: envelope):
-    """Carry messages until nobody has any; `mangle` changes or (None) loses what the givers say."""
+    """Carry messages until there are none. `mangle` changes or (None) loses messages of the givers."""
     known = {giver.id: giver for giver in givers}
     while taker.outputs.messages or any(giver.outputs.messages for giver in givers):
         while taker.outputs.messages:
@@ -163,7 +166,7 @@ def test_lost_messages_are_asked_for_again():
     assert payloads(taker.fetcher.moments) == payloads(encoded(1))
 
 
-def test_members_without_moments_are_passed_over_and_it_is_given_up_after_four():
+def test_members_without_moments_are_passed_over_and_the_fetcher_gives_up_after_four():
     peers = [bytes([number]) * 32 for number in range(8)]
     taker = Taker(*peers, preferred=peers[0])
     asked = []
@@ -177,7 +180,7 @@ def test_members_without_moments_are_passed_over_and_it_is_given_up_after_four()
     assert asked[0] == peers[0] and len(set(asked)) == len(asked) == 4
 
 
-def test_nobody_to_ask_is_over_at_once():
+def test_fetch_with_nobody_to_ask_is_over_at_once():
     taker = Taker()
     assert taker.fetcher.over and not taker.outputs.messages
 
@@ -192,7 +195,7 @@ def test_silent_members_are_given_up_one_after_the_other():
     assert now == pytest.approx(2 * CONFIG.manifest) and requests > 4
 
 
-def test_payload_that_is_not_what_the_manifest_says_is_refused_and_the_next_source_asked():
+def test_payload_that_differs_from_the_manifest_is_refused_and_the_next_source_asked():
     taker, a, b = Taker(A, B), Giver(A, encoded(1)), Giver(B, encoded(2))
 
     def mangle(envelope):
@@ -264,7 +267,7 @@ def test_source_of_moments_that_was_started_again_is_no_liar():
     assert taker.fetcher.over and not taker.of(UpdateRefused)
 
 
-def test_newer_moments_do_not_disturb_who_is_fetching_the_earlier_ones():
+def test_newer_moments_do_not_disturb_a_fetch_of_the_earlier_ones():
     taker, giver = Taker(A), Giver(A, encoded(1))
 
     def mangle(envelope):
@@ -276,7 +279,7 @@ def test_newer_moments_do_not_disturb_who_is_fetching_the_earlier_ones():
     assert payloads(taker.fetcher.moments) == payloads(encoded(1))
 
 
-def test_earlier_moments_are_dropped_when_nobody_asks_for_them_and_never_pile_up():
+def test_earlier_moments_are_dropped_without_requests_and_never_pile_up():
     giver = Giver(A, encoded(1))
     giver.source.receive(MomentsAsk(1, FIRST, (0,)), JOINER, SCHEMA, 0.5)
     giver.outputs.messages.clear()
@@ -299,7 +302,7 @@ def test_earlier_moments_are_dropped_when_nobody_asks_for_them_and_never_pile_up
     assert given == [4, 5, 6]
 
 
-def test_earlier_moments_that_nobody_has_asked_for_are_dropped_at_once():
+def test_earlier_moments_that_were_never_requested_are_dropped_at_once():
     giver = Giver(A, encoded(1))
     giver.source.hold(encoded(2), 1.0)
     assert giver.source.timer() is None
@@ -308,7 +311,7 @@ def test_earlier_moments_that_nobody_has_asked_for_are_dropped_at_once():
     assert refusal.message.reason == "gone"
 
 
-def test_words_of_others_and_of_earlier_transfers_are_not_heard():
+def test_messages_of_other_members_and_of_earlier_transfers_are_ignored():
     taker, giver = Taker(A, B), Giver(A, encoded(1))
     [request] = taker.outputs.messages
     giver.source.receive(request.message, JOINER, SCHEMA, 0.0)
@@ -343,7 +346,7 @@ def test_bad_chunk_of_a_source_already_left_does_not_blame_the_next():
 
 
 def test_moments_of_two_sources_have_the_steps_of_the_one_that_made_more():
-    """Adam's bias correction for fewer steps than were made lengthens the next ones."""
+    """With a smaller count than was made, Adam's bias correction lengthens the next steps."""
     taker, a, b = Taker(A, B), Giver(A, encoded(1, steps=90)), Giver(B, encoded(2, steps=50))
     carry(taker, a, mangle=lambda said: None if getattr(said.message, "chunk", 0) == 4 else said)
     taker.fetcher.gone(A, 0.0)
@@ -351,8 +354,8 @@ def test_moments_of_two_sources_have_the_steps_of_the_one_that_made_more():
     assert taker.fetcher.over and taker.fetcher.moments.steps == 90
 
 
-def test_steps_are_those_of_members_that_gave_something():
-    """A liar's manifest would set the count of what others give, and Adam's bias correction with it."""
+def test_steps_are_those_of_members_that_gave_a_chunk():
+    """Otherwise a liar's manifest sets the count for chunks of others, and Adam's bias correction with it."""
     taker, liar, b = Taker(A, B), Giver(A, encoded(1, steps=MOST_STEPS)), Giver(B, encoded(2, steps=50))
     carry(taker, liar, mangle=lambda said: None if isinstance(said.message, MomentsChunk) else said)
     taker.fetcher.gone(A, 0.0)
@@ -360,8 +363,8 @@ def test_steps_are_those_of_members_that_gave_something():
     assert taker.fetcher.over and taker.fetcher.moments.steps == 50
 
 
-def test_more_steps_than_anybody_makes_are_no_manifest():
-    """They would not fit where the training process hears of them, and it would be cut off."""
+def test_manifest_of_impossibly_many_steps_does_not_decode():
+    """The message to the training process could not hold them, and the process would be cut off."""
     frames = [
         wire.encode(MomentsManifest(1, 1, SIZE, 8192, steps, bytes(16)), [b"h" * 16, b"s" * 64])
         for steps in (MOST_STEPS, 2**63 - 1)
@@ -371,8 +374,8 @@ def test_more_steps_than_anybody_makes_are_no_manifest():
         wire.decode(frames[1])
 
 
-def test_sources_that_dribble_are_waited_for_so_long_and_no_longer():
-    """One after the other would keep training from a model that is there."""
+def test_sources_that_dribble_are_left_after_a_time():
+    """Otherwise one after the other would keep training from a model that is here."""
     now, taker, givers = 0.0, Taker(A, B, C), [Giver(peer, encoded(1)) for peer in (A, B, C)]
     count = 0
 
@@ -391,10 +394,10 @@ def test_sources_that_dribble_are_waited_for_so_long_and_no_longer():
     assert WITHIN <= now <= WITHIN + 1.0 and taker.fetcher.moments is None and taker.fetcher.timer() is None
 
 
-def test_nobody_to_ask_yet_does_not_use_up_the_asking():
+def test_seeking_with_nobody_to_ask_yet_does_not_count_as_tried():
     outputs = Outputs()
-    desk = MomentsDesk(
+    holder = MomentsHolder(
         CONFIG, outputs, sign=lambda data: b"", verify=lambda *_: True, random=Random(1), incarnation=1, enabled=True
     )
-    assert not desk.seek(SCHEMA, list, A, 0.0)
-    assert desk.seek(SCHEMA, lambda: [B], A, 5.0) and len(outputs.messages) == 1
+    assert not holder.seek(SCHEMA, list, A, 0.0)
+    assert holder.seek(SCHEMA, lambda: [B], A, 5.0) and len(outputs.messages) == 1

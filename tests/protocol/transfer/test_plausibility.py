@@ -1,4 +1,4 @@
-"""Plausibility of a fetched state (algorithms section 8): other members than its source say how far theirs is."""
+"""Plausibility of a fetched state (algorithms section 8): witnesses say how far their own state is from it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
 CONFIG = TransferConfig(window=2, witness=10.0, silence=20.0, manifest=20.0, chunk=5.0)
 SETTINGS = b"the settings...."
 NEAR, STEP = 1e-2, 5e-3
-"""RMS distance of two honest anchors, and RMS of what one moves by in a round"""
+"""RMS distance of two honest anchors, and RMS movement of one in a round."""
 A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
 
 
 class Member:
-    """A peer that has the model, with its vectors. `known`: it has exchanged and stepped before."""
+    """A peer with the model and its vectors. known: it has exchanged and stepped before."""
 
     def __init__(self, peer, *, scale=1.0, clock=100, known=True, off=NEAR):
         self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
@@ -71,7 +71,7 @@ class Member:
 
 
 class Network:
-    """A joiner and members; `lost(peer, message)` says which of a member's messages never come."""
+    """A joiner and members. `lost(peer, message)` says which messages of a member are lost."""
 
     def __init__(self, *members, lost=lambda peer, message: False, seed=3):
         self.members = {member.id: member for member in members}
@@ -80,7 +80,7 @@ class Network:
         self.probed, self.now = [], 0.0
 
     def run(self, first, until=60.0):
-        """The joiner asks `first`, then whom it likes, until it is done or the time is over."""
+        """The joiner asks `first`, then any member, until it is done or the time is over."""
         self.joiner.seek([first], 0.0)
         while not self.joiner.done and self.now < until:
             self.joiner.seek(sorted(self.members), self.now)
@@ -121,15 +121,15 @@ class Network:
         return [(event.peer, event.reason) for event in self.outputs.events if isinstance(event, UpdateRefused)]
 
 
-def test_honest_state_is_vouched_for_by_one_other_peer_and_no_more_are_compared():
+def test_honest_state_is_vouched_for_by_one_witness_and_no_more_are_compared():
     network = Network(Member(A), Member(B), Member(C)).run(A)
     [(source, witness, plausible)] = network.verdicts
     assert (source, plausible) == (A, True) and witness in (B, C)
     assert network.joiner.done and sorted(network.probed) == [B, C] and not network.refused
 
 
-def test_state_whose_own_transfer_took_long_says_how_old_it_is_until_exchanges_bring_it_up():
-    """Seed 650: a joiner took six rounds to fetch its model, gave it on at once as of now, and was refused."""
+def test_state_whose_own_transfer_took_long_says_its_age_until_exchanges_halve_it():
+    """T1 seed 650: a joiner took six rounds to fetch its model, passed it on as current, and was refused."""
     late = Member(A, off=0.11)
     late.source.took(60)
     network = Network(late, Member(B), Member(C)).run(A)
@@ -154,7 +154,7 @@ def test_poisoned_state_is_refused_and_fetched_from_another(scale):
 
 
 def test_while_a_sample_is_compared_nothing_is_waited_for():
-    """Or, once the deadline for witnesses has passed meanwhile, its time would have come again and again."""
+    """Otherwise the timer fires again and again once the deadline for witnesses has passed."""
     held = []
     lost = lambda peer, message: isinstance(message, StateSample) and not held.append((peer, message))  # noqa: E731
     network = Network(Member(A), Member(B), Member(C), lost=lost)
@@ -191,8 +191,8 @@ def test_one_lying_witness_does_not_keep_a_joiner_out():
     assert network.joiner.done and not network.refused and network.verdicts[-1] == (A, C, True)
 
 
-def test_two_peers_that_differ_leave_a_joiner_waiting_and_it_tries_more_and_more_rarely():
-    """Nobody can say which of them is right; once they have exchanged, they agree."""
+def test_joiner_between_two_peers_that_differ_tries_more_and_more_rarely():
+    """No third peer can decide. Once the two have exchanged, they agree."""
     a, b = Member(A), Member(B, scale=-1.0)
     network = Network(a, b).run(A, until=300.0)
     assert not network.joiner.done and 4 <= len(network.refused) <= 10
@@ -200,12 +200,12 @@ def test_two_peers_that_differ_leave_a_joiner_waiting_and_it_tries_more_and_more
     assert network.run(A, until=600.0).joiner.done
 
 
-def test_state_of_the_only_member_is_taken_unvouched():
+def test_state_of_the_only_member_is_accepted_unverified():
     network = Network(Member(A)).run(A)
     assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == 0.0
 
 
-def test_silent_witnesses_are_waited_for_a_while_only():
+def test_silent_witnesses_are_waited_for_only_a_while():
     network = Network(Member(A), Member(B), Member(C), lost=lambda _, message: isinstance(message, StateSample)).run(A)
     assert network.joiner.done and network.verdicts == [(A, b"", True)] and network.now == CONFIG.witness
 
@@ -235,8 +235,8 @@ def test_witness_that_has_exchanged_but_never_stepped_excuses_itself():
 
 
 @pytest.mark.parametrize(("steps", "plausible"), [(16.0, True), (80.0, False)])
-def test_witness_that_has_stepped_but_never_exchanged_knows_how_far_steps_go_no_more(steps, plausible):
-    """Seed 4414: two of 64 that had just joined, and had exchanged with nobody, were sixteen steps apart."""
+def test_witness_that_has_stepped_but_never_exchanged_knows_only_how_far_steps_go(steps, plausible):
+    """T1 seed 4414: two of 64 peers that had just joined, before any exchange, were sixteen steps apart."""
     witness = Member(B, off=0.0)
     witness.algorithm._distance[:] = math.nan
     network = Network(Member(A, off=math.sqrt(2) * steps * STEP), witness).run(A, until=1.0)
@@ -252,7 +252,7 @@ def test_witness_may_have_moved_on_since_the_state_was_frozen(rounds, plausible)
 
 
 def test_witness_whose_steps_were_longer_when_the_state_was_frozen_does_not_deny_it():
-    """Seed 1313: a transfer took fourteen seconds, and its witness moved a quarter as far a round as at its start."""
+    """T1 seed 1313: a transfer took 14 s. At its end the witness moved a quarter as far per round as at its start."""
     witness = Member(B, off=0.0)
     for number in range(20):
         witness.step(0.2 * 0.86**number)
@@ -262,7 +262,7 @@ def test_witness_whose_steps_were_longer_when_the_state_was_frozen_does_not_deny
     assert stranger.verdicts == [(A, B, False)]
 
 
-def test_one_step_that_was_far_too_long_does_not_make_anything_plausible():
+def test_one_step_that_was_far_too_long_does_not_make_every_state_plausible():
     witness = Member(B, off=0.0)
     witness.step(100.0)
     for _ in range(3):
@@ -271,7 +271,7 @@ def test_one_step_that_was_far_too_long_does_not_make_anything_plausible():
     assert network.verdicts == [(A, B, False)]
 
 
-def test_source_that_claims_to_be_old_is_allowed_only_so_much():
+def test_source_that_claims_an_old_state_is_allowed_a_bounded_distance():
     network = Network(Member(A, scale=-1.0, clock=0), Member(B, clock=10**9), Member(C, clock=10**9)).run(A, until=1.0)
     assert network.refused == [(A, "implausible")]
 
@@ -293,14 +293,14 @@ def test_malformed_sample_is_refused_and_another_witness_heard(change):
     assert network.refused in ([(B, "payload")], []), "refused, unless the other was compared first"
 
 
-def test_boundless_distance_vouches_for_nothing():
+def test_sample_with_an_infinite_distance_does_not_vouch():
     liar = Member(B, scale=-1.0)
     liar.algorithm._distance[:] = math.inf
     assert Network(Member(A), liar).run(A).verdicts == [(A, b"", True)]
 
 
 def test_only_the_part_of_a_bad_source_is_fetched_again():
-    """A dies after two chunks; what comes from B instead is poisoned, and C's takes its place."""
+    """A dies after two chunks. The chunks from B are poisoned, and those from C replace them."""
     a, bad = Member(A), Member(B, scale=-1.0)
     network = Network(a, bad, Member(C), Member(D))
     network.joiner.seek([A], 0.0)
@@ -323,7 +323,7 @@ def test_only_the_part_of_a_bad_source_is_fetched_again():
     assert sorted(times.values()) == [1, 1, 1, 2, 2], "two of the five came from B, one was under way from A"
 
 
-def test_sources_that_gave_nothing_are_forgotten_with_what_witnesses_said_of_them():
+def test_sources_that_gave_no_chunk_are_forgotten_with_their_samples():
     outputs = Outputs()
     judge = Judge(outputs, Random(1), 10.0)
     manifest = StateManifest(0, 1, SIZE, 8192, 70, 7, SCHEMA.digest, SETTINGS)
@@ -336,7 +336,7 @@ def test_sources_that_gave_nothing_are_forgotten_with_what_witnesses_said_of_the
     assert judge._parts[3].chunks == {3} and judge._parts[500].samples
 
 
-def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
+def test_witness_serves_a_bounded_number_of_joiners_and_refuses_places_that_do_not_exist():
     outputs = Outputs()
     witness = Witness(outputs)
     for transfer in range(QUEUE + 1):
@@ -353,8 +353,8 @@ def test_witness_serves_so_many_joiners_at_once_and_none_what_it_has_not():
     assert len(outputs.jobs) == QUEUE
 
 
-def test_witness_whose_own_state_was_long_on_its_way_says_how_old_it_is():
-    """Or it would take an honest source, which has gone on, for one that is far off by now."""
+def test_witness_whose_own_transfer_took_long_says_the_age_of_its_state():
+    """Otherwise it would deny the state of an honest source that has trained on."""
     late = Member(B)
     late.source.took(60)
     late.receive(StateProbe(5, (0,)), 0.0)

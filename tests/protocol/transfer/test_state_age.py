@@ -1,4 +1,4 @@
-"""How old a peer says its state is, when that was long on its way: to joiners, and as a witness (algorithms section 8).
+"""The age that a peer reports for a state after a long transfer, to joiners and as a witness (algorithms section 8).
 
 A transfer takes time while others train. Whoever hands on what it has fetched as the state of now is called
 implausible; so its age counts, and halves with every exchange.
@@ -22,7 +22,7 @@ SIZE = 2 * 8192
 SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
 STEP, EVERY = 0.1, 5
 ASKED = 7
-"""a transfer of the test's own"""
+"""The number of the test's own transfer."""
 
 
 class Hosts:
@@ -104,7 +104,7 @@ class Hosts:
         return self.last.running.clock - manifest.clock
 
 
-def test_state_that_was_long_on_its_way_is_given_as_that_old_and_younger_after_exchanges():
+def test_state_after_a_long_transfer_is_given_with_its_age_which_exchanges_halve():
     hosts = Hosts(2, keep=1.0)
     hosts.start(0, trains=True)
     hosts.net.run(10.0)
@@ -120,7 +120,7 @@ def test_state_that_was_long_on_its_way_is_given_as_that_old_and_younger_after_e
     assert hosts.behind <= 2 * EVERY
 
 
-def test_state_followed_is_given_as_old_as_it_is_and_what_was_frozen_before_is_given_no_more():
+def test_followed_state_is_given_with_its_age_and_the_snapshot_before_is_dropped():
     hosts = Hosts(5, keep=200.0)
     for index in range(5):
         hosts.start(index, trains=True)

@@ -22,7 +22,7 @@ from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
-from gossipdp.protocol.transfer.moments import MomentsDesk
+from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from simulations.campaigns.networks import PART, elsewhere, play, play_seed
 from simulations.simulator.cluster import Cluster, Plan, run_seed
 from simulations.simulator.invariants import Books
@@ -314,14 +314,14 @@ def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):
 def test_moments_that_nobody_has_told_are_noticed(monkeypatch):
     plan = replace(Plan.draw(4), peers=3, moments=3)
     assert run_seed(4, plan=plan).heirs == 2
-    original = MomentsDesk.hold
+    original = MomentsHolder.hold
 
     def hold(self, moments, now):
         nothing = [bytes(len(chunk.payload)) for chunk in moments.chunks]
         chunks = tuple(Frozen(payload, codec.digest(payload)) for payload in nothing)
         original(self, replace(moments, chunks=chunks), now)
 
-    monkeypatch.setattr(MomentsDesk, "hold", hold)
+    monkeypatch.setattr(MomentsHolder, "hold", hold)
     with pytest.raises(AssertionError, match="nobody has told"):
         run_seed(4, plan=plan)
 
