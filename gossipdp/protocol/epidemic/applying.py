@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.events import IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
@@ -68,7 +68,7 @@ class Applying:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: Exclusive,
         outputs: Outputs,
         terms: Callable[[int], Terms],
         longest: Callable[[Rumour], float],

@@ -30,7 +30,7 @@ from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
 from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
 from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, QUORUM, SETTLE
 from gossipdp.protocol.epidemic.events import EpochClosed, EpochGathered, RumourReceived, RumourVoided
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.fingerprints import Fingerprints
 from gossipdp.protocol.epidemic.robust import Judging
 from gossipdp.protocol.epidemic.shares import Shares
@@ -120,7 +120,7 @@ class Spreading:
             shuns=shuns,
             now=now,
         )
-        self._turns = Turns()
+        self._turns = Exclusive()
         longest = self._rumours.longest
         self._applying = Applying(self._turns, outputs, self._terms, longest, self._moved)
         self._judging = Judging(config.rule, self._turns, outputs, self._terms, longest, self._judged, membership.me.id)
@@ -198,7 +198,7 @@ class Spreading:
 
     def _model_is(self, model: Model) -> None:
         self.model = self._applying.model = self._judging.model = model
-        self._rumours.largest = increments.largest(model.chunks, model.chunk_parameters)
+        self._rumours.limit(increments.largest(model.chunks, model.chunk_parameters))
 
     def _begin_fingerprints(self) -> None:
         """Whoever gave this state has what it has from clocks that were not much ahead of this one."""

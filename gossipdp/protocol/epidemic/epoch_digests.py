@@ -1,9 +1,9 @@
-"""Peers tell each other which rumours they have of each epoch: a digest to one member now and then, lists if it
-differs.
+"""Peers compare their sets of increments: a digest of each epoch to one member now and then, names where digests
+differ.
 
-Anti-entropy (Demers et al. 1987) for what the tree and its announcements missed: after a cut, with a newcomer, or when
-the word of a neighbour was lost. Of settled epochs the digests are statements, signed by who makes them, and counted
-against this peer's own. What becomes of a name that is listed is not decided here.
+This is anti-entropy (Demers et al. 1987) for increments that the tree and its announcements missed: after a cut, at a
+newcomer, or when a message was lost. Digests of settled epochs are signed statements, which a peer counts against its
+own. What happens to a name that is listed is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from gossipdp.protocol.epidemic.epochs import EMPTY, Epochs
+from gossipdp.protocol.epidemic.epoch_set import EMPTY
+from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.signing import digest_name
 from gossipdp.protocol.events import EpochDiverged, Notice
@@ -20,15 +21,18 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import MAX_NAMES, NO_BASE, EpochDigest, IHave, Prune, Stage
 from gossipdp.protocol.wire.messages import short
 
-__all__ = ["EpochTalk"]
+__all__ = ["EpochDigests"]
 
 
-class EpochTalk:
-    """Args:
+class EpochDigests:
+    """The digests that one peer sends and compares.
 
-    every: seconds between two questions.
-    serves: whether the rumour of this name can be had from this peer.
-    verify: of a peer, some bytes and its signature.
+    Args:
+        run: name of the run.
+        every: mean seconds between two digests to random members.
+        serves: whether this peer can send the increment of a name.
+        sign: signs bytes with this peer's key.
+        verify: whether (peer, bytes, signature) is valid.
     """
 
     def __init__(
@@ -51,30 +55,29 @@ class EpochTalk:
         self._serves = serves
         self._number = incarnation << 32
         self._numbers: dict[bytes, int] = {}
-        """of the last digest of each who is alive"""
+        """number of the last digest of each live member"""
         self.bases: dict[bytes, bytes] = {}
-        """which founding the state of each who is alive goes back to, as it said last"""
+        """founding of each live member's state, by its last digest"""
         self._answered: dict[bytes, float] = {}
-        """when each was last sent lists"""
+        """when each member was last sent names"""
         self._strangers: set[bytes] = set()
-        """who of those alive has told of other settings"""
+        """live members with other settings"""
         self._at = now + every * random.random()
 
     def soon(self) -> None:
-        """An epoch has closed, or settled: tell the neighbours."""
-        for link in self._links.near():
-            # One that had set this peer aside meanwhile does not know any more that it was chosen.
+        """An epoch has closed or settled: tell the neighbours."""
+        for link in self._links.neighbours():
+            # A neighbour that had set this peer aside has forgotten that it was chosen.
             self._tell(link.peer, reply=False, link=link.own)
 
     def timer(self) -> float:
+        """When the next digest is due."""
         return self._at if self._links.live else float("inf")
 
     def greet(self) -> None:
-        """Tell those who were chosen as neighbours."""
-        for link in self._links.near():
-            if not link.told:
-                link.told = True
-                self._tell(link.peer, reply=True, link=True)
+        """Tell the neighbours that this peer chose."""
+        for link in self._links.to_greet():
+            self._tell(link.peer, reply=True, link=True)
 
     def handle_timer(self, now: float) -> None:
         self.bases = {peer: base for peer, base in self.bases.items() if peer in self._links.live}
@@ -85,22 +88,24 @@ class EpochTalk:
         if now < self.timer():
             return
         self._at = now + self._every * (0.75 + 0.5 * self._random.random())
-        # Not only a neighbour: whoever has nobody but the wrong ones around it has to hear of the others.
+        # Any member, not only a neighbour: a peer with bad neighbours must hear of the other members.
         self._tell(self._random.choice(sorted(self._links.live)), reply=True)
 
     def receive(self, message: EpochDigest, buffers: Sequence[Buffer], source: bytes, now: float) -> bool:
-        """False if it was not signed by `source`. Of one with other settings there is nothing to compare, and nothing
-        to be proven."""
+        """Compare a digest, and answer with names. False if `source` did not sign it.
+
+        A digest of another run is neither compared nor proof of a fault.
+        """
         if message.run != self._run:
             self._estranged(source, link=message.link)
             return True
         if not self._verify(source, digest_name(message, self._run), bytes(buffers[0])):
             return False
         if message.number <= self._numbers.get(source, -1):
-            return True  # it has said more since
+            return True  # a later digest came before
         if source in self._links.live:
             self._numbers[source], self.bases[source] = message.number, message.base
-        if message.link and not self._links.befriend(source):
+        if message.link and not self._links.chosen_by(source):
             self._outputs.send(source, Prune(link=False))
         marks = {mark.epoch: mark for mark in message.marks}
         for mark in marks.values():
@@ -141,10 +146,10 @@ class EpochTalk:
 
     def _count(self, peer: bytes, epoch: int, digest: bytes) -> None:
         if self._epochs.held:
-            return  # it would be said of a state that is being replaced, and once only
-        lost = self._epochs.vote(peer, epoch, digest, len(self._links.live), self._links.me)
-        if lost is not None:
-            agree, holders = lost
+            return  # the vote would count for a state that is being replaced
+        outvoted = self._epochs.vote(peer, epoch, digest, len(self._links.live), self._links.me)
+        if outvoted is not None:
+            agree, holders = outvoted
             self._outputs.emit(EpochDiverged(epoch, agree, len(holders), holders))
 
     def _tell(self, to: bytes, *, reply: bool, link: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Events of `epidemic` that stay inside the protocol: rumours that arrive or lose their standing, and their epochs."""
+"""Events of `epidemic` that stay inside the protocol: increments that arrive or become void, and their epochs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["EpochClosed", "EpochGathered", "RumourReceived", "RumourVoided"]
 
 @dataclass(frozen=True, slots=True)
 class RumourReceived(Event):
-    """A rumour is here, whole and verified; once each. An own one comes only if the state was replaced by another's
-    without it (`Rumours.adopt`)."""
+    """An increment is complete and verified. Emitted once for each.
+
+    An own increment comes only if the state was replaced by one without it (`Broadcast.adopt`).
+    """
 
     name: bytes
     rumour: Rumour
@@ -23,33 +25,35 @@ class RumourReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class RumourVoided(Event):
-    """`origin` is proven to have signed what nobody may sign in `epoch`: nothing of it counts, and what was received is
-    to be taken back. `received` are those rumours with their parts; without parts if they are not kept any more, so
-    that only a state fetched anew is sound."""
+    """`origin` provably signed contradicting headers in `epoch`. None of its increments counts; undo those received."""
 
     origin: bytes
     epoch: int
     received: tuple[tuple[Rumour, tuple[Buffer, ...]], ...]
+    """the increments with their parts. Without parts if they are no longer stored; then the state must be fetched
+    anew"""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochClosed(Event):
-    """The clock has passed `epoch` by its grace: its samples weigh later rumours. Repair may still add to it."""
+    """The clock is past `epoch` by its grace. Its samples weigh later increments. Repair may still add to it."""
 
     epoch: int
     digest: bytes
     rumours: int
     samples: int
     origins: int = 1
-    """whose rumours they are"""
+    """number of origins of these increments"""
     middle: int = 0
-    """samples of the middle one of these; 0: nobody made any"""
+    """samples of the middle origin; 0 if no origin made any"""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochGathered(Event):
-    """`epoch` is about to be settled with these rumours and their parts, in an order that all peers share. What could
-    not be had is without parts."""
+    """`epoch` is about to settle with these increments, in an order that all peers share.
+
+    An increment whose payload could not be fetched has no parts.
+    """
 
     epoch: int
     rumours: tuple[tuple[Rumour, tuple[Buffer, ...]], ...]

@@ -1,7 +1,7 @@
-"""One thing at a time is done to the whole state: an increment is applied, a round is stepped, a snapshot is frozen.
+"""One operation at a time on the whole state: apply an increment, step a round, or freeze a snapshot.
 
-Each of them is many jobs, one a chunk, with other work between them; were two under way at once, a snapshot would hold
-half of an increment. Nothing here knows what is done.
+An operation is many jobs, one for each chunk, with other work between them. If two were under way at once, a snapshot
+could hold half of an increment. Nothing here knows the operations.
 """
 
 from __future__ import annotations
@@ -9,30 +9,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Turns"]
+__all__ = ["Exclusive"]
 
 
-class Turns:
-    """What is `ahead` comes before all else that waits; otherwise, who came first."""
+class Exclusive:
+    """A queue of operations. Those asked for with `ahead` go before all others; each kind keeps its order."""
 
     def __init__(self) -> None:
         self.busy = False
+        """an operation is under way"""
         self._ahead: deque[Callable[[], bool]] = deque()
         self._others: deque[Callable[[], bool]] = deque()
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way, and nothing waits."""
+        """No operation is under way or waits."""
         return not (self.busy or self._ahead or self._others)
 
     def ask(self, begin: Callable[[], bool], *, ahead: bool = False) -> None:
-        """Call `begin` when its turn has come, now or later; it says whether something is under way by that, until
-        `over`."""
+        """Call `begin` when no operation is under way, now or later.
+
+        Args:
+            begin: starts the operation. Returns whether it is under way, until `over` is called.
+            ahead: go before the operations that wait without `ahead`.
+        """
         (self._ahead if ahead else self._others).append(begin)
         self._next()
 
     def over(self) -> None:
-        """What was under way has ended."""
+        """The operation under way has ended."""
         self.busy = False
         self._next()
 

@@ -1,14 +1,14 @@
-"""With whom rumours are exchanged, and what each neighbour is being sent.
+"""The neighbours of a peer, and what each of them is being sent.
 
-Neighbours are few, and chosen so that the graph of all links stays in one piece: the next member in the order of ids,
-which makes a ring of any members, and some whose hash together with this peer's is highest (Thaler and Ravishankar
-1998), which makes the ring an expander. Both follow from who is alive, so after a heal the links are those of before.
-Whoever is chosen is told, and links count in both directions.
+A peer has few neighbours, chosen so that the graph of all links is connected. One is the next member in the order of
+ids, which makes a ring of any set of members. The others have the highest hash together with this peer's id (Thaler and
+Ravishankar 1998), which makes the ring an expander. The choice follows from the live members alone, so after a heal the
+links are the same as before. A peer tells those it chose, and a link counts in both directions.
 
-A payload is never queued: a link knows the names of what is to be pushed over it, and takes the next part from the
-store when an answer has made room (`credit`). So a slow neighbour delays nobody else, and costs no memory. Of each
-origin's rumours a link is eager, lazy or untried (Leitao et al. 2007, Plumtree, section 3): over an untried one only
-the header goes ahead, and the payload if it is wanted. No message is made here.
+A payload is never queued. A link keeps the names of the increments to push, and takes the next part from the store when
+its send window has room. A slow neighbour therefore delays no other and costs no memory. For the increments of each
+origin a link is eager, lazy or untried (Plumtree, Leitao et al. 2007, section 3). Over an untried link only the header
+goes ahead, and the payload follows on request. No message is made here.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from gossipdp.protocol.epidemic.send_window import Credit
+from gossipdp.protocol.epidemic.send_window import SendWindow
 from gossipdp.protocol.epidemic.store import Record
 
 __all__ = ["Item", "Link", "Links", "chosen"]
 
 Item: TypeAlias = tuple[bytes, int]
-"""a rumour's name and a part of it, or HEADER"""
+"""an increment's name, and the number of a part or HEADER"""
 HEADER: Final = -1
 HEADERS: Final = 64
 """headers under way over one link"""
 MAX_ORIGINS: Final = 4096
-"""origins of whom a link remembers whether it is eager"""
+"""origins for which a link remembers whether it is eager"""
 MAX_SERVED: Final = 1024
+"""increments for which a link counts its grafts"""
 MAX_GRAFTS: Final = 8
-"""times that one rumour is grafted to one link"""
+"""grafts of one increment to one link"""
 MAX_LINKS: Final = 16
-"""neighbours; of others that want to be one more is refused"""
+"""neighbours; a further peer that chooses this one is refused"""
 MAX_VISITORS: Final = 16
-"""members that are no neighbours and are sent something they asked for"""
+"""members that are not neighbours and fetch something"""
 MAX_REFUSALS: Final = 3
+"""refusals after which this peer no longer chooses a member"""
 
 
 def chosen(me: bytes, live: Iterable[bytes], count: int) -> set[bytes]:
-    """The neighbours that `me` chooses of the other live members."""
+    """The `count` neighbours that `me` chooses among the other live members."""
     others = sorted(peer for peer in live if peer != me)
     if len(others) <= count:
         return set(others)
@@ -59,57 +61,69 @@ def _score(me: bytes, peer: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Push:
-    """One rumour on its way over one link. have: parts that the receiver has; sent: those under way to it, or answered;
-    tried: those ever sent."""
+    """One increment on its way over one link. Sets of parts are bit masks."""
 
     record: Record
     have: int = 0
+    """parts that the receiver has"""
     sent: int = 0
+    """parts under way or answered"""
     tried: int = 0
+    """parts ever sent"""
     header: bool = False
-    """under way, or answered"""
+    """the header is under way or answered"""
     wanted: bool = False
-    """the payload is"""
+    """the receiver wants the payload"""
 
 
 class Link:
-    """own, theirs: this peer has chosen that one, and the reverse. eager: by origin, whether it is (True) or is lazy
-    (False)."""
+    """The link to one member.
+
+    Args:
+        peer: its id.
+        window: most parts under way.
+        again: seconds without an answer before a part is sent again.
+    """
 
     def __init__(self, peer: bytes, window: int, again: float) -> None:
         self.peer = peer
-        self.own = self.theirs = False
+        self.own = False
+        """this peer chose the member"""
+        self.theirs = False
+        """the member chose this peer"""
         self.told = True
-        """it need not be told that it was chosen"""
+        """the member knows whether this peer chose it"""
         self.refusals = 0
         self.eager: OrderedDict[bytes, bool] = OrderedDict()
+        """by origin, True for eager and False for lazy; a missing origin is untried"""
         self.pushes: dict[bytes, Push] = {}
-        self._headers: Credit[Item] = Credit(HEADERS, again, first=HEADERS)
-        self._parts: Credit[Item] = Credit(window, again)
+        self._headers: SendWindow[Item] = SendWindow(HEADERS, again, first=HEADERS)
+        self._parts: SendWindow[Item] = SendWindow(window, again)
         self._served: OrderedDict[bytes, int] = OrderedDict()
         self.part_at = float("-inf")
-        """when a part last came from it"""
+        """when a part last came from the member"""
         self.gap = 0.0
-        """seconds between two, on average"""
+        """average seconds between two parts"""
 
     @property
-    def near(self) -> bool:
-        """They are neighbours."""
+    def neighbour(self) -> bool:
+        """Whether one of the two chose the other."""
         return self.own or self.theirs
 
-    def mark(self, origin: bytes, eager: bool) -> None:
+    def set_eager(self, origin: bytes, eager: bool) -> None:
+        """Make the link eager or lazy for the increments of `origin`."""
         self.eager[origin] = eager
         self.eager.move_to_end(origin)
         if len(self.eager) > MAX_ORIGINS:
             self.eager.popitem(last=False)
 
     def push(self, record: Record) -> None:
-        """The receiver is to have `record`; at once if the link is eager, and if it is untried once it says so."""
+        """Push `record`: header and payload if the link is eager, else the header, and the payload on request."""
         if record.name not in self.pushes:
             self.pushes[record.name] = Push(record, wanted=self.eager.get(record.rumour.origin) is True)
 
     def graft(self, record: Record, have: int) -> bool:
-        """It has asked for what it lacks; False if it has too often."""
+        """The member asked for the parts that it lacks. False if it asked too often."""
         count = self._served.pop(record.name, 0) + 1
         self._served[record.name] = count
         if len(self._served) > MAX_SERVED:
@@ -117,33 +131,34 @@ class Link:
         if count > MAX_GRAFTS:
             return False
         self.stop(record.name)
-        self.mark(record.rumour.origin, True)
+        self.set_eager(record.rumour.origin, True)
         if have & record.full != record.full:
             self.pushes[record.name] = Push(record, have, header=have != 0, wanted=True)
         return True
 
     def answered(self, name: bytes, have: int, now: float) -> None:
-        """It wants this rumour, and has these parts."""
+        """The member wants this increment, and has the parts `have`."""
         push = self.pushes.get(name)
         if push is None:
             return
         record = push.record
         push.have |= have & record.full
         push.header = push.wanted = True
-        self.mark(record.rumour.origin, True)
+        self.set_eager(record.rumour.origin, True)
         self._headers.answered([(name, HEADER)], now)
         self._parts.answered([(name, part) for part in _parts(push.have & push.tried)], now)
         if push.have == record.full:
             self.stop(name)
 
     def stop(self, name: bytes) -> None:
+        """Push this increment no more."""
         push = self.pushes.pop(name, None)
         if push is not None:
             self._headers.forget([(name, HEADER)])
             self._parts.forget([(name, part) for part in _parts(push.tried)])
 
     def next(self, now: float) -> tuple[Push, int] | None:
-        """What to send next, if there is room: a header first, then parts of the rumour that has waited longest."""
+        """The next item to send, or None without room: headers first, then parts of the oldest increment."""
         room = self._parts.room
         if not room and not self._headers.room:
             return None
@@ -162,10 +177,11 @@ class Link:
         return None
 
     def timer(self) -> float:
+        """When something under way counts as lost."""
         return min(self._headers.timer(), self._parts.timer())
 
     def handle_timer(self, now: float) -> bool:
-        """Whether something was lost, and can be sent again."""
+        """Whether something was lost and can be sent again."""
         headers, parts = self._headers.lost(now), self._parts.lost(now)
         for name, _ in headers:
             self.pushes[name].header = False
@@ -173,14 +189,14 @@ class Link:
             self.pushes[name].sent &= ~(1 << part)
         return bool(headers or parts)
 
-    def came(self, waited_since: float, now: float) -> None:
-        """A part has come from it that was waited for since then, as far as no other came meanwhile."""
+    def received(self, waited_since: float, now: float) -> None:
+        """A part came from the member. This peer waited for it since `waited_since`, or since the part before."""
         gap = now - max(self.part_at, waited_since)
         self.gap = 0.5 * (self.gap + gap) if self.gap else gap
         self.part_at = now
 
-    def cut(self) -> None:
-        """The transport has lost it: nothing that was under way will be answered."""
+    def disconnected(self) -> None:
+        """The transport lost the link: nothing under way will be answered."""
         for name in [*self.pushes]:
             self.stop(name)
         self.told = not self.own
@@ -194,14 +210,18 @@ def _parts(mask: int) -> Iterator[int]:
 
 
 class Links:
-    """Args:
+    """All links of one peer.
 
-    count: neighbours that this peer chooses.
+    Args:
+        me: this peer's id.
+        count: neighbours that this peer chooses.
+        window, again: see `Link`.
     """
 
     def __init__(self, me: bytes, count: int, window: int, again: float) -> None:
         self.me, self._count, self._window, self._again = me, count, window, again
         self.live: set[bytes] = set()
+        """other members that are alive and reachable"""
         self._all: dict[bytes, Link] = {}
         self._unwilling: set[bytes] = set()
         self._freed: dict[bytes, None] = {}
@@ -212,11 +232,23 @@ class Links:
     def __iter__(self) -> Iterator[Link]:
         return iter([*self._all.values()])
 
-    def near(self) -> list[Link]:
-        return [link for link in self._all.values() if link.near]
+    def neighbours(self) -> list[Link]:
+        """The links to all neighbours."""
+        return [link for link in self._all.values() if link.neighbour]
+
+    def to_greet(self) -> list[Link]:
+        """Neighbours that must be told that this peer chose them. Each is returned once."""
+        untold = [link for link in self.neighbours() if not link.told]
+        for link in untold:
+            link.told = True
+        return untold
 
     def follow(self, live: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """Who is alive and can be reached now. Returns who is lost, and who is no neighbour any more."""
+        """Take the live and reachable members.
+
+        Returns:
+            The members that are lost, and the members that are no neighbours any more.
+        """
         before, self.live = self.live, {peer for peer in live if peer != self.me}
         self._unwilling &= self.live
         lost = sorted(before - self.live)
@@ -241,19 +273,18 @@ class Links:
             link = self._all[peer] = Link(peer, self._window, self._again)
         return link
 
-    def befriend(self, peer: bytes) -> bool:
-        """`peer` has chosen this one; False if there are too many."""
+    def chosen_by(self, peer: bytes) -> bool:
+        """`peer` chose this peer. False if there are too many neighbours."""
         link = self._all.get(peer)
-        if link is None or not link.near:
-            if peer not in self.live or len(self.near()) >= MAX_LINKS:
+        if link is None or not link.neighbour:
+            if peer not in self.live or len(self.neighbours()) >= MAX_LINKS:
                 return False
             link = self._open(peer)
         link.theirs, link.refusals = True, 0
         return True
 
-    def part(self, peer: bytes) -> None:
-        """`peer` does not count this one among its neighbours. If it was chosen it is told again, and is left in peace
-        if it has said so thrice."""
+    def refused_by(self, peer: bytes) -> None:
+        """`peer` refuses to be a neighbour. If this peer chose it, tell it again, and give up after MAX_REFUSALS."""
         link = self._all.get(peer)
         if link is None:
             return
@@ -265,26 +296,26 @@ class Links:
                 self._unwilling.add(peer)
                 self._choose()
 
-    def visit(self, peer: bytes) -> Link | None:
-        """The link to `peer`, which asks for something; None if too many others do."""
+    def serve(self, peer: bytes) -> Link | None:
+        """The link to `peer`, which asks for something. None if too many others do."""
         link = self._all.get(peer)
         if link is None and peer in self.live:
-            idle = [other.peer for other in self._all.values() if not other.near and not other.pushes]
+            idle = [other.peer for other in self._all.values() if not other.neighbour and not other.pushes]
             for each in idle:
                 del self._all[each]
-            if sum(not other.near for other in self._all.values()) < MAX_VISITORS:
+            if sum(not other.neighbour for other in self._all.values()) < MAX_VISITORS:
                 link = self._open(peer)
         return link
 
     def stop(self, name: bytes) -> None:
-        """Nobody is to get this rumour from here any more."""
+        """Push this increment to no member any more."""
         for link in self._all.values():
             if name in link.pushes:
                 link.stop(name)
                 self._freed[link.peer] = None
 
     def freed(self) -> list[Link]:
-        """Links that have room again for something else, since this was last asked."""
+        """Links that got room since the last call."""
         links = [link for peer in self._freed if (link := self._all.get(peer)) is not None]
         self._freed.clear()
         return links

@@ -1,8 +1,8 @@
-"""One peer's increment as the payload of a rumour: what of it stands in which part.
+"""One peer's increment as the payload of a broadcast: the parts, and the chunks in each part.
 
-The chunks' payloads stand one behind the other, so many chunks a part; each part begins with the lengths of its
-payloads. How many chunks that are follows from the schema alone. An empty payload stands for a chunk that does not
-move. What a payload says is not known here.
+The payloads of all chunks follow one another, the same number of chunks in each part. A part begins with the lengths of
+its payloads. The schema alone gives the number of chunks in a part. An empty payload stands for a chunk that does not
+move. Nothing here knows the content of a payload.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from gossipdp.protocol.wire.epidemic_messages import MAX_PART, MAX_PARTS
 __all__ = ["fit", "largest", "pack", "unpack"]
 
 EXACT: Final = 2
-"""bytes a parameter of an increment that travels whole: no compressor takes more, but for its head"""
+"""bytes a parameter of an increment that travels whole, the most that any compressor uses beside its head"""
 HEAD: Final = 512
-"""bytes before a chunk's values, at the most, and what a small chunk takes more than its share"""
+"""most bytes before a chunk's values, including the overhead of a small chunk"""
 
 
 def _chunks_a_part(chunks: int) -> int:
+    """Chunks in one part."""
     return -(-chunks // MAX_PARTS)
 
 
 def fit(chunks: int, size: int) -> bool:
-    """Can payloads of so many chunks, of up to `size` bytes each, be sent?"""
+    """Whether the payloads of `chunks` chunks, of up to `size` bytes each, can be sent."""
     return _chunks_a_part(chunks) * (size + 4) <= MAX_PART
 
 
 def largest(chunks: int, parameters: int) -> int:
-    """Bytes of the parts of an increment of so many chunks, of up to so many parameters each, at the most."""
+    """Most bytes of an increment of `chunks` chunks with up to `parameters` parameters each."""
     return min(chunks * (4 + HEAD + EXACT * parameters), MAX_PARTS * MAX_PART)
 
 
 def pack(payloads: Sequence[Buffer]) -> list[bytes]:
-    """The parts of a rumour; `payloads` are of all chunks of the model, in order."""
+    """The parts of an increment.
+
+    Args:
+        payloads: one for each chunk of the model, in order.
+    """
     width, parts = _chunks_a_part(len(payloads)), []
     for first in range(0, len(payloads), width):
         inside = payloads[first : first + width]
@@ -47,7 +52,7 @@ def pack(payloads: Sequence[Buffer]) -> list[bytes]:
 
 
 def unpack(parts: Sequence[Buffer], chunks: int) -> list[Buffer] | None:
-    """The payloads of all `chunks`; None if `pack` does not write this."""
+    """The payloads of all `chunks`. None if `pack` writes no such parts."""
     width = _chunks_a_part(chunks)
     if len(parts) != -(-chunks // width):
         return None

@@ -20,7 +20,7 @@ from functools import partial
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Terms, length_of
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
@@ -89,7 +89,7 @@ class Judging:
     def __init__(
         self,
         rule: str,
-        turns: Turns,
+        turns: Exclusive,
         outputs: Outputs,
         terms: Callable[[int], Terms],
         longest: Callable[[Rumour], float],

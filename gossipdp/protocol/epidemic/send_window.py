@@ -1,8 +1,8 @@
-"""How much one neighbour is sent before it has answered for what it was sent before.
+"""The number of items that may be under way to one neighbour before it answers.
 
-As many items are under way at once as the window allows. It starts small, widens by one with each answer, and halves
-when one stays out (Jacobson, "Congestion avoidance and control", SIGCOMM 1988); patience is learnt from the answers and
-doubles with each silence. What is sent is not known here, nor who gets it.
+The window starts small, widens by one with each answer, and halves when one stays out (Jacobson, "Congestion avoidance
+and control", SIGCOMM 1988). The timeout follows the last answer time and doubles with each silence. Nothing here knows
+the items or the receiver.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Generic, TypeVar
 
 from gossipdp.protocol.patience import Patience, backed_off
 
-__all__ = ["Credit"]
+__all__ = ["SendWindow"]
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Credit(Generic[Key]):
-    """Args:
+class SendWindow(Generic[Key]):
+    """The window and timeout of one neighbour.
 
-    most: items under way at once, at the most.
-    again: seconds without an answer, until one has come, after which an item counts as lost.
-    first: items under way at once to begin with.
+    Args:
+        most: largest window, items.
+        again: least timeout in seconds, and the timeout before the first answer.
+        first: window at the start, items.
     """
 
     def __init__(self, most: int, again: float, first: int = 1) -> None:
@@ -30,27 +31,30 @@ class Credit(Generic[Key]):
         self._window = first
         self._repeats = 0
         self._overtaken = float("-inf")
-        """what was sent before this was overtaken by an answer, and backing off would not help it"""
+        """latest send time of an answered item; older items get no backoff, because an answer overtook them"""
         self._sent: dict[Key, float] = {}
-        """when each was sent, the longest ago first"""
+        """send time of each item under way, the oldest first"""
         self._lost: set[Key] = set()
-        """what counted as lost: an answer now may be to either, and teaches nothing (Karn, Partridge 1987)"""
+        """items sent again: their answers are ambiguous and teach no time (Karn & Partridge 1987)"""
         self._at: float | None = float("inf")
-        """what `timer` returns; None when it is to be found anew"""
+        """cached result of `timer`; None after a change"""
 
     def __contains__(self, key: Key) -> bool:
         return key in self._sent
 
     @property
     def room(self) -> bool:
+        """Whether another item may be sent."""
         return len(self._sent) < self._window
 
     def sent(self, key: Key, now: float) -> None:
+        """Record that an item was sent."""
         self._sent.pop(key, None)
         self._sent[key] = now
         self._at = None
 
     def answered(self, keys: Iterable[Key], now: float) -> None:
+        """Record answers to items. Each widens the window."""
         for key in keys:
             since = self._sent.pop(key, None)
             if since is not None and key not in self._lost:
@@ -63,14 +67,14 @@ class Credit(Generic[Key]):
         self._at = None
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """These are of no interest to the receiver any more."""
+        """Forget items that the receiver no longer needs."""
         for key in keys:
             self._sent.pop(key, None)
             self._lost.discard(key)
         self._at = None
 
     def lost(self, now: float) -> list[Key]:
-        """What has had no answer for too long; it counts as under way no more."""
+        """Remove and return the items whose timeout has passed, and halve the window."""
         if not self._sent or now < self.timer():
             return []
         gone = [key for key, since in self._sent.items() if self._lost_at(since) <= now]
@@ -83,7 +87,7 @@ class Credit(Generic[Key]):
         return gone
 
     def timer(self) -> float:
-        """Infinity while nothing is under way."""
+        """Time of the next timeout; infinity while nothing is under way."""
         if self._at is None:
             self._at = self._lost_at(next(iter(self._sent.values()))) if self._sent else float("inf")
         return self._at

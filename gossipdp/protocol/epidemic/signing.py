@@ -1,8 +1,8 @@
-"""What an origin signs of a rumour, and what follows from it: the rumour's name, and the hash of each part.
+"""The signed content of a broadcast increment, its name, and the hash of each part.
 
-The name is a hash of the signed fields in one fixed form, so two rumours are the same exactly if their names are. The
-fields hold the hash of the parts' table; with the table, each part can be checked by itself as it comes. Nothing here
-has a state.
+The name is a hash of the signed fields in one fixed form, so two headers are equal exactly if their names are. The
+fields include the hash of the table of parts. With the table a receiver checks each part as it comes. Nothing here has
+state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from gossipdp.protocol.wire.epidemic_messages import MAX_PART, MAX_PARTS, EpochD
 __all__ = ["Part", "digest_name", "make", "name_of", "part_hash", "table_of", "unpack_table", "void_name"]
 
 HASH: Final = 32
-"""an origin chooses both of two payloads, so their hashes must be hard to make collide, not only to invert"""
+"""bytes of a hash. An origin chooses its payloads, so collisions must be hard to find, not only preimages"""
 _FIELDS: Final = struct.Struct(">32sIIBdQQIB32sd")
 _ROW: Final = struct.Struct(f">I{HASH}s")
 _MARK: Final = struct.Struct(">IBI16s")
 
 
 class Part(NamedTuple):
+    """Size in bytes and hash of one part."""
+
     size: int
     hash: bytes
 
@@ -40,11 +42,17 @@ def _hash(person: bytes, *pieces: Buffer) -> bytes:
 
 
 def part_hash(payload: Buffer) -> bytes:
+    """Hash of one part."""
     return _hash(b"gossipdp part", payload)
 
 
 def name_of(rumour: Rumour, run: bytes) -> bytes:
-    """`run` names the run, in which alone the rumour counts."""
+    """The name of an increment in one run.
+
+    Args:
+        rumour: its header.
+        run: name of the run; in other runs the increment does not count.
+    """
     fields = _FIELDS.pack(
         rumour.origin,
         rumour.incarnation,
@@ -62,23 +70,24 @@ def name_of(rumour: Rumour, run: bytes) -> bytes:
 
 
 def void_name(origin: bytes, epoch: int, run: bytes) -> bytes:
-    """Stands in an epoch's set for the proof that nothing of `origin` counts in it."""
+    """The name of the proof that no increment of `origin` counts in this epoch."""
     return _hash(b"gossipdp void", run, origin, epoch.to_bytes(4, "big"))
 
 
 def digest_name(message: EpochDigest, run: bytes) -> bytes:
-    """What the sender of an EpochDigest signs."""
+    """The bytes that the sender of an EpochDigest signs."""
     marks = b"".join(_MARK.pack(*(mark.epoch, mark.stage, mark.count, mark.digest)) for mark in message.marks)
     first, number = message.first.to_bytes(4, "big"), message.number.to_bytes(8, "big")
     return _hash(b"gossipdp epochs", run, first, marks, message.base, number)
 
 
 def table_of(parts: Sequence[Buffer]) -> bytes:
+    """Size and hash of each part, as bytes."""
     return b"".join(_ROW.pack(memoryview(part).nbytes, part_hash(part)) for part in parts)
 
 
 def unpack_table(table: Buffer, rumour: Rumour) -> list[Part] | None:
-    """The parts that `rumour` is made of; None if this is not its table, or it is one that cannot be."""
+    """The parts of an increment. None if this is not its table, or the sizes are impossible."""
     if memoryview(table).nbytes != _ROW.size * rumour.parts or _hash(b"gossipdp table", table) != rumour.root:
         return None
     parts = [Part(*row) for row in _ROW.iter_unpack(table)]
@@ -88,10 +97,19 @@ def unpack_table(table: Buffer, rumour: Rumour) -> list[Part] | None:
 
 
 def make(rumour: Rumour, parts: Sequence[Buffer], run: bytes, sign: Callable[[bytes], bytes]) -> tuple[Rumour, bytes]:
-    """`rumour` with all that follows from its payload filled in and signed, and the table.
+    """Fill in the fields that follow from the payload, and sign.
+
+    Args:
+        rumour: a draft of the header.
+        parts: the payload.
+        run: name of the run.
+        sign: signs bytes with this peer's key.
+
+    Returns:
+        The signed header, and the table of parts.
 
     Raises:
-        LocalProtocolError: parts too many, too large or empty.
+        LocalProtocolError: there are too many parts, or a part is empty or too large.
     """
     sizes = [memoryview(part).nbytes for part in parts]
     if not 1 <= len(parts) <= MAX_PARTS or not all(1 <= size <= MAX_PART for size in sizes):

@@ -1,8 +1,8 @@
-"""What is inside a state, told to whoever takes the state over, so that it applies exactly what is not.
+"""The content of a state, for a peer that takes the state over and then applies exactly what is missing.
 
-All that a peer has of the live epochs goes into it as its origins signed it, so the receiver can check it, and prove
-later what it proves; of settled epochs the digests do. Bounded as the epochs are; what is beyond these bounds is
-refused before any signature is looked at, for looking costs. No timer and no payload is here.
+The summary holds the signed headers of all increments in the live epochs, so the receiver can check them and prove
+later what they prove. Settled epochs are digests. The summary is bounded as epochs are. A receiver refuses a larger one
+before it verifies a signature, because verification costs time. No timer and no payload is handled here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.epidemic.epochs import (
-    AHEAD,
-    GRACE,
-    KEPT,
-    MAX_HELD,
-    MAX_LIVES,
-    MAX_RUMOURS,
-    REMEMBERED,
-    SETTLE,
-    Epochs,
-    Settled,
-    Usual,
-)
+from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES, MAX_RUMOURS
+from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, KEPT, MAX_HELD, REMEMBERED, SETTLE, Epochs, Settled, Usual
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import LONGEST, NO_BASE, Rumour
@@ -55,26 +44,32 @@ _Proof = Annotated[tuple[Rumour, ...], Meta(min_length=2, max_length=MAX_LIVES +
 
 
 class Summary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is inside a state. The encoding is part of the wire format."""
+
     first: U32
-    """all before it is settled"""
+    """first epoch that is not settled"""
     past: Annotated[tuple[_Past, ...], Meta(max_length=KEPT)]
     inside: Annotated[tuple[Rumour, ...], Meta(max_length=_MOST)]
     proofs: Annotated[tuple[_Proof, ...], Meta(max_length=_MOST)]
     base: Digest = NO_BASE
-    """names the founding that the state goes back to"""
+    """name of the state's founding"""
     lengths: Annotated[tuple[_Usual, ...], Meta(max_length=REMEMBERED)] = ()
-    """of increments of settled epochs"""
+    """lengths of increments in settled epochs"""
 
     def usual(self) -> dict[int, Usual]:
+        """`lengths` as `Epochs.restart` takes them."""
         return {each.epoch: Usual(each.length, each.age) for each in self.lengths}
 
     def settled(self) -> dict[int, Settled]:
+        """`past` as `Epochs.restart` takes them."""
         return {past.epoch: Settled(past.digest, past.count, past.samples) for past in self.past}
 
 
 def pack(epochs: Epochs) -> bytes:
-    """Raises:
-    LocalProtocolError: it is longer than any message.
+    """The summary of this peer's state.
+
+    Raises:
+        LocalProtocolError: it is longer than a message may be.
     """
     past = tuple(_Past(epoch, each.digest, each.count, each.samples) for epoch, each in epochs.settled().items())
     lengths = tuple(_Usual(epoch, *usual) for epoch, usual in epochs.usual.items())
@@ -90,7 +85,17 @@ def pack(epochs: Epochs) -> bytes:
 def unpack(
     data: Buffer, *, span: int, run: bytes, largest: int, verify: Callable[[bytes, bytes, bytes], bool]
 ) -> Summary | None:
-    """None if it is none, or holds a rumour that its origin has not signed, or that nobody may tell."""
+    """Parse and check a summary.
+
+    Args:
+        span: steps of an epoch.
+        run: name of the run.
+        largest: most bytes of an increment.
+        verify: whether (peer, bytes, signature) is valid.
+
+    Returns:
+        None if the bytes are malformed, a signature is wrong, or no peer can have such a state.
+    """
     if memoryview(data).nbytes > MAX_BUFFER:
         return None
     try:
@@ -105,7 +110,7 @@ def unpack(
         if rumour.size > largest or rumour.run != run:
             return None
     settled = [*(past.epoch for past in summary.past), *(usual.epoch for usual in summary.lengths)]
-    if any(epoch >= summary.first for epoch in settled) or not _can_be(summary):
+    if any(epoch >= summary.first for epoch in settled) or not _possible(summary):
         return None
     named = {name_of(rumour, run): rumour for rumour in rumours}
     if len(named) < len(rumours):
@@ -115,8 +120,8 @@ def unpack(
     return summary
 
 
-def _can_be(summary: Summary) -> bool:
-    """Can a peer have as many inside, and such proofs?"""
+def _possible(summary: Summary) -> bool:
+    """Whether a peer can have these increments and proofs."""
     lives: defaultdict[tuple[bytes, int], set[int]] = defaultdict(set)
     for rumour in summary.inside:
         lives[rumour.origin, rumour.epoch].add(rumour.incarnation)

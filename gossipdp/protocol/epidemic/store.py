@@ -1,14 +1,13 @@
-"""Payloads of rumours, kept so that others can fetch them: so many bytes and no more, the oldest epochs' go first.
+"""A bounded store of payloads that other peers can fetch. The oldest epochs are dropped first.
 
-Room for a whole rumour is set aside when its first word comes, so what is promised always fits. A payload that has come
-whole, and that the application is done with, may be dropped for another, so what waits to be applied is never more than
-what is kept; the rumour itself is not forgotten by that, for which rumours there are is not decided here. No message is
-here.
+The store reserves room for a whole increment when its header comes, so an admitted increment always fits. It may drop a
+payload that is complete and that the application no longer needs. What waits to be applied is therefore bounded too. A
+dropped payload is still known to `epochs`. No message is handled here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.protocol.epidemic.signing import Part
@@ -18,43 +17,71 @@ from gossipdp.protocol.wire.epidemic_messages import Rumour
 __all__ = ["MAX_OPEN", "Record", "Store"]
 
 MAX_OPEN: Final = 4
-"""rumours of one origin that are coming at one time; more of them wait"""
+"""largest number of incomplete increments of one origin"""
 
 
 class Record:
-    """One rumour that is here or on its way.
+    """One increment, complete or on its way.
 
-    have, full: sets of parts. upstream: whom it came from first, b"" for this peer. given: the application has
-    it, and is done with it.
+    Args:
+        name: its name (see `signing`).
+        rumour: its header.
+        table: size and hash of each part, as bytes.
+        wanted: the parsed table.
+        upstream: the peer that pushes it, b"" for an own increment.
+        parts: the payload of an own increment.
     """
 
-    __slots__ = ("full", "given", "have", "hops", "name", "parts", "rumour", "table", "upstream", "wanted")
+    __slots__ = ("full", "have", "hops", "name", "needed", "parts", "rumour", "table", "upstream", "wanted")
 
-    def __init__(self, name: bytes, rumour: Rumour, table: Buffer, wanted: list[Part], upstream: bytes) -> None:
+    def __init__(
+        self,
+        name: bytes,
+        rumour: Rumour,
+        table: Buffer,
+        wanted: list[Part],
+        upstream: bytes,
+        parts: Sequence[Buffer] = (),
+    ) -> None:
         self.name, self.rumour, self.table, self.wanted, self.upstream = name, rumour, table, wanted, upstream
-        self.hops = rumour.hops
-        self.parts: list[Buffer] = [b""] * len(wanted)
-        self.have, self.full = 0, (1 << len(wanted)) - 1
-        self.given = False
+        self.hops = 0 if parts else rumour.hops
+        self.full = (1 << len(wanted)) - 1
+        """set of all parts, one bit each"""
+        self.have = self.full if parts else 0
+        """set of the parts that are here"""
+        self.parts: list[Buffer] = list(parts) or [b""] * len(wanted)
+        self.needed = True
+        """the application still needs the payload, so the store keeps it"""
 
     @property
     def complete(self) -> bool:
+        """Whether all parts are here."""
         return self.have == self.full
+
+    def need(self, needed: bool) -> None:
+        """Whether the application needs the payload from now on."""
+        self.needed = needed
+
+    def reroute(self, upstream: bytes, hops: int) -> None:
+        """Another peer pushes it, over `hops` links from its origin."""
+        self.upstream, self.hops = upstream, hops
 
 
 class Store:
-    """Args:
+    """The payloads of one peer.
 
-    most: bytes of payloads.
-    dropped: called with the name of what is dropped to make room.
+    Args:
+        most: largest sum of payload bytes.
+        dropped: called with the name of each increment that is dropped to make room.
     """
 
     def __init__(self, most: int, dropped: Callable[[bytes], None]) -> None:
         self._most, self._dropped = most, dropped
         self._records: dict[bytes, Record] = {}
         self._open: dict[bytes, int] = {}
-        """by origin, how many are not complete"""
+        """by origin, the number of incomplete increments"""
         self.bytes = 0
+        """reserved bytes"""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -63,11 +90,11 @@ class Store:
         return self._records.get(name)
 
     def records(self) -> list[Record]:
-        """In the order of their coming."""
+        """All records, in the order of their arrival."""
         return list(self._records.values())
 
     def admit(self, record: Record, *, own: bool = False) -> bool:
-        """Set room aside for it; False if there is none now. One's own is kept in any case, for the state holds it."""
+        """Reserve room for an increment. False if there is none now. An own one is always admitted."""
         origin, size = record.rumour.origin, record.rumour.size
         if not record.complete and self._open.get(origin, 0) >= MAX_OPEN:
             return False
@@ -80,13 +107,14 @@ class Store:
         return True
 
     def put(self, record: Record, part: int, payload: Buffer) -> None:
-        """A part of an incomplete rumour, found good."""
+        """Add a verified part to an incomplete increment."""
         record.parts[part] = payload
         record.have |= 1 << part
         if record.complete:
             self._close(record)
 
     def drop(self, name: bytes) -> Record | None:
+        """Remove an increment and return it, or None if it is not here."""
         record = self._records.pop(name, None)
         if record is not None:
             self.bytes -= record.rumour.size
@@ -103,7 +131,7 @@ class Store:
     def _make_room(self, size: int) -> bool:
         if self.bytes + size <= self._most:
             return True
-        idle = [record for record in self._records.values() if record.complete and record.given]
+        idle = [record for record in self._records.values() if record.complete and not record.needed]
         if self.bytes - sum(record.rumour.size for record in idle) + size > self._most:
             return False
         for record in sorted(idle, key=lambda each: each.rumour.epoch):

@@ -1,9 +1,9 @@
-"""The trees along which rumours go: who is pushed what, who is only told of it, and who is asked for what is missing.
+"""The trees of the broadcast: which neighbour is pushed an increment, which only hears its name, and which is asked.
 
 Plumtree (Leitao, Pereira, Rodrigues 2007, "Epidemic broadcast trees", section 3): eager push along the links of a tree,
-lazy push of names along the others, PRUNE of a link that brings what is here, GRAFT of one that has what is missing. As
-`rumours` says, there is a tree for each origin, and an answer tells which parts are here. Whether a rumour counts, and
-whether what comes is what was signed, is not decided here.
+lazy push of names along the others, PRUNE of a link that brings a duplicate, GRAFT of one that has what is missing.
+There is one tree for each origin, and an answer lists the parts that are here (see `broadcast`). `incoming` decides
+whether an increment counts and whether a part is the signed one.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ from gossipdp.protocol.wire.epidemic_messages import (
 __all__ = ["Trees"]
 
 SHORTER: Final = 3
-"""links by which another way must be shorter than the present one to be taken (Leitao et al. 2007, section 3.8)"""
+"""hops by which another path must be shorter to replace the present one (Leitao et al. 2007, section 3.8)"""
 PATIENT: Final = 4.0
-"""times the usual gap between two parts from a peer that it may be silent"""
+"""patience with a sender, in units of the usual gap between two of its parts"""
 LONGEST: Final = 16.0
-"""times the least patience, at the most"""
+"""largest patience, in units of the least"""
 
 
 class Trees:
-    """Args:
+    """The trees as one peer sees them.
 
-    wait: seconds for the tree to bring what was announced.
-    patience: seconds for the next part, before another is asked; on a slow link longer.
+    Args:
+        wait: seconds that the tree has to bring an announced increment.
+        patience: least seconds to wait for the next part before another peer is asked.
+        counts: counters that the broadcast shares.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Trees:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Got | IHave | Graft | Prune, source: bytes, now: float) -> None:
+        """Handle a message of the trees from `source`."""
         match message:
             case Got(name, have):
                 link = self._links.get(source)
@@ -81,30 +84,32 @@ class Trees:
                 self._prune(message, source, now)
 
     def timer(self) -> float:
+        """When a fetch or a link needs attention."""
         return min([self._fetches.timer(), *(link.timer() for link in self._links if link.pushes)])
 
     def handle_timer(self, now: float) -> None:
+        """Send lost items again."""
         for link in self._links:
             if link.pushes and link.handle_timer(now):
                 self._pump(link, now)
 
     def shown(self, record: Record, source: bytes, now: float) -> None:
-        """The first header of a rumour has come: it is wanted, and goes on at once."""
+        """The first header of an increment came: ask for the payload, and push the header on at once."""
         self._fetches.shown(record.name, record.rumour.epoch, source, now, self._patience(source))
         link = self._links.get(source)
         if link is not None:
-            # What comes from there need not be sent there.
-            link.mark(record.rumour.origin, False)
+            # Increments of this origin need not be pushed back there.
+            link.set_eager(record.rumour.origin, False)
         self._outputs.send(source, Got(record.name, 0))
         self.offer(record, now)
 
-    def came(self, record: Record, source: bytes, now: float) -> None:
-        """A part of it has, and is in the store."""
+    def part_stored(self, record: Record, source: bytes, now: float) -> None:
+        """A part came, and is in the store: answer, and push it on."""
         name = record.name
         since = self._fetches.moved(name, now)
         link = self._links.get(source)
         if link is not None:
-            link.came(since, now)
+            link.received(since, now)
         self._outputs.send(source, Got(name, record.have))
         if record.complete:
             fetch = self._fetches.end(name)
@@ -114,30 +119,31 @@ class Trees:
                 self._pump(link, now)
 
     def show(self, proof: Iterable[Rumour], to: bytes) -> None:
+        """Send a proof, the contradicting headers, to one peer."""
         for rumour in proof:
             self._outputs.send(to, rumour)
 
     def forget(self, name: bytes) -> None:
-        """It is neither to be fetched nor to be sent any more."""
+        """Stop to fetch, store and push an increment."""
         self._fetches.end(name)
         self._store.drop(name)
         self._links.stop(name)
 
-    # -- a rumour goes on -------------------------------------------------------------------------------------
+    # -- pushing ----------------------------------------------------------------------------------------------
 
     def offer(self, record: Record, now: float) -> None:
-        """Push it along the tree, or what may become one."""
+        """Push an increment along the tree, and its header over untried links."""
         origin = record.rumour.origin
-        for link in self._links.near():
+        for link in self._links.neighbours():
             if link.peer != origin and link.eager.get(origin) is not False:
                 link.push(record)
                 self._pump(link, now)
 
     def announce(self, record: Record, holders: Iterable[bytes]) -> None:
-        """It is whole: say so to the neighbours that it is not pushed to."""
+        """An increment is complete: send its name to the neighbours that it is not pushed to."""
         told = {*holders, record.upstream, record.rumour.origin}
         message = IHave(record.rumour.epoch, (record.name,), min(255, record.hops + 1))
-        for link in self._links.near():
+        for link in self._links.neighbours():
             if record.name not in link.pushes and link.peer not in told:
                 self._outputs.send(link.peer, message)
 
@@ -163,16 +169,16 @@ class Trees:
                 self._counts["endless"] += 1
 
     def _shorten(self, record: Record, source: bytes, hops: int) -> None:
-        """There is a way with fewer links: the next rumour of this origin is to take it."""
+        """There is a path with fewer hops: take the next increments of this origin over it."""
         self._outputs.send(record.upstream, Prune((record.name,)))
         self._outputs.send(source, Graft((Want(record.name, record.have),)))
-        record.upstream, record.hops = source, hops
+        record.reroute(source, hops)
         fetch = self._fetches.get(record.name)
         if fetch is not None:
-            fetch.source = source
+            self._fetches.switch(fetch, source)
 
     def _graft(self, wants: Iterable[Want], source: bytes, now: float) -> None:
-        link = self._links.visit(source)
+        link = self._links.serve(source)
         denied = []
         for name, have in ((want.name, want.have) for want in wants):
             record = self._store.get(name)
@@ -189,19 +195,19 @@ class Trees:
     def _prune(self, message: Prune, source: bytes, now: float) -> None:
         link = self._links.get(source)
         if not message.link:
-            self._links.part(source)
+            self._links.refused_by(source)
         for name in message.names:
             record = self._store.get(name)
             if link is not None:
                 link.stop(name)
                 if record is not None:
-                    link.mark(record.rumour.origin, False)
+                    link.set_eager(record.rumour.origin, False)
             self._fetches.denied(name, source, now)
         if link is not None:
             self._pump(link, now)
 
     def step(self, now: float) -> None:
-        """After everything else: turn to others for what does not come."""
+        """After every other input: use room that links got, and ask other holders for late increments."""
         for freed in self._links.freed():
             self._pump(freed, now)
         due = self._fetches.due(now)
@@ -226,5 +232,6 @@ class Trees:
                 self._outputs.send(peer, Graft(tuple(wants[start : start + MAX_WANTS])))
 
     def _patience(self, peer: bytes) -> float:
+        """Seconds to wait for the next part from `peer`; longer on a slow link."""
         link = self._links.get(peer)
         return max(self._least, min(PATIENT * link.gap, LONGEST * self._least) if link is not None else 0.0)

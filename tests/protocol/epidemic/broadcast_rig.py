@@ -41,7 +41,7 @@ class Rig:
         self.machine.found(0.0)
         self.machine.advance(EPOCH * SPAN, 0.0)
         self.machine.neighbours(self.members, 0.0)
-        self.near = sorted(link.peer for link in self.machine._links.near())
+        self.near = sorted(link.peer for link in self.machine._links.neighbours())
         self.take()
         self.events()
 

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, MAX_LIVES, SETTLE
+from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES
+from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, SETTLE
 from gossipdp.protocol.epidemic.events import RumourReceived
 from gossipdp.protocol.epidemic.links import MAX_GRAFTS
 from gossipdp.protocol.epidemic.signing import name_of
@@ -124,7 +125,7 @@ def test_rumour_that_nobody_may_send_is_refused_and_blamed_on_the_sender(reason,
 
 
 def test_rumour_too_long_for_the_model_is_refused_and_blamed_on_the_origin(rig):
-    rig.machine.largest = 1000
+    rig.machine.limit(1000)
     told = Told(peer(2), parts=[bytes(1001)])
     rig.tell(peer(1), told)
     assert rig.events() == [UpdateRefused(peer(2), "size")]
@@ -196,7 +197,7 @@ def test_what_is_fetched_from_who_is_set_aside_is_fetched_elsewhere(rig):
         wrong(rig, sequence)
         rig.wait(1.0)
     wants = [want.name for to, message in rig.take(Graft) if to == peer(2) for want in message.wants]
-    assert coming.name in wants and peer(1) not in {link.peer for link in rig.machine._links.near()}
+    assert coming.name in wants and peer(1) not in {link.peer for link in rig.machine._links.neighbours()}
 
 
 @pytest.mark.parametrize(("epoch", "taken"), [(EPOCH - GRACE - SETTLE - 1, 0), (EPOCH - GRACE - SETTLE, 1),

@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 
-from gossipdp.protocol.epidemic.epochs import GRACE, MAX_LIVES, SETTLE
+from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES
+from gossipdp.protocol.epidemic.epochs import GRACE, SETTLE
 from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import digest_name, void_name
 from gossipdp.protocol.events import EpochDiverged, EpochSettled, Notice, UpdateRefused

@@ -19,7 +19,7 @@ from gossipdp.protocol.epidemic.links import (
     Links,
     chosen,
 )
-from gossipdp.protocol.epidemic.send_window import Credit
+from gossipdp.protocol.epidemic.send_window import SendWindow
 from gossipdp.protocol.epidemic.signing import make, name_of, part_hash, unpack_table
 from gossipdp.protocol.epidemic.store import MAX_OPEN, Record, Store
 from gossipdp.protocol.wire.epidemic_messages import MAX_PART, MAX_PARTS, Rumour
@@ -39,7 +39,7 @@ def record(number=0, *, origin=0, epoch=7, size=10, parts=2, whole=False):
     wanted = unpack_table(table, rumour)
     made = Record(name_of(rumour, b"run"), rumour, table, wanted, peer(9))
     if whole:
-        made.have, made.given = made.full, True
+        made.have, made.needed = made.full, False
     return made
 
 
@@ -117,7 +117,7 @@ def test_what_is_coming_or_not_handed_out_is_never_dropped():
     dropped = []
     store = Store(30, dropped.append)
     waiting = record(1, origin=1, whole=True)
-    waiting.given = False
+    waiting.need(True)
     assert store.admit(record(0)) and store.admit(waiting) and store.admit(record(2, origin=2))
     assert not store.admit(record(3, origin=3)) and not dropped
 
@@ -138,7 +138,7 @@ def test_of_one_origin_only_a_few_come_at_one_time():
 
 
 def test_the_window_widens_with_answers_and_halves_with_a_loss():
-    credit, sent = Credit(8, 1.0), 0
+    credit, sent = SendWindow(8, 1.0), 0
     for _ in range(20):
         while credit.room:
             credit.sent(sent, 0.0)
@@ -150,7 +150,7 @@ def test_the_window_widens_with_answers_and_halves_with_a_loss():
 
 
 def test_patience_follows_the_answers_and_doubles_with_each_silence():
-    credit = Credit(8, 1.0)
+    credit = SendWindow(8, 1.0)
     credit.sent("a", 0.0)
     assert credit.timer() == 1.0
     credit.answered(["a"], 0.9)
@@ -163,7 +163,7 @@ def test_patience_follows_the_answers_and_doubles_with_each_silence():
 
 def test_an_answer_to_what_was_sent_twice_teaches_nothing():
     """Karn and Partridge 1987: it may be to either."""
-    credit = Credit(8, 1.0)
+    credit = SendWindow(8, 1.0)
     credit.sent("a", 0.0)
     credit.lost(1.0)
     credit.sent("a", 1.0)
@@ -173,7 +173,7 @@ def test_an_answer_to_what_was_sent_twice_teaches_nothing():
 
 
 def test_what_was_overtaken_by_an_answer_is_lost_without_backing_off():
-    credit = Credit(8, 1.0, first=2)
+    credit = SendWindow(8, 1.0, first=2)
     credit.sent("a", 0.0)
     assert credit.lost(1.0) == ["a"]
     credit.sent("a", 1.0)
@@ -184,7 +184,7 @@ def test_what_was_overtaken_by_an_answer_is_lost_without_backing_off():
 
 
 def test_what_is_forgotten_is_under_way_no_more():
-    credit = Credit(1, 1.0)
+    credit = SendWindow(1, 1.0)
     credit.sent("a", 0.0)
     assert not credit.room
     credit.forget(["a", "never sent"])
@@ -228,19 +228,19 @@ def links(count=20):
 def test_more_neighbours_than_the_most_are_refused():
     made = links(40)
     others = [peer(number) for number in range(1, 40)]
-    assert sum(made.befriend(each) for each in others) == MAX_LINKS == len(made.near())
-    assert not made.befriend(peer(99))
+    assert sum(made.chosen_by(each) for each in others) == MAX_LINKS == len(made.neighbours())
+    assert not made.chosen_by(peer(99))
 
 
 def test_whoever_does_not_want_to_be_a_neighbour_is_told_again_and_then_left_alone():
     made = links()
-    other = made.near()[0].peer
+    other = made.neighbours()[0].peer
     for _ in range(MAX_REFUSALS):
         assert made.get(other).own
         made.get(other).told = True
-        made.part(other)
+        made.refused_by(other)
         assert not made.get(other).told or not made.get(other).own
-    assert not made.get(other).near and len(made.near()) == 3
+    assert not made.get(other).neighbour and len(made.neighbours()) == 3
     made.follow(peer(number) for number in range(1, 20) if peer(number) != other)
     made.follow(peer(number) for number in range(20))
     assert made.get(other).own
@@ -249,7 +249,7 @@ def test_whoever_does_not_want_to_be_a_neighbour_is_told_again_and_then_left_alo
 def test_who_is_chosen_no_more_stays_a_neighbour_if_it_has_chosen_this_peer():
     made = Links(peer(0), 1, 2, 1.0)
     made.follow(peer(number) for number in range(5))
-    (link,) = made.near()
+    (link,) = made.neighbours()
     before = {peer(number) for number in range(1, 5)}
     nearer = next(
         peer(number) for number in range(5, 900) if chosen(peer(0), {*before, peer(number)}, 1) == {peer(number)}
@@ -257,20 +257,20 @@ def test_who_is_chosen_no_more_stays_a_neighbour_if_it_has_chosen_this_peer():
     lone, chooser = Links(peer(0), 1, 2, 1.0), Links(peer(0), 1, 2, 1.0)
     for each in (lone, chooser):
         each.follow(before)
-    assert chooser.befriend(link.peer)
+    assert chooser.chosen_by(link.peer)
     assert lone.follow({*before, nearer}) == ([], [link.peer])
-    assert chooser.follow({*before, nearer}) == ([], []) and chooser.get(link.peer).near
+    assert chooser.follow({*before, nearer}) == ([], []) and chooser.get(link.peer).neighbour
 
 
 def test_visitors_are_few_and_the_idle_make_room():
     made = links(60)
     strangers = [peer(number) for number in range(60) if made.get(peer(number)) is None and number]
     for each in strangers[:MAX_VISITORS]:
-        made.visit(each).graft(record(whole=True), 0)
-    assert made.visit(strangers[MAX_VISITORS]) is None
-    made.get(strangers[0]).cut()
-    assert made.visit(strangers[MAX_VISITORS]) is not None
-    assert made.visit(peer(99)) is None
+        made.serve(each).graft(record(whole=True), 0)
+    assert made.serve(strangers[MAX_VISITORS]) is None
+    made.get(strangers[0]).disconnected()
+    assert made.serve(strangers[MAX_VISITORS]) is not None
+    assert made.serve(peer(99)) is None
 
 
 def test_over_an_untried_link_only_the_header_goes_ahead():

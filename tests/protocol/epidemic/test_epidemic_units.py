@@ -15,7 +15,7 @@ from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
 from gossipdp.protocol.epidemic.epidemic import Spreading, SpreadingConfig
 from gossipdp.protocol.epidemic.events import EpochClosed
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make
 from gossipdp.protocol.events import RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
@@ -31,7 +31,7 @@ from gossipdp.protocol.wire.messages import Member, State
 
 
 def test_one_has_its_turn_at_a_time_and_what_is_ahead_comes_first():
-    turns, begun = Turns(), []
+    turns, begun = Exclusive(), []
 
     def wanting(name, *, works=True):
         def begin():
@@ -54,7 +54,7 @@ def test_one_has_its_turn_at_a_time_and_what_is_ahead_comes_first():
 
 
 def test_what_asks_while_it_begins_waits():
-    turns, begun = Turns(), []
+    turns, begun = Exclusive(), []
 
     def begin():
         turns.ask(lambda: begun.append("second") or True)
@@ -172,7 +172,7 @@ class Applied:
     """What comes of a rumour with a payload for each of three chunks; `unsound` cannot be read."""
 
     def __init__(self, payloads, *, unsound=None, back=False, length=None, longest=math.inf, own=False):
-        self.outputs, self.turns, self.moved = Outputs(), Turns(), 0
+        self.outputs, self.turns, self.moved = Outputs(), Exclusive(), 0
         self.jobs, self.ended = [], []
         self.rumour = replace(RUMOUR, length=length or length_of([LENGTH for payload in payloads if payload]))
         terms = Terms("of 700", 2.0)
@@ -426,7 +426,7 @@ def test_a_round_that_is_left_out_frees_the_snapshot_and_is_none():
 
 
 def test_random_orders_of_asking_never_overlap():
-    random, turns = Random(5), Turns()
+    random, turns = Random(5), Exclusive()
     running, most = [0], [0]
 
     def begin():

@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.protocol.epidemic import epochs as module
+from gossipdp.protocol.epidemic import epoch_set
+from gossipdp.protocol.epidemic.epoch_set import EMPTY, MAX_LIVES, EpochSet, Outcome
 from gossipdp.protocol.epidemic.epochs import (
     AHEAD,
     BEHIND,
-    EMPTY,
     GRACE,
     KEPT,
     LONGER,
     MAX_HELD,
-    MAX_LIVES,
     QUORUM,
     SETTLE,
     YOUNG,
     Epochs,
-    EpochSet,
 )
 from gossipdp.protocol.epidemic.events import EpochClosed
 from gossipdp.protocol.epidemic.shares import Shares
@@ -43,7 +41,7 @@ def take(kept, said):
     """A rumour that has come whole; what became of it."""
     name = name_of(said, RUN)
     verdict = kept.claim(name, said)
-    if verdict.word == "new":
+    if verdict.outcome is Outcome.NEW:
         kept.complete(name, said)
     return verdict
 
@@ -134,11 +132,11 @@ def test_two_of_one_number_are_proof_against_their_origin_whichever_came_first()
     first, second, other = rumour(), rumour(payload=b"y"), rumour(1)
     kept = filled(first, rumour(sequence=1), other)
     verdict = take(kept, second)
-    assert verdict.word == "proof" and verdict.proof == (first, second)
+    assert verdict.outcome is Outcome.PROOF and verdict.proof == (first, second)
     assert {name for name, _ in verdict.fallen} == {name_of(first, RUN), name_of(rumour(sequence=1), RUN)}
     assert kept.inside == {name_of(other, RUN): other} and kept.samples == 10
     assert kept.proof(void_name(peer(0), 7, RUN)) == (first, second) and kept.holds(void_name(peer(0), 7, RUN))
-    assert take(kept, rumour(sequence=3)).word == "void"
+    assert take(kept, rumour(sequence=3)).outcome is Outcome.VOID
     assert filled(second, first, other).digest == kept.digest
 
 
@@ -147,21 +145,21 @@ def test_more_lives_than_a_peer_can_have_in_an_epoch_are_proof():
     kept = filled(*lives[:-1])
     assert len(kept.inside) == MAX_LIVES
     verdict = take(kept, lives[-1])
-    assert verdict.word == "proof" and set(verdict.proof) == set(lives) and not kept.inside
+    assert verdict.outcome is Outcome.PROOF and set(verdict.proof) == set(lives) and not kept.inside
     assert filled(*verdict.proof).digest == kept.digest
 
 
 def test_the_same_rumour_again_is_known_and_one_of_another_epoch_has_no_part_in_it():
     kept = filled(rumour())
-    assert kept.claim(name_of(rumour(), RUN), rumour()).word == "known"
+    assert kept.claim(name_of(rumour(), RUN), rumour()).outcome is Outcome.KNOWN
     assert filled(rumour(epoch=8)).digest != kept.digest
 
 
 def test_a_full_epoch_takes_no_more_but_proofs(monkeypatch):
-    monkeypatch.setattr(module, "MAX_RUMOURS", 3)
+    monkeypatch.setattr(epoch_set, "MAX_RUMOURS", 3)
     kept = filled(*(rumour(number) for number in range(3)))
-    assert take(kept, rumour(9)).word == "full" and len(kept.inside) == 3
-    assert take(kept, rumour(0, payload=b"y")).word == "proof"
+    assert take(kept, rumour(9)).outcome is Outcome.FULL and len(kept.inside) == 3
+    assert take(kept, rumour(0, payload=b"y")).outcome is Outcome.PROOF
 
 
 def test_what_is_claimed_counts_only_once_it_is_whole():

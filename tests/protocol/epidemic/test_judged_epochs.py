@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Terms, length_of
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.robust import Judging
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
@@ -35,7 +35,7 @@ class Judged:
     """What comes of an epoch; `unsound` are payloads that nobody can read."""
 
     def __init__(self, *rumours, leads=(), unsound=(), longest=math.inf):
-        self.outputs, self.turns, self.jobs, self.moved = Outputs(), Turns(), [], []
+        self.outputs, self.turns, self.jobs, self.moved = Outputs(), Exclusive(), [], []
         terms = {700: Terms("of 700", 1.0)}.__getitem__
         self.judging = Judging("median", self.turns, self.outputs, terms, lambda _: longest, self._judged, ME)
         self.judging.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.errors import LocalProtocolError
-from gossipdp.protocol.epidemic import state_summary as rumour_summary
-from gossipdp.protocol.epidemic.epochs import MAX_HELD, MAX_LIVES
+from gossipdp.protocol.epidemic import state_summary
+from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES
+from gossipdp.protocol.epidemic.epochs import MAX_HELD
 from gossipdp.protocol.epidemic.events import EpochGathered, RumourReceived
 from gossipdp.protocol.epidemic.signing import make
 from gossipdp.protocol.epidemic.state_summary import Summary
@@ -28,7 +29,7 @@ def ready(count=4, seed=1):
 
 
 def read(data, *, span=100, verify=lambda *_: True):
-    return rumour_summary.unpack(data, span=span, run=NO_RUN, largest=1000, verify=verify)
+    return state_summary.unpack(data, span=span, run=NO_RUN, largest=1000, verify=verify)
 
 
 def first(net):
@@ -73,7 +74,7 @@ def test_what_came_before_the_model_was_known_and_is_too_long_for_it_is_dropped(
     for told in (Told(peer(2), parts=[bytes(1001)]), kept):
         rig.tell(peer(1), told)
     assert len(list(rig.machine._store.records())) == 2
-    rig.machine.largest = 1000
+    rig.machine.limit(1000)
     assert rig.machine.adopt(summary, 0.0)
     assert [event.name for event in rig.events(RumourReceived)] == [kept.name]
     assert [record.name for record in rig.machine._store.records()] == [kept.name]
@@ -344,7 +345,7 @@ def test_what_a_peer_can_have_inside_is_taken_and_each_signature_looked_at_once(
 
 
 def test_an_epoch_with_more_than_an_epoch_holds_is_refused(monkeypatch):
-    monkeypatch.setattr(rumour_summary, "MAX_RUMOURS", 3)
+    monkeypatch.setattr(state_summary, "MAX_RUMOURS", 3)
     assert isinstance(read(summed_up(told(3))), Summary) and read(summed_up(told(4))) is None
 
 

@@ -11,7 +11,7 @@ from test_transfer import CHUNKS, CONFIG, SCHEMA, SETTINGS, A, B, Giver, Taker, 
 
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.protocol import jobs
-from gossipdp.protocol.epidemic.exclusive import Turns
+from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.events import Notice, TransferProgress
 from gossipdp.protocol.schema import MOST_EXACT, chunk_parameters
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -27,7 +27,7 @@ class Shared:
     """The shared state, as the source sees it."""
 
     def __init__(self, inside):
-        self.inside, self.turns = inside, Turns()
+        self.inside, self.turns = inside, Exclusive()
 
     def freeze(self, begin):
         self.turns.ask(begin)
