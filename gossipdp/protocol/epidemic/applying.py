@@ -1,7 +1,7 @@
-"""Others' increments on their way into the anchor: each is looked at whole, and then applied whole, or refused.
+"""Increments of other peers on their way into the anchor: each is inspected whole, then applied whole or refused.
 
-A rumour that one peer refuses all refuse, for what decides is in it. What is applied can be taken back, exactly, if its
-origin is proven to have lied. Which rumours count is decided in `rumours`; no vector is touched here.
+The inspection uses the increment alone, so all peers refuse the same ones. An applied increment can be taken back
+exactly if its origin proves void. `broadcast` decides which increments count. No vector is touched here.
 """
 
 from __future__ import annotations
@@ -25,76 +25,100 @@ __all__ = ["Applying", "Terms", "length_of"]
 
 
 class Terms(NamedTuple):
-    """What all peers do alike with an increment."""
+    """How an increment travels and how far it moves an anchor, the same at all peers."""
 
     compressor: str
+    """name in the registry"""
     lr: float
     """alpha"""
 
 
 @dataclass
 class _Increment:
+    """An increment under way."""
+
     rumour: Rumour
     payloads: list[Buffer]
+    """one for each chunk"""
     chunks: list[int]
-    """which of them move"""
+    """the chunks that it moves"""
     back: bool
+    """take it back"""
     done: Callable[[], None]
     longest: float
+    """largest movement allowed"""
     own: bool
+    """it is this peer's own, and the residual takes the rest of a cut"""
     lengths: list[float] = field(default_factory=list)
-    """of the chunks, before any cut"""
+    """movements of the inspected chunks, before any cut"""
     scale: float = 1.0
+    """share of the movement that counts"""
     fingerprint: int = 0
+    """of the movement applied so far"""
 
     @property
     def length(self) -> float:
+        """Movement of the whole model, before any cut."""
         return length_of(self.lengths)
 
 
 def length_of(lengths: Iterable[float]) -> float:
-    """Of a whole movement, from those of its chunks: the same number on every host (`sum` rounds otherwise since Python
-    3.12)."""
+    """Length of a movement from the lengths of its chunks, the same number on every host.
+
+    `fsum`, because `sum` rounds differently since Python 3.12.
+    """
     return math.sqrt(math.fsum(length * length for length in lengths))
 
 
 class Applying:
-    """Args:
+    """The increments that move this peer's anchor as they come.
 
-    terms: of an increment cut at this clock.
-    longest: how far this one may move an anchor, while its epoch is live: what is longer is cut to that, by all alike.
-    applied: called when the anchor has been moved, with the fingerprint of what was added to it.
+    Args:
+        exclusive: queue of operations on the whole state.
+        terms: the terms of an increment that was cut at this clock.
+        longest: the largest movement by this increment. Every peer cuts a longer one to it.
+        applied: called with the increment and the fingerprint of the movement, after the anchor has moved.
     """
 
     def __init__(
         self,
-        turns: Exclusive,
+        exclusive: Exclusive,
         outputs: Outputs,
         terms: Callable[[int], Terms],
         longest: Callable[[Rumour], float],
         applied: Callable[[Rumour, int], None],
     ) -> None:
-        self._turns, self._outputs, self._terms = turns, outputs, terms
+        self._exclusive, self._outputs, self._terms = exclusive, outputs, terms
         self._longest, self._applied = longest, applied
-        self.model: Model | None = None
+        self._model: Model | None = None
         self._under_way: _Increment | None = None
+
+    def ready(self, model: Model) -> None:
+        """The model is here."""
+        self._model = model
 
     def take(
         self, rumour: Rumour, parts: Sequence[Buffer], done: Callable[[], None] = lambda: None, *, back: bool = False
     ) -> None:
-        """`rumour` has come, or with `back` what it has done is to be undone: before anything else is begun. `done` is
-        called when it has been applied or refused."""
-        self._turns.ask(partial(self._look, rumour, parts, done, back, self._longest(rumour)), ahead=True)
+        """Apply an increment before any operation that waits, or with `back` take it back.
+
+        Args:
+            parts: its payload.
+            done: called when it is applied or refused.
+        """
+        self._exclusive.ask(partial(self._look, rumour, parts, done, back, self._longest(rumour)), ahead=True)
 
     def cut(self, rumour: Rumour, parts: Sequence[Buffer]) -> None:
-        """This peer's own is in its anchor whole: make that what it is at all others. What is cut off goes back to the
-        residual, as much again as has moved at the most: of up to twice the longest nothing is lost, and one fault is
-        not sent round after round for as long as the residual remembers it."""
+        """Cut this peer's own increment, which is in its anchor whole, as all other peers cut it.
+
+        The residual gets the rest, but at most as much as has moved. An increment of up to twice the limit loses
+        nothing. A far longer one, a fault, is not sent again round after round.
+        """
         longest = self._longest(rumour)
         if rumour.length > longest:
             again = partial(self._look, rumour, parts, lambda: None, False, longest, own=True)
-            done = partial(self._turns.ask, again, ahead=True)
-            self._turns.ask(partial(self._look, rumour, parts, done, True, math.inf, own=True), ahead=True)
+            done = partial(self._exclusive.ask, again, ahead=True)
+            self._exclusive.ask(partial(self._look, rumour, parts, done, True, math.inf, own=True), ahead=True)
 
     def _look(
         self,
@@ -105,9 +129,9 @@ class Applying:
         longest: float,
         own: bool = False,
     ) -> bool:
-        """Begin with a rumour; whether there is anything to do."""
-        assert self.model is not None
-        payloads = increments.unpack(parts, self.model.chunks)
+        """Begin an increment. False if there is nothing to do."""
+        assert self._model is not None
+        payloads = increments.unpack(parts, self._model.chunks)
         if payloads is None:
             self._refuse(rumour)
             done()
@@ -116,57 +140,61 @@ class Applying:
         if not chunks:
             done()
             return False
-        self._under_way = made = _Increment(rumour, payloads, chunks, back, done, longest, own)
-        self._check(made, chunks[0])
+        self._under_way = increment = _Increment(rumour, payloads, chunks, back, done, longest, own)
+        self._check(increment, chunks[0])
         return True
 
     def _refuse(self, rumour: Rumour) -> None:
         self._outputs.emit(UpdateRefused(rumour.origin, "payload"))
 
-    def _check(self, made: _Increment, chunk: int) -> None:
-        rumour = made.rumour
+    def _check(self, increment: _Increment, chunk: int) -> None:
+        rumour = increment.rumour
         compressor, lr = self._terms(rumour.clock)
-        self._outputs.ask(jobs.CheckIncrement(chunk, compressor, made.payloads[chunk], lr, rumour.weight))
+        self._outputs.ask(jobs.CheckIncrement(chunk, compressor, increment.payloads[chunk], lr, rumour.weight))
 
-    def _apply(self, made: _Increment, chunk: int) -> None:
-        rumour = made.rumour
-        (compressor, lr), payload = self._terms(rumour.clock), made.payloads[chunk]
-        bound = made.scale * made.lengths[made.chunks.index(chunk)] if made.scale < 1.0 else math.inf
-        kept = min(1.0 - made.scale, made.scale) if made.own else 0.0
-        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, made.back, kept))
+    def _apply(self, increment: _Increment, chunk: int) -> None:
+        rumour = increment.rumour
+        (compressor, lr), payload = self._terms(rumour.clock), increment.payloads[chunk]
+        bound = (
+            increment.scale * increment.lengths[increment.chunks.index(chunk)] if increment.scale < 1.0 else math.inf
+        )
+        kept = min(1.0 - increment.scale, increment.scale) if increment.own else 0.0
+        self._outputs.ask(jobs.Apply(chunk, compressor, payload, lr, rumour.weight, bound, increment.back, kept))
 
     def job_done(self, job: jobs.Job[object], result: object) -> None:
         """The result of a CheckIncrement or an Apply."""
         assert isinstance(job, jobs.CheckIncrement | jobs.Apply)
-        made = self._under_way
-        assert made is not None
-        last = job.chunk == made.chunks[-1]
-        following = made.chunks[0] if last else made.chunks[made.chunks.index(job.chunk) + 1]
+        increment = self._under_way
+        assert increment is not None
+        last = job.chunk == increment.chunks[-1]
+        following = increment.chunks[0] if last else increment.chunks[increment.chunks.index(job.chunk) + 1]
         if isinstance(job, jobs.CheckIncrement):
             inspected = job.typed(result)
-            made.lengths.append(inspected.movement)
-            if not inspected.sound or (last and made.length != made.rumour.length):
-                self._refuse(made.rumour)
-                self._end(made)
+            increment.lengths.append(inspected.movement)
+            if not inspected.sound or (last and increment.length != increment.rumour.length):
+                self._refuse(increment.rumour)
+                self._end(increment)
             elif last:
-                made.scale = made.longest / made.length if made.length > made.longest else 1.0
-                self._apply(made, following)
+                increment.scale = increment.longest / increment.length if increment.length > increment.longest else 1.0
+                self._apply(increment, following)
             else:
-                self._check(made, following)
+                self._check(increment, following)
             return
-        made.fingerprint += job.typed(result).fingerprint
+        increment.fingerprint += job.typed(result).fingerprint
         if not last:
-            return self._apply(made, following)
-        assert self.model is not None
-        rumour, moved = made.rumour, made.scale * made.length / math.sqrt(self.model.schema.size)
+            return self._apply(increment, following)
+        assert self._model is not None
+        rumour, moved = increment.rumour, increment.scale * increment.length / math.sqrt(self._model.schema.size)
         how = self._terms(rumour.clock).compressor
-        if not made.own:
-            event = IncrementApplied(rumour.origin, rumour.size, rumour.weight, rumour.hops, moved, how, made.scale)
+        if not increment.own:
+            event = IncrementApplied(
+                rumour.origin, rumour.size, rumour.weight, rumour.hops, moved, how, increment.scale
+            )
             self._outputs.emit(event)
-        self._applied(rumour, made.fingerprint)
-        self._end(made)
+        self._applied(rumour, increment.fingerprint)
+        self._end(increment)
 
-    def _end(self, made: _Increment) -> None:
+    def _end(self, increment: _Increment) -> None:
         self._under_way = None
-        made.done()
-        self._turns.over()
+        increment.done()
+        self._exclusive.over()

@@ -32,7 +32,7 @@ from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, QUORUM, SETTLE
 from gossipdp.protocol.epidemic.events import EpochClosed, EpochGathered, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.fingerprints import Fingerprints
-from gossipdp.protocol.epidemic.robust import Judging
+from gossipdp.protocol.epidemic.robust import RobustEpochs
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochSettled, IncrementPublished, UpdateRefused
 from gossipdp.protocol.membership.membership import Membership
@@ -123,7 +123,9 @@ class Spreading:
         self._turns = Exclusive()
         longest = self._rumours.longest
         self._applying = Applying(self._turns, outputs, self._terms, longest, self._moved)
-        self._judging = Judging(config.rule, self._turns, outputs, self._terms, longest, self._judged, membership.me.id)
+        self._robust = RobustEpochs(
+            config.rule, self._turns, outputs, self._terms, longest, self._judged, membership.me.id
+        )
         self._shares = Shares(config.rumours.span)
         self._fingerprints = Fingerprints()
         self._fingerprinted = (0, 0)
@@ -174,7 +176,7 @@ class Spreading:
         base = self._clock.to_bytes(8, "big") + hashlib.blake2b(name, digest_size=8).digest()
         self._shared_at, self._astray = None, ()
         self._shares.forget()
-        self._judging.forget()
+        self._robust.forget()
         self._begin_fingerprints()
         self._rumours.found(self._now, base)
         self._hear()
@@ -191,13 +193,15 @@ class Spreading:
             self._astray = tuple(self._live)
         else:
             self._astray = ()
-            self._judging.forget()
+            self._robust.forget()
         self._shared_at = self._clock
         self._begin_fingerprints()
         self._hear()
 
     def _model_is(self, model: Model) -> None:
-        self.model = self._applying.model = self._judging.model = model
+        self.model = model
+        self._applying.ready(model)
+        self._robust.ready(model)
         self._rumours.limit(increments.largest(model.chunks, model.chunk_parameters))
 
     def _begin_fingerprints(self) -> None:
@@ -310,7 +314,7 @@ class Spreading:
         )
         epoch = made.clock // self._config.rumours.span
         if self._config.rule:
-            self._judging.leads(epoch, self._terms(made.clock).compressor, made.payloads)
+            self._robust.leads(epoch, self._terms(made.clock).compressor, made.payloads)
         elif told is None:
             # It was asked for before, so this is as good as never; and then this peer's state is nobody's.
             self._astray = tuple(self._live)
@@ -466,7 +470,7 @@ class Spreading:
         if isinstance(job, jobs.Fingerprint):
             self._chunk_fingerprinted(job.chunk, job.typed(result))
         elif isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch):
-            self._judging.job_done(job, result)
+            self._robust.job_done(job, result)
         else:
             self._applying.job_done(job, result)
 
@@ -483,7 +487,7 @@ class Spreading:
             # Others have judged what this peer cannot look at any more.
             self._astray = self._astray or tuple(self._live)
             self._begin_fingerprints()
-        self._judging.take(epoch, [(rumour, parts) for rumour, parts in rumours if parts])
+        self._robust.take(epoch, [(rumour, parts) for rumour, parts in rumours if parts])
 
     def _judged(self, epoch: int, fingerprint: int) -> None:
         self._fingerprints.added(epoch, fingerprint)

@@ -1,13 +1,16 @@
-"""Increments that wait until their epoch has settled, and are then judged by a robust rule, at every peer alike.
+"""Increments that wait until their epoch has settled. A robust rule then aggregates them, the same at every peer.
 
-A rule looks at all of an epoch, and at who sent it: each contributor has one voice, by all that it sent. So nothing of
-another is in the anchor before, and nothing at all that was not judged. In two passes, chunk by chunk: how far the
-contributors are from each other, as whole vectors; then what the rule makes of them is applied. What is malformed is
-refused by all alike, and who signed it is not looked at. What is shared is what the state was founded with and what the
-rule has made of the settled epochs: the same bits at all who have settled the same. Meanwhile a peer's anchor leads by
-its own increments, as if it were alone, for training is not to go back to where it was some epochs ago.
+A rule needs the whole epoch, and each contributor has one vote, the sum of its increments. Until then no increment of
+another peer is in the anchor. The rule runs in two passes over the chunks: measure the distances between contributors,
+as whole vectors, then apply the aggregate. A malformed increment is refused at every peer, and excludes its origin from
+the epoch.
 
-Which increments there are is decided in `rumours`, and what a rule does in `algorithms`; no vector is touched here.
+The shared state is the founding plus the aggregates of the settled epochs, the same bits at all peers that settled the
+same sets. Meanwhile a peer's anchor leads by its own increments, as if it were alone, so that training does not fall
+back by some epochs.
+
+`broadcast` decides which increments there are, and `gossipdp.algorithms.epidemic.robust` holds the rules. No vector is
+touched here.
 """
 
 from __future__ import annotations
@@ -27,104 +30,122 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 
-__all__ = ["Judging"]
+__all__ = ["RobustEpochs"]
 
 
 @dataclass
 class _Increment:
-    """One rumour of the epoch. row: whose it is. payloads: None if nobody can read them. scale: what is left of its
-    movement."""
+    """One increment of the epoch."""
 
     row: int
+    """row of its contributor"""
     rumour: Rumour
     payloads: list[Buffer] | None
+    """one for each chunk; None if malformed"""
     scale: float
+    """share of its movement that counts"""
     lengths: list[float] = field(default_factory=list)
-    """of the chunks that it moves, as far as they are measured"""
+    """movements of the chunks that it moves and that are measured"""
     sound: bool = True
 
     @property
     def refused(self) -> bool:
-        """As `Applying` has it: of what moves nothing there is nothing to refuse."""
+        """Whether it is malformed, by the same rule as in `Applying`. One that moves nothing is not refused."""
         moves = bool(self.lengths)
         return self.payloads is None or (moves and not (self.sound and length_of(self.lengths) == self.rumour.length))
 
 
 @dataclass
 class _Epoch:
-    """weights: of the contributors; 0 for whoever is not looked at. leads: own increments that are taken out of the
-    lead."""
+    """An epoch under way."""
 
     number: int
     increments: list[_Increment]
     weights: list[float]
+    """of the contributors, by row; 0 excludes one"""
     leads: list[_Lead]
+    """own increments to take out of the lead"""
     counted: int = 0
+    """contributors that the rule counted"""
     lengths: list[float] = field(default_factory=list)
+    """movements of the chunks by the aggregate"""
     fingerprint: int = 0
+    """of the movement applied so far"""
 
     def moving(self, chunk: int) -> list[tuple[_Increment, Buffer]]:
-        """What moves the chunk."""
+        """The increments that move the chunk, with their payloads of it."""
         said = [(each, each.payloads[chunk]) for each in self.increments if each.payloads is not None]
         return [(each, payload) for each, payload in said if memoryview(payload).nbytes]
 
 
 @dataclass
 class _Lead:
+    """An own increment in the lead."""
+
     epoch: int
     compressor: str
     payloads: list[Buffer]
 
 
-class Judging:
-    """Args:
+class RobustEpochs:
+    """The settled epochs that move this peer's anchor.
 
-    rule: by its name.
-    terms: of an increment cut at this clock.
-    longest: how far this one may move an anchor.
-    judged: called when the anchor has been moved, with the epoch and the fingerprint of what was added to it.
-    me: this peer.
+    Args:
+        rule: name of the robust rule.
+        exclusive: queue of operations on the whole state.
+        terms: the terms of an increment that was cut at this clock.
+        longest: the largest movement by this increment.
+        applied: called with the epoch and the fingerprint of the movement, after the anchor has moved.
+        me: this peer's id.
     """
 
     def __init__(
         self,
         rule: str,
-        turns: Exclusive,
+        exclusive: Exclusive,
         outputs: Outputs,
         terms: Callable[[int], Terms],
         longest: Callable[[Rumour], float],
-        judged: Callable[[int, int], None],
+        applied: Callable[[int, int], None],
         me: bytes,
     ) -> None:
-        self._rule, self._turns, self._outputs, self._terms = rule, turns, outputs, terms
-        self._longest, self._judged, self._me = longest, judged, me
-        self.model: Model | None = None
+        self._rule, self._exclusive, self._outputs, self._terms = rule, exclusive, outputs, terms
+        self._longest, self._applied, self._me = longest, applied, me
+        self._model: Model | None = None
         self._under_way: _Epoch | None = None
         self._leads: list[_Lead] = []
 
+    def ready(self, model: Model) -> None:
+        """The model is here."""
+        self._model = model
+
     def leads(self, epoch: int, compressor: str, payloads: Sequence[Buffer]) -> None:
-        """This peer's own increment of `epoch` is in its lead."""
+        """This peer's own increment of `epoch` is in its lead now."""
         self._leads.append(_Lead(epoch, compressor, list(payloads)))
 
     def forget(self) -> None:
-        """Nothing is in the lead any more."""
+        """The lead is empty again."""
         self._leads.clear()
 
     def take(self, epoch: int, rumours: Sequence[tuple[Rumour, Sequence[Buffer]]]) -> None:
-        """`epoch` is settled with these."""
-        assert self.model is not None
+        """Aggregate and apply a settled epoch, before any operation that waits.
+
+        Args:
+            rumours: its increments with their payloads, in an order that all peers share.
+        """
+        assert self._model is not None
         rows = {origin: row for row, origin in enumerate(sorted({rumour.origin for rumour, _ in rumours}))}
         given: list[list[float]] = [[] for _ in rows]
         made = []
         for rumour, parts in rumours:
             row, longest = rows[rumour.origin], self._longest(rumour)
             scale = longest / rumour.length if rumour.length > longest else 1.0
-            made.append(_Increment(row, rumour, increments.unpack(parts, self.model.chunks), scale))
+            made.append(_Increment(row, rumour, increments.unpack(parts, self._model.chunks), scale))
             given[row].append(rumour.weight)
         leads = [lead for lead in self._leads if lead.epoch <= epoch]
         self._leads = [lead for lead in self._leads if lead.epoch > epoch]
-        # Before a snapshot that would be said to have this inside.
-        self._turns.ask(partial(self._begin, _Epoch(epoch, made, list(map(math.fsum, given)), leads)), ahead=True)
+        # Before a snapshot, whose summary would claim to contain this epoch.
+        self._exclusive.ask(partial(self._begin, _Epoch(epoch, made, list(map(math.fsum, given)), leads)), ahead=True)
 
     def _begin(self, epoch: _Epoch) -> bool:
         if not epoch.increments and not epoch.leads:
@@ -152,7 +173,7 @@ class Judging:
     def job_done(self, job: jobs.Job[object], result: object) -> None:
         """The result of a MeasureEpoch or an ApplyEpoch."""
         assert isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch)
-        epoch, model = self._under_way, self.model
+        epoch, model = self._under_way, self._model
         assert epoch is not None and model is not None
         last = job.chunk + 1 == model.chunks
         if isinstance(job, jobs.MeasureEpoch):
@@ -191,5 +212,5 @@ class Judging:
                 self._outputs.emit(event)
         movement = length_of(epoch.lengths) / root
         self._outputs.emit(EpochJudged(epoch.number, len(epoch.weights), epoch.counted, movement))
-        self._judged(epoch.number, epoch.fingerprint)
-        self._turns.over()
+        self._applied(epoch.number, epoch.fingerprint)
+        self._exclusive.over()

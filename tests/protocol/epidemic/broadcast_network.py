@@ -1,7 +1,7 @@
-"""A small network of `Rumours` machines in virtual time: delays, loss, repetition, cuts, crashes and joins from a seed.
+"""A small network of broadcast machines in virtual time: delays, loss, repetition, cuts, crashes and joins from a seed.
 
-Not a test; several files of tests are driven by it. What each machine has applied in effect is counted by name: a
-rumour handed out counts one, one taken back minus one, and a state taken over brings what was inside.
+Several files of tests use it. It counts by name what each machine has applied: an increment handed out counts one, one
+taken back minus one, and a state that was taken over brings its increments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def peer(number: int) -> bytes:
 
 
 def signature(by: bytes, data: bytes) -> bytes:
-    """Stands for Ed25519: nobody in these tests calls it for another."""
+    """Stands in for Ed25519. A test calls it only for the peer that signs."""
     return hashlib.blake2b(data, key=by, digest_size=64).digest()
 
 
@@ -58,8 +58,13 @@ class Host:
 
 
 class Net:
-    """delay: seconds, drawn anew for each message (`ordered`: but none overtakes another on its way between two).
-    strict: who is proven at fault is set aside."""
+    """The network.
+
+    Args:
+        delay: range of a message's delay in seconds.
+        ordered: no message between two peers overtakes another.
+        strict: a peer with a proven fault is set aside.
+    """
 
     def __init__(
         self, count, seed, *, delay=(0.01, 0.05), loss=0.0, repeat=0.0, ordered=True, rate=0.0, strict=True, **config
@@ -74,7 +79,7 @@ class Net:
         self.last: dict[tuple[bytes, bytes], float] = {}
         self.clock = 0
         self.published: dict[bytes, bytes] = {}
-        """name: origin"""
+        """origin of each name"""
         self.sent: Counter[str] = Counter()
         self.queue = []
         self.number = 0
@@ -83,7 +88,7 @@ class Net:
             self.start(number).machine.found(self.now)
         self.tell()
 
-    # -- what the test does -----------------------------------------------------------------------------------
+    # -- actions of a test ------------------------------------------------------------------------------------
 
     def start(self, number, incarnation=1):
         host = Host(self, number, incarnation)
@@ -93,7 +98,7 @@ class Net:
         return host
 
     def join(self, number, source, incarnation=1):
-        """A member that comes later, and takes over the state of `source` at once."""
+        """A new member takes over the state of `source` at once."""
         host = self.start(number, incarnation)
         self.tell()
         self.adopt(host, source)
@@ -112,7 +117,7 @@ class Net:
         self.tell()
 
     def tell(self):
-        """Membership's view, as it is when things have settled."""
+        """Give every machine the settled view of the members."""
         for host in [*self.hosts.values()]:
             self.follow(host)
 
@@ -127,12 +132,13 @@ class Net:
         self.drain(host)
 
     def cut(self, sides):
-        """`sides`: of each host a number; those with another are not reached."""
+        """Cut the network. `sides` gives each host a number, and hosts with different numbers do not reach each
+        other."""
         self.sides = sides
         self.tell()
 
     def tick(self, steps):
-        """The network's clock goes on, for everybody."""
+        """Advance the network's clock at every host."""
         self.clock += steps
         for host in [*self.hosts.values()]:
             host.machine.advance(self.clock, self.now)
@@ -148,7 +154,7 @@ class Net:
         return done[0]
 
     def round(self, parts=3, size=40, seconds=4.0):
-        """Everybody publishes, within the first second."""
+        """Every host publishes within the first second."""
         for host in [*self.hosts.values()]:
             self.at(self.now + self.random.random(), lambda host=host: self._publish(host, parts, size))
         self.run(seconds)
@@ -165,7 +171,7 @@ class Net:
         self.now = until
 
     def settle(self, epochs=6, seconds=6.0):
-        """Nobody publishes, and the clock passes all there was."""
+        """No host publishes, and the clock passes every epoch so far."""
         for _ in range(epochs):
             self.run(seconds)
             self.tick(self.config.span)
@@ -224,10 +230,10 @@ class Net:
             if any(struck.pause for struck in host.strikes.judge(self.now)):
                 self.follow(host)
 
-    # -- what must hold ---------------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------------------
 
     def wrong(self, names=None):
-        """Who has not applied exactly `names`, each once: (host, missing, more than once or unwanted)."""
+        """Hosts that have not applied each of `names` exactly once: (host, missing, repeated or unwanted)."""
         names = set(self.published) if names is None else set(names)
         found = []
         for host in self.hosts.values():
@@ -241,12 +247,12 @@ class Net:
         return sum((host.machine.counts for host in self.hosts.values()), Counter())
 
     def redundancy(self):
-        """Bytes of payload received against those needed."""
+        """Bytes of payload received, relative to those needed."""
         counts = self.counts()
         return (counts["payload"] + counts["repeated"] + counts["unasked"]) / counts["payload"]
 
     def digests(self):
-        """By epoch, what it was settled as by those who settled it."""
+        """By epoch, the digests that hosts settled."""
         settled: dict[int, set[bytes]] = {}
         for host in self.hosts.values():
             for event in host.of(EpochSettled):

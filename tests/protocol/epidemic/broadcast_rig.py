@@ -1,4 +1,4 @@
-"""One machine among peers that a test plays, and rumours as their origins make them. Not a test."""
+"""One broadcast machine among peers that a test plays, and increments as their origins make them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ EPOCH, SPAN = 7, 100
 
 
 class Rig:
-    """The machine of peer 0 with three neighbours and some further members, in epoch 7. applies: what is handed out is
-    applied at once."""
+    """The machine of peer 0 with three neighbours and some further members, in epoch 7.
+
+    Args:
+        applies: apply each increment that is handed out at once.
+    """
 
     def __init__(self, members=4, *, applies=True, **config):
         self.now, self.applies = 0.0, applies
@@ -46,7 +49,7 @@ class Rig:
         self.events()
 
     def take(self, kind=object, to=None):
-        """What was sent since the last look: (receiver, message)."""
+        """Remove and return the messages sent since the last call: (receiver, message)."""
         sent = []
         while self.out.messages:
             envelope = self.out.messages.popleft()
@@ -76,14 +79,14 @@ class Rig:
         self.now = until
 
     def tell(self, source, told, parts=None):
-        """`source` pushes a whole rumour."""
+        """`source` pushes a whole increment."""
         self.say(source, told.header, told.table)
         for number in range(len(told.parts)) if parts is None else parts:
             self.say(source, RumourPart(told.name, number), told.parts[number])
 
 
 class Told:
-    """A rumour as its origin made it."""
+    """An increment as its origin made it."""
 
     def __init__(
         self,

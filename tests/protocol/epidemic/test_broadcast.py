@@ -1,4 +1,4 @@
-"""One machine among peers that the test plays: what it takes, passes on, asks for and refuses, message by message."""
+"""One machine among peers that the test plays: increments that it takes, passes on, fetches and refuses."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def rig():
     return Rig()
 
 
-# -- a rumour comes ---------------------------------------------------------------------------------------------------
+# -- arrival ----------------------------------------------------------------------------------------------------------
 
 
-def test_rumour_from_a_neighbour_is_handed_out_once_whole(rig):
+def test_increment_from_a_neighbour_is_handed_out_once_whole(rig):
     told = Told(peer(1))
     rig.tell(peer(1), told, parts=[0, 2])
     assert rig.events() == []
@@ -52,7 +52,7 @@ def test_each_part_is_answered_with_what_is_here(rig):
     assert rig.machine.counts == {"payload": 6}
 
 
-def test_header_goes_on_to_all_others_and_parts_to_those_who_want_them_before_the_rest_has_come(rig):
+def test_header_goes_on_to_all_neighbours_and_parts_to_those_that_want_them_before_the_rest_has_come(rig):
     told = Told(peer(1))
     rig.tell(peer(1), told, parts=[0])
     assert {to for to, _ in rig.take(Rumour)} == {peer(2), peer(3)}
@@ -81,7 +81,7 @@ def test_header_from_a_second_neighbour_is_pruned_and_from_then_on_that_link_is_
     assert [to for to, _ in rig.take(Rumour)] == [peer(2)]
 
 
-def test_rumours_are_not_sent_back_where_those_of_their_origin_came_from(rig):
+def test_increments_are_not_pushed_back_to_the_upstream_of_their_origin(rig):
     rig.tell(peer(1), Told(peer(2)))
     rig.take()
     later = Told(peer(2), sequence=1)
@@ -89,7 +89,7 @@ def test_rumours_are_not_sent_back_where_those_of_their_origin_came_from(rig):
     assert rig.take((Rumour, IHave)) == [(peer(1), IHave(EPOCH, (later.name,), 2))]
 
 
-def test_whole_rumour_is_announced_where_it_was_not_pushed(rig):
+def test_complete_increment_is_announced_over_the_other_links(rig):
     told = Told(peer(1))
     rig.say(peer(1), told.header, told.table)
     rig.say(peer(3), Prune((told.name,)))
@@ -98,7 +98,7 @@ def test_whole_rumour_is_announced_where_it_was_not_pushed(rig):
     assert rig.take(IHave) == [(peer(3), IHave(EPOCH, (told.name,), 2))]
 
 
-def test_a_second_payload_is_counted_and_answered(rig):
+def test_second_payload_is_counted_and_answered(rig):
     told = Told(peer(1))
     rig.tell(peer(1), told)
     rig.take()
@@ -107,7 +107,7 @@ def test_a_second_payload_is_counted_and_answered(rig):
     assert rig.machine.counts["repeated"] == 3
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_second_payload_is_counted_and_answered(rig):
         ("terms", Told(peer(1), clock=(EPOCH + 1) * SPAN)),
     ],
 )
-def test_rumour_that_nobody_may_send_is_refused_and_blamed_on_the_sender(reason, told):
+def test_forged_or_wrong_header_is_refused_and_blamed_on_the_sender(reason, told):
     rig = Rig()
     rig.tell(peer(1), told)
     assert rig.events() == [UpdateRefused(peer(1), reason)]
     assert rig.take() == [] and rig.machine.counts[reason] == 1 and rig.machine.counts["payload"] == 0
 
 
-def test_rumour_too_long_for_the_model_is_refused_and_blamed_on_the_origin(rig):
+def test_increment_too_long_for_the_model_is_refused_and_blamed_on_the_origin(rig):
     rig.machine.limit(1000)
     told = Told(peer(2), parts=[bytes(1001)])
     rig.tell(peer(1), told)
@@ -134,13 +134,13 @@ def test_rumour_too_long_for_the_model_is_refused_and_blamed_on_the_origin(rig):
     assert [len(event.parts[0]) for event in rig.events(RumourReceived)] == [1000]
 
 
-def test_rumour_with_another_table_is_refused(rig):
+def test_increment_with_another_table_is_refused(rig):
     rig.say(peer(1), Told(peer(1)).header, Told(peer(1), parts=[b"else"]).table)
     assert rig.events() == [UpdateRefused(peer(1), "table")]
 
 
 @pytest.mark.parametrize("payload", [b"tWo", b"twoo", b""])
-def test_bad_part_is_refused_and_fetched_from_somebody_else(rig, payload):
+def test_bad_part_is_refused_and_fetched_from_another_peer(rig, payload):
     told = Told(peer(1))
     rig.say(peer(1), told.header, told.table)
     rig.say(peer(2), told.header, told.table)
@@ -160,14 +160,14 @@ def test_part_past_the_last_is_refused(rig):
 
 
 def wrong(rig, sequence):
-    """A neighbour sends a bad part of a rumour that another offers too."""
+    """A neighbour sends a bad part of an increment that another one offers too."""
     told = Told(peer(3), sequence=sequence)
     for source in (peer(1), peer(2)):
         rig.say(source, told.header, told.table)
     rig.say(peer(1), RumourPart(told.name, 1), b"tWo")
 
 
-def test_bad_parts_that_come_together_are_one_strike_and_their_sender_is_still_heard(rig):
+def test_bad_parts_together_are_one_strike_and_their_sender_is_not_set_aside(rig):
     for sequence in range(3):
         wrong(rig, sequence)
     assert rig.events() == [UpdateRefused(peer(1), "hash")] * 3
@@ -176,7 +176,7 @@ def test_bad_parts_that_come_together_are_one_strike_and_their_sender_is_still_h
     assert len(rig.events(RumourReceived)) == 1 and not rig.machine.counts["shunned"]
 
 
-def test_peer_that_does_wrong_again_and_again_is_shunned_for_a_while(rig):
+def test_peer_with_several_strikes_is_set_aside_for_a_while(rig):
     for sequence in range(3):
         wrong(rig, sequence)
         rig.wait(2.0)
@@ -188,7 +188,7 @@ def test_peer_that_does_wrong_again_and_again_is_shunned_for_a_while(rig):
     assert len(rig.events(RumourReceived)) == 1
 
 
-def test_what_is_fetched_from_who_is_set_aside_is_fetched_elsewhere(rig):
+def test_fetch_moves_from_a_peer_that_is_set_aside(rig):
     coming = Told(peer(3), sequence=9)
     rig.say(peer(1), coming.header, coming.table)
     rig.say(peer(2), coming.header, coming.table)
@@ -202,14 +202,14 @@ def test_what_is_fetched_from_who_is_set_aside_is_fetched_elsewhere(rig):
 
 @pytest.mark.parametrize(("epoch", "taken"), [(EPOCH - GRACE - SETTLE - 1, 0), (EPOCH - GRACE - SETTLE, 1),
                                               (EPOCH + AHEAD, 1), (EPOCH + AHEAD + 1, 0)])  # fmt: skip
-def test_rumour_of_an_epoch_too_old_or_too_far_ahead_is_not_taken(rig, epoch, taken):
+def test_increment_of_an_epoch_too_old_or_too_far_ahead_is_not_taken(rig, epoch, taken):
     told = Told(peer(1), epoch=epoch)
     rig.tell(peer(1), told)
     assert len(rig.events()) == taken
     assert rig.take(Prune) == [(peer(1), Prune((told.name,)))] * (1 - taken)
 
 
-def test_rumour_of_nobody_is_refused_until_its_origin_is_a_member(rig):
+def test_increment_is_refused_until_its_origin_is_a_member(rig):
     told = Told(STRANGER)
     rig.tell(peer(1), told)
     assert rig.events() == [] and rig.machine.counts["origin"] == 1
@@ -218,7 +218,7 @@ def test_rumour_of_nobody_is_refused_until_its_origin_is_a_member(rig):
     assert len(rig.events(RumourReceived)) == 1
 
 
-def test_payloads_beyond_the_cap_drop_the_oldest_and_are_not_served_any_more():
+def test_payloads_beyond_the_cap_drop_the_oldest_which_are_no_longer_served():
     rig = Rig(retain=20)
     first, second = Told(peer(1), parts=[bytes(12)]), Told(peer(2), parts=[bytes(15)])
     rig.tell(peer(1), first)
@@ -232,7 +232,7 @@ def test_payloads_beyond_the_cap_drop_the_oldest_and_are_not_served_any_more():
     assert rig.events(RumourReceived) == []
 
 
-def test_what_waits_to_be_applied_counts_as_kept_and_a_full_store_takes_no_more():
+def test_unapplied_payloads_fill_the_store_which_then_refuses_more():
     rig = Rig(members=50, applies=False, retain=4 << 20)
     told = [Told(peer(number), parts=[bytes([number]) * (1 << 20)]) for number in range(1, 49)]
     for each in told:
@@ -246,10 +246,10 @@ def test_what_waits_to_be_applied_counts_as_kept_and_a_full_store_takes_no_more(
     assert [event.name for event in rig.events(RumourReceived)] == [told[-1].name]
 
 
-# -- what is missing --------------------------------------------------------------------------------------------------
+# -- fetching ---------------------------------------------------------------------------------------------------------
 
 
-def test_announced_rumour_is_grafted_after_the_tree_had_its_time(rig):
+def test_announced_increment_is_grafted_after_the_tree_had_its_time(rig):
     told = Told(peer(1))
     rig.say(peer(2), IHave(EPOCH, (told.name,)))
     rig.wait(0.9)
@@ -260,7 +260,7 @@ def test_announced_rumour_is_grafted_after_the_tree_had_its_time(rig):
     assert len(rig.events(RumourReceived)) == 1
 
 
-def test_announced_rumour_that_the_tree_brings_is_not_grafted(rig):
+def test_announced_increment_that_the_tree_brings_is_not_grafted(rig):
     told = Told(peer(1))
     rig.say(peer(2), IHave(EPOCH, (told.name,)))
     rig.tell(peer(1), told)
@@ -287,7 +287,7 @@ def test_source_that_is_gone_is_replaced_at_once(rig):
     assert (peer(3), Graft((Want(told.name, 1),))) in rig.take()
 
 
-def test_offer_is_taken_up_when_nobody_sends_the_rumour_any_more(rig):
+def test_offer_is_taken_up_when_no_peer_sends_the_increment_any_more(rig):
     told = Told(peer(1))
     rig.tell(peer(1), told, parts=[0])
     rig.machine.link_down(peer(1), rig.now)
@@ -310,8 +310,8 @@ def test_graft_makes_the_link_eager_again(rig):
     assert [type(m) for _, m in rig.take((Rumour, RumourPart), peer(3))] == [Rumour, RumourPart]
 
 
-def test_graft_of_nothing_that_is_missing_makes_the_link_eager_too(rig):
-    """As a peer grafts that has found a much shorter way, of a rumour that it has."""
+def test_graft_of_a_complete_increment_makes_the_link_eager_too(rig):
+    """A peer that found a much shorter path sends such a graft."""
     told, later = Told(peer(1)), Told(peer(1), sequence=1)
     rig.tell(peer(1), told)
     rig.say(peer(3), Prune((told.name,)))
@@ -321,12 +321,12 @@ def test_graft_of_nothing_that_is_missing_makes_the_link_eager_too(rig):
     assert [type(m) for _, m in rig.take((Rumour, RumourPart), peer(3))] == [Rumour, RumourPart]
 
 
-def test_graft_of_what_is_not_here_is_denied(rig):
+def test_graft_of_an_unknown_increment_is_denied(rig):
     rig.say(peer(2), Graft((Want(bytes(32), 0),)))
     assert rig.take() == [(peer(2), Prune((bytes(32),)))]
 
 
-def test_graft_of_one_rumour_again_and_again_is_denied_in_the_end(rig):
+def test_repeated_graft_of_one_increment_is_denied_in_the_end(rig):
     told = Told(peer(1))
     rig.tell(peer(1), told)
     for _ in range(MAX_GRAFTS + 2):
@@ -334,7 +334,7 @@ def test_graft_of_one_rumour_again_and_again_is_denied_in_the_end(rig):
     assert [m for _, m in rig.take(Prune, peer(2))] == [Prune((told.name,))] * 2
 
 
-def test_much_shorter_way_is_taken_for_what_comes_next(rig):
+def test_much_shorter_path_is_used_for_the_next_increments(rig):
     told = Told(peer(1))
     rig.say(peer(2), replace(told.header, hops=6), told.table)
     for number in range(3):
@@ -346,7 +346,7 @@ def test_much_shorter_way_is_taken_for_what_comes_next(rig):
     assert rig.take() == [(peer(2), Prune((told.name,))), (peer(3), Graft((Want(told.name, 0b111),)))]
 
 
-def test_names_without_end_are_counted_and_not_kept(rig):
+def test_endless_names_are_counted_and_not_kept(rig):
     for number in range(20):
         names = tuple((64 * number + place).to_bytes(32, "big") for place in range(64))
         rig.say(peer(1), IHave(EPOCH, names))
@@ -356,7 +356,7 @@ def test_names_without_end_are_counted_and_not_kept(rig):
 # -- a slow neighbour -------------------------------------------------------------------------------------------------
 
 
-def test_neighbour_that_does_not_answer_is_sent_no_more_than_its_window_and_stalls_nobody():
+def test_silent_neighbour_gets_no_more_than_its_window_and_delays_no_other():
     rig = Rig(window=4)
     parts = [bytes([number]) * 1000 for number in range(60)]
     _, first = rig.machine.publish(parts, weight=0.5, clock=EPOCH * SPAN, samples=1, now=0.0)
@@ -382,7 +382,7 @@ def test_part_without_an_answer_is_sent_again(rig):
     assert [m.part for _, m in rig.take(RumourPart, peer(2))][:1] == [0]
 
 
-def test_payload_dropped_for_another_is_kept_by_no_link_and_the_link_goes_on_with_the_next():
+def test_dropped_payload_leaves_every_link_which_goes_on_with_the_next():
     rig = Rig(retain=30, window=1)
     first, second = (Told(peer(number), parts=[bytes(size)]) for number, size in ((1, 12), (2, 15)))
     third = Told(peer(3), parts=[bytes(14)])
@@ -401,19 +401,19 @@ def test_payload_dropped_for_another_is_kept_by_no_link_and_the_link_goes_on_wit
 # -- publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_own_rumour_is_pushed_to_all_and_not_handed_out(rig):
+def test_own_increment_is_pushed_to_all_and_not_handed_out(rig):
     name, rumour = publish(rig)
     assert rig.take() == [(to, rumour) for to in rig.near] and rig.events() == []
     assert verify(ME, name, rumour.signature) and rumour.hops == 1
 
 
-def test_own_rumours_of_an_epoch_are_counted_and_limited(rig):
+def test_own_increments_of_an_epoch_are_counted_and_limited(rig):
     assert [publish(rig)[1].sequence for _ in range(MAX_SEQUENCE + 1)] == [*range(MAX_SEQUENCE + 1)]
     assert publish(rig) is None
     assert publish(rig, clock=(EPOCH + 1) * SPAN)[1].sequence == 0
 
 
-def test_a_fifth_life_in_one_epoch_publishes_nothing_and_accuses_itself_of_nothing(rig):
+def test_fifth_life_in_one_epoch_publishes_nothing_and_proves_nothing_against_itself(rig):
     for life in range(2, 2 + MAX_LIVES):
         rig.tell(peer(1), Told(ME, incarnation=life))
     rig.take()
@@ -422,16 +422,16 @@ def test_a_fifth_life_in_one_epoch_publishes_nothing_and_accuses_itself_of_nothi
     assert rig.machine.takes((EPOCH + 1) * SPAN)
 
 
-def test_the_fourth_life_goes_on_publishing(rig):
+def test_fourth_life_goes_on_publishing(rig):
     for life in range(2, 1 + MAX_LIVES):
         rig.tell(peer(1), Told(ME, incarnation=life))
     assert publish(rig) is not None and rig.machine.takes(EPOCH * SPAN) and publish(rig) is not None
 
 
-def test_rumour_of_no_time_near_is_not_published(rig):
+def test_increment_of_a_distant_epoch_is_not_published(rig):
     assert publish(rig, clock=0) is None and publish(rig, clock=99 * SPAN) is None
 
 
-def test_parts_that_cannot_be_are_the_callers_bug(rig):
+def test_impossible_parts_raise(rig):
     with pytest.raises(LocalProtocolError):
         publish(rig, b"")

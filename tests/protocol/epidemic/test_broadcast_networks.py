@@ -1,4 +1,4 @@
-"""Networks of machines in virtual time: everybody alive gets every rumour once, cheaply, and all epochs agree."""
+"""Networks of machines in virtual time: every live peer gets every increment once, cheaply, and all epochs agree."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tests.protocol.epidemic.broadcast_network import Net, peer, signature
 
 
 def agreed(net):
-    """No two have settled an epoch differently."""
+    """No two hosts have settled an epoch differently."""
     return all(len(digests) == 1 for digests in net.digests().values())
 
 
-# -- what it costs ----------------------------------------------------------------------------------------------------
+# -- costs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 16])
-def test_payload_crosses_hardly_more_links_than_there_are_peers(count):
+def test_payload_crosses_few_more_links_than_there_are_peers(count):
     net = Net(count, 1)
     for _ in range(3):
         net.round()
@@ -56,7 +56,7 @@ def test_sixty_four_peers_hear_of_each_other():
 
 
 def test_payload_goes_on_part_by_part_while_the_rest_is_coming():
-    """20 parts of a second each, over a chain of links: store and forward would take as many times longer."""
+    """20 parts of one second each over a chain of links. Store and forward would multiply the time by the links."""
     net = Net(16, 3, delay=(0.01, 0.02), rate=10_000, again=30.0, patience=30.0)
     host = next(iter(net.hosts.values()))
     net.publish(host, parts=20, size=2_000)
@@ -65,8 +65,8 @@ def test_payload_goes_on_part_by_part_while_the_rest_is_coming():
     assert net.wrong() == []
 
 
-def test_links_so_slow_that_a_part_takes_eight_seconds_carry_hardly_anything_twice():
-    """What is sent again because the answer takes long lengthens the queue, and the next answer takes longer yet."""
+def test_links_that_need_eight_seconds_for_a_part_carry_few_parts_twice():
+    """A part sent again for a late answer would lengthen the queue, and delay the next answer further."""
     usual = RumoursConfig()
     net = Net(6, 1, rate=65_536 / 8.4, again=usual.again, patience=usual.patience, wait=usual.wait, sync=usual.sync)
     net.run(3.0)
@@ -78,7 +78,7 @@ def test_links_so_slow_that_a_part_takes_eight_seconds_carry_hardly_anything_twi
     assert net.redundancy() <= 1.2
 
 
-def test_no_neighbour_is_ever_owed_more_parts_than_its_window():
+def test_parts_under_way_to_a_neighbour_never_exceed_its_window():
     net = Net(6, 4, window=3, delay=(0.2, 0.4))
     under_way, most = {}, [0]
 
@@ -95,7 +95,7 @@ def test_no_neighbour_is_ever_owed_more_parts_than_its_window():
     assert net.wrong() == [] and 2 <= most[0] <= 3
 
 
-def test_slow_neighbour_delays_nobody_else():
+def test_slow_neighbour_delays_no_other():
     net = Net(10, 5)
     slow = list(net.hosts)[-1]
     carry = net.carry
@@ -110,7 +110,7 @@ def test_slow_neighbour_delays_nobody_else():
     assert {found[0] for found in net.wrong()} == {slow.hex()[:4]}
 
 
-# -- what may happen --------------------------------------------------------------------------------------------------
+# -- faults -----------------------------------------------------------------------------------------------------------
 
 
 def test_cut_network_hears_of_the_other_side_after_the_heal():
@@ -147,7 +147,7 @@ def test_cut_longer_than_the_grace_is_known_to_the_smaller_side_when_it_heals():
     assert net.wrong() == []
 
 
-def test_rumour_of_a_peer_that_dies_reaches_all_once_it_has_reached_one():
+def test_increment_of_a_peer_that_dies_reaches_all_once_it_has_reached_one():
     net = Net(8, 8, delay=(0.05, 0.2))
     net.round()
     host = next(iter(net.hosts.values()))
@@ -180,7 +180,7 @@ def test_peer_that_signs_two_of_one_number_counts_nowhere():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whoever_has_seen_which_version_all_void_them_and_agree(seed):
+def test_all_peers_void_two_versions_whichever_they_saw(seed):
     random = Random(seed)
     net = Net(random.randint(3, 7), seed, loss=random.choice([0.0, 0.1]), repeat=0.1, ordered=False)
     net.round()
@@ -204,7 +204,7 @@ def test_whoever_has_seen_which_version_all_void_them_and_agree(seed):
         net.join(20 + number, random.choice(rest))
         net.round()
     net.settle(seconds=15.0)
-    # What it published honestly in those epochs goes the same way.
+    # Its honest increments in those epochs are void too.
     counted = {name for name in net.published if net.published[name] != liar.id}
     kept = [name for name in net.published if name not in counted and rest[0].applied[name]]
     assert net.wrong(counted | set(kept)) == [] and agreed(net) and net.diverged() == []
@@ -220,7 +220,7 @@ def test_in_the_long_run_nothing_grows_and_no_payload_travels_twice():
             for host in net.hosts.values():
                 host.machine.counts.clear()
         for machine in (host.machine for host in net.hosts.values()):
-            # 8 rumours of 80 bytes an epoch, of which GRACE + SETTLE that have begun are live.
+            # 8 increments of 80 bytes an epoch; GRACE + SETTLE epochs and the current one are live.
             assert machine._store.bytes == min(number + 1, 4) * 8 * 80 and len(machine._store) <= 4 * 8
             assert len(machine._epochs.live()) <= 4 and len(machine._epochs.settled()) <= 8
             assert len(machine._fetches) == 0 and len(list(machine._links)) <= 7
@@ -236,7 +236,7 @@ def test_payloads_past_the_cap_are_dropped_everywhere_and_nothing_is_lost():
     assert net.wrong() == [] and all(len(host.machine._store) < len(net.published) for host in net.hosts.values())
 
 
-def test_same_seed_gives_the_same_words_in_the_same_order():
+def test_same_seed_gives_the_same_messages_in_the_same_order():
     logs = []
     for _ in range(2):
         net, log = Net(6, 11, loss=0.2, repeat=0.1), []
@@ -269,7 +269,7 @@ def test_larger_network_is_repaired_after_cuts_a_join_and_a_crash(count, seed):
 
 
 def play(seed):
-    """A few rounds with a bit of everything, and then time to repair it."""
+    """A few rounds with every kind of fault, and then time to repair."""
     random = Random(seed)
     count = random.choice([2, 3, 4, 5, 6, 8])
     net = Net(
@@ -307,21 +307,21 @@ def check(seed):
     for host in hosts:
         assert host.machine._store.bytes == 0 and not len(host.machine._fetches), seed
     if any(host.applied[name] == 0 for host in hosts for name in had - kept):
-        # It is inside a state that was taken over, and whoever could have sent it has died: a state is needed.
+        # It is inside a state that was taken over, and each peer that could send it has died: only a state helps.
         assert net.diverged(), seed
     else:
         assert net.wrong(had) == [] and agreed(net) and net.diverged() == [], seed
 
 
 @pytest.mark.parametrize("tens", range(8))
-def test_whatever_happens_all_alive_apply_the_same_rumours_once(tens):
+def test_all_live_peers_apply_the_same_increments_once_under_faults(tens):
     for seed in range(10 * tens, 10 * tens + 10):
         check(seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("hundreds", range(10))
-def test_whatever_happens_all_alive_apply_the_same_rumours_once_in_many_networks(hundreds):
+def test_all_live_peers_apply_the_same_increments_once_under_faults_in_many_networks(hundreds):
     for seed in range(1000 + 100 * hundreds, 1100 + 100 * hundreds):
         check(seed)
 
@@ -330,7 +330,7 @@ def test_whatever_happens_all_alive_apply_the_same_rumours_once_in_many_networks
 
 
 def garbage(random, net, liar):
-    """Any message at all, made of names and ids that exist and of some that do not."""
+    """A random message, with known and unknown names and ids."""
     names = [*net.published, random.randbytes(32)]
     draft = Rumour(
         random.choice([liar, peer(0), peer(1)]), random.randrange(9), random.randrange(4), random.randrange(16),
@@ -361,7 +361,7 @@ def garbage(random, net, liar):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_hostile_member_stops_nobody_and_raises_nothing(seed):
+def test_hostile_member_stops_no_peer_and_raises_nothing(seed):
     net, random = Net(6, seed, strict=seed % 2 == 1), Random(seed)
     liar, *rest = net.hosts.values()
     for number in range(3):

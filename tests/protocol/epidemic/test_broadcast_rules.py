@@ -1,4 +1,4 @@
-"""One machine among peers that the test plays: which rumours count, epochs and their digests, and neighbours."""
+"""One machine among peers that the test plays: which increments count, epochs and their digests, and neighbours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rig():
 # -- equivocation -----------------------------------------------------------------------------------------------------
 
 
-def test_two_rumours_of_one_number_are_taken_back_and_everybody_is_shown_both(rig):
+def test_two_increments_of_one_number_are_taken_back_and_neighbours_get_the_proof(rig):
     one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
     rig.tell(peer(1), one)
     rig.take()
@@ -46,7 +46,7 @@ def test_two_rumours_of_one_number_are_taken_back_and_everybody_is_shown_both(ri
     assert rig.take(Rumour) == [(to, shown.header) for to in rig.near for shown in (one, other)]
 
 
-def test_proof_alone_voids_what_was_received_and_what_comes_later(rig):
+def test_proof_voids_received_and_later_increments(rig):
     one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
     rig.say(peer(2), one.header)
     rig.say(peer(2), other.header)
@@ -61,7 +61,7 @@ def test_proof_alone_voids_what_was_received_and_what_comes_later(rig):
     ]
 
 
-def test_proof_of_what_is_known_is_not_answered_or_two_would_for_ever(rig):
+def test_known_proof_is_not_answered(rig):
     one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
     for shown in (one, other):
         rig.say(peer(2), shown.header)
@@ -71,7 +71,7 @@ def test_proof_of_what_is_known_is_not_answered_or_two_would_for_ever(rig):
     assert rig.take() == []
 
 
-def test_header_shown_alone_does_not_keep_the_rumour_from_coming(rig):
+def test_header_without_a_table_does_not_block_the_increment(rig):
     told = Told(peer(1))
     rig.say(peer(2), told.header)
     assert rig.take() == [] and rig.events() == []
@@ -80,7 +80,7 @@ def test_header_shown_alone_does_not_keep_the_rumour_from_coming(rig):
     assert len(rig.events(RumourReceived)) == 1 and rig.take(Prune) == []
 
 
-def test_payload_of_a_void_rumour_is_neither_kept_nor_handed_on(rig):
+def test_payload_of_a_void_increment_is_neither_kept_nor_pushed(rig):
     one, other = Told(peer(1)), Told(peer(1), parts=[b"else"])
     rig.tell(peer(1), one)
     rig.say(peer(2), other.header)
@@ -100,7 +100,7 @@ def test_proof_is_fetched_by_its_name(rig):
     assert rig.take() == [(peer(3), one.header), (peer(3), other.header)]
 
 
-def test_proof_is_listed_to_whoever_lacks_it(rig):
+def test_proof_is_listed_to_a_peer_that_lacks_it(rig):
     for shown in (Told(peer(1)), Told(peer(1), parts=[b"else"])):
         rig.say(peer(2), shown.header)
     rig.take()
@@ -108,7 +108,7 @@ def test_proof_is_listed_to_whoever_lacks_it(rig):
     assert rig.take(IHave) == [(peer(3), IHave(EPOCH, (void_name(peer(1), EPOCH, NO_RUN),)))]
 
 
-def test_an_origin_with_more_lives_than_can_be_is_void(rig):
+def test_origin_with_too_many_lives_is_void(rig):
     lives = [Told(peer(1), incarnation=number) for number in range(1, MAX_LIVES + 2)]
     for told in lives:
         rig.tell(peer(1), told)
@@ -116,7 +116,7 @@ def test_an_origin_with_more_lives_than_can_be_is_void(rig):
     assert {rumour for rumour, _ in void.received} == {told.header for told in lives[:-1]}
 
 
-def test_what_was_taken_back_without_its_payload_says_so():
+def test_void_increment_without_its_payload_is_reported_without_parts():
     rig = Rig(retain=20)
     first = Told(peer(1), parts=[bytes(12)])
     rig.tell(peer(1), first)
@@ -166,7 +166,7 @@ def test_digest_that_differs_is_answered_with_names_and_the_same_digest_with_sil
     assert rig.take() == []
 
 
-def test_names_are_not_listed_of_what_cannot_be_had_from_here_any_more():
+def test_names_of_dropped_payloads_are_not_listed():
     rig = Rig(retain=20)
     first, second = Told(peer(1), parts=[bytes(12)]), Told(peer(2), parts=[bytes(15)])
     rig.tell(peer(1), first)
@@ -182,20 +182,20 @@ def test_digest_signed_by_another_is_refused(rig):
     assert rig.events() == [UpdateRefused(peer(2), "signature")]
 
 
-def test_digest_made_under_other_settings_is_nobody_s_fault_and_told_to_the_operator_once():
+def test_digest_with_other_settings_is_no_fault_and_reported_to_the_operator_once():
     rig = Rig(run=b"A" * 16)
     for _ in range(3):
         rig.say(peer(2), *statement(peer(2), [], run=b"B" * 16, link=True, reply=True))
         rig.wait(2.0)
     [notice] = rig.events()
     assert isinstance(notice, Notice) and notice.code == "GD-303"
-    assert rig.take() == [(peer(2), Prune(link=False))] * 3, "they are no neighbours, and have nothing to compare"
+    assert rig.take() == [(peer(2), Prune(link=False))] * 3, "they are no neighbours and compare nothing"
     assert not rig.strikes.count(peer(2), rig.now) and peer(2) not in rig.machine.bases
     rig.say(peer(2), *statement(peer(1), [], run=b"A" * 16))
     assert rig.events() == [UpdateRefused(peer(2), "signature")]
 
 
-def test_rumour_made_under_other_settings_is_left_alone_and_nobody_s_fault():
+def test_increment_with_other_settings_is_ignored_and_no_fault():
     rig, told = Rig(run=b"A" * 16), Told(peer(2), run=b"B" * 16)
     rig.say(peer(2), IHave(EPOCH, (told.name,)))
     rig.tell(peer(2), told)
@@ -208,20 +208,20 @@ def test_rumour_made_under_other_settings_is_left_alone_and_nobody_s_fault():
     assert len(rig.events(RumourReceived)) == 1
 
 
-def test_own_rumours_say_under_which_settings_they_were_made():
+def test_own_increments_name_their_settings():
     rig = Rig(run=b"A" * 16)
     _, rumour = publish(rig)
     assert rumour.run == b"A" * 16
 
 
-def test_digests_go_to_some_member_now_and_then():
+def test_digests_go_to_random_members():
     rig = Rig(members=12, sync=2.0)
     rig.wait(60.0)
     sent = rig.take(EpochDigest)
     assert 20 <= len(sent) <= 45 and len({to for to, _ in sent}) > 6
 
 
-def test_peer_outnumbered_on_a_settled_epoch_says_so_once(rig):
+def test_peer_in_the_minority_on_a_settled_epoch_reports_it_once(rig):
     rig.machine.advance((EPOCH + GRACE + SETTLE + 1) * SPAN, 0.0)
     mark = EpochMark(EPOCH, Stage.SETTLED, 1, bytes([9] * 16))
     for number in (1, 2, 3, 1, 2):
@@ -229,13 +229,13 @@ def test_peer_outnumbered_on_a_settled_epoch_says_so_once(rig):
     assert rig.events(EpochDiverged) == [EpochDiverged(EPOCH, 1, 3, tuple(peer(number) for number in (1, 2, 3)))]
 
 
-def test_digest_that_comes_late_does_not_take_back_what_its_sender_has_said_since(rig):
+def test_late_digest_does_not_replace_a_newer_one(rig):
     rig.say(peer(1), *statement(peer(1), [], base=b"founded at last".ljust(16), number=2 << 32))
     rig.say(peer(1), *statement(peer(1), [], base=b"founded at first".ljust(16), number=1 << 32 | 9))
     assert rig.machine.bases[peer(1)] == b"founded at last".ljust(16)
 
 
-def test_word_of_those_whose_states_go_back_to_another_founding_counts_nothing(rig):
+def test_digests_of_another_founding_are_not_counted(rig):
     rig.machine.advance((EPOCH + GRACE + SETTLE + 1) * SPAN, 0.0)
     mark = EpochMark(EPOCH, Stage.SETTLED, 1, bytes([9] * 16))
     for number in (1, 2, 3):
@@ -258,14 +258,14 @@ def test_chosen_neighbours_are_told_and_those_that_choose_this_peer_are_taken():
     assert other not in {to for to, _ in rig.take(Rumour)}
 
 
-def test_neighbour_that_had_set_this_peer_aside_is_told_with_the_next_epoch_that_it_was_chosen():
+def test_neighbour_that_had_set_this_peer_aside_is_greeted_with_the_next_epoch():
     rig = Rig(members=30)
     chosen, choosing = rig.near[0], next(peer(number) for number in range(1, 30) if peer(number) not in rig.near)
     rig.say(choosing, *statement(choosing, [], link=True))
     rig.take()
     rig.machine.advance((EPOCH + 1) * SPAN, rig.now)
     links = {to: message.link for to, message in rig.take(EpochDigest)}
-    assert links[chosen] and not links[choosing], "who chose this peer will say so itself"
+    assert links[chosen] and not links[choosing], "a peer that chose this one says so itself"
 
 
 def test_new_member_is_greeted_with_the_digest(rig):
@@ -280,7 +280,7 @@ def test_alone_there_is_nothing_to_do():
     assert rig.take() == [] and rig.machine.timer() is None
 
 
-def test_what_others_say_while_the_state_is_replaced_is_not_said_of_the_next(rig):
+def test_digests_heard_while_the_state_is_replaced_do_not_count_for_the_next(rig):
     rig.machine.advance((EPOCH + GRACE + SETTLE + 1) * SPAN, 0.0)
     mark = EpochMark(EPOCH, Stage.SETTLED, 1, bytes([9] * 16))
     summary = rig.machine.summary()
@@ -297,15 +297,15 @@ def test_what_others_say_while_the_state_is_replaced_is_not_said_of_the_next(rig
 # -- a founding ----------------------------------------------------------------------------------------------------
 
 
-def test_a_founding_hands_out_nothing_that_may_be_in_its_state(rig):
+def test_founding_hands_out_nothing_that_may_be_in_its_state(rig):
     publish(rig)
     before, after = Told(peer(1)), Told(peer(1), epoch=EPOCH + 1)
     rig.tell(peer(1), before)
     rig.events()
     rig.machine.found(rig.now, b"founded anew".ljust(16))
     rig.tell(peer(1), before)
-    assert not rig.events(RumourReceived), "what was told until now: this peer's, the other's, and that once more"
-    assert publish(rig) is None, "of this epoch nothing counts any more"
+    assert not rig.events(RumourReceived), "so far: the own one, the other one, and that one again"
+    assert publish(rig) is None, "nothing of this epoch counts any more"
     rig.machine.advance((EPOCH + 1) * SPAN, rig.now)
     rig.tell(peer(1), after)
     [received] = rig.events(RumourReceived)

@@ -1,4 +1,4 @@
-"""The parts that rumours are made of, each alone: header, store, credit, links, what is being fetched."""
+"""The units of the broadcast: header, store, send window, links and fetches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record(number=0, *, origin=0, epoch=7, size=10, parts=2, whole=False):
 # -- header -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_says_size_and_hash_of_each_part():
+def test_table_says_size_and_hash_of_each_part():
     rumour, table = signed()
     assert unpack_table(memoryview(table), rumour) == [(len(part), part_hash(part)) for part in PARTS]
     assert (rumour.size, rumour.parts) == (15, 3)
@@ -72,13 +72,13 @@ def test_every_signed_field_is_part_of_the_name(field, value):
     assert name_of(rumour, b"run") != name_of(replace(rumour, **{field: value}), b"run")
 
 
-def test_a_rumour_of_another_run_has_another_name_and_its_hops_have_no_part_in_it():
+def test_name_depends_on_the_run_and_not_on_the_hops():
     rumour, _ = signed()
     assert name_of(rumour, b"run") != name_of(rumour, b"other")
     assert name_of(rumour, b"run") == name_of(replace(rumour, hops=9), b"run")
 
 
-def test_a_table_changed_cut_or_of_another_size_is_none():
+def test_changed_or_cut_table_is_refused():
     rumour, table = signed()
     assert unpack_table(table[:-1], rumour) is None
     assert unpack_table(b"\0" + table[1:-1] + b"\0", rumour) is None
@@ -86,7 +86,7 @@ def test_a_table_changed_cut_or_of_another_size_is_none():
     assert unpack_table(table, replace(rumour, parts=2)) is None
 
 
-def test_an_origin_that_signs_a_part_too_large_is_refused():
+def test_origin_that_signs_a_part_too_large_is_refused():
     rumour, _ = signed(parts=[bytes(4)])
     with pytest.raises(LocalProtocolError):
         signed(parts=[bytes(MAX_PART + 1)])
@@ -95,7 +95,7 @@ def test_an_origin_that_signs_a_part_too_large_is_refused():
 
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"x"] * (MAX_PARTS + 1)])
-def test_parts_that_no_rumour_can_have_are_the_callers_bug(parts):
+def test_impossible_parts_raise(parts):
     with pytest.raises(LocalProtocolError):
         signed(parts=parts)
 
@@ -103,7 +103,7 @@ def test_parts_that_no_rumour_can_have_are_the_callers_bug(parts):
 # -- store ------------------------------------------------------------------------------------------------------------
 
 
-def test_room_is_made_by_dropping_what_the_application_has_the_oldest_epoch_first():
+def test_applied_payloads_are_dropped_for_room_the_oldest_epoch_first():
     dropped = []
     store = Store(30, dropped.append)
     late, early, fresh = record(0, epoch=8, whole=True), record(1, epoch=6, whole=True), record(2, epoch=9, whole=True)
@@ -113,7 +113,7 @@ def test_room_is_made_by_dropping_what_the_application_has_the_oldest_epoch_firs
     assert (store.bytes, len(store), dropped) == (30, 3, [early.name])
 
 
-def test_what_is_coming_or_not_handed_out_is_never_dropped():
+def test_incomplete_or_needed_payload_is_never_dropped():
     dropped = []
     store = Store(30, dropped.append)
     waiting = record(1, origin=1, whole=True)
@@ -122,7 +122,7 @@ def test_what_is_coming_or_not_handed_out_is_never_dropped():
     assert not store.admit(record(3, origin=3)) and not dropped
 
 
-def test_of_one_origin_only_a_few_come_at_one_time():
+def test_incomplete_increments_of_one_origin_are_limited():
     dropped = []
     store = Store(1000, dropped.append)
     coming = [record(number) for number in range(MAX_OPEN + 1)]
@@ -134,68 +134,68 @@ def test_of_one_origin_only_a_few_come_at_one_time():
     assert store.bytes == 10 * MAX_OPEN and not dropped
 
 
-# -- credit -----------------------------------------------------------------------------------------------------------
+# -- send window ------------------------------------------------------------------------------------------------------
 
 
-def test_the_window_widens_with_answers_and_halves_with_a_loss():
-    credit, sent = SendWindow(8, 1.0), 0
+def test_window_widens_with_answers_and_halves_with_a_loss():
+    window, sent = SendWindow(8, 1.0), 0
     for _ in range(20):
-        while credit.room:
-            credit.sent(sent, 0.0)
+        while window.room:
+            window.sent(sent, 0.0)
             sent += 1
-        credit.answered([sent - 1], 0.1)
-    assert sum(key in credit for key in range(sent)) == 7
-    assert credit.lost(0.9) == [] and len(credit.lost(1.0)) == 7
-    assert [credit.sent(key, 1.0) for key in range(4)] and not credit.room
+        window.answered([sent - 1], 0.1)
+    assert sum(key in window for key in range(sent)) == 7
+    assert window.lost(0.9) == [] and len(window.lost(1.0)) == 7
+    assert [window.sent(key, 1.0) for key in range(4)] and not window.room
 
 
 def test_patience_follows_the_answers_and_doubles_with_each_silence():
-    credit = SendWindow(8, 1.0)
-    credit.sent("a", 0.0)
-    assert credit.timer() == 1.0
-    credit.answered(["a"], 0.9)
-    credit.sent("b", 1.0)
-    assert credit.timer() == pytest.approx(1.0 + 1.8)
-    assert credit.lost(2.8) == ["b"]
-    credit.sent("b", 2.8)
-    assert credit.timer() == pytest.approx(2.8 + 3.6)
+    window = SendWindow(8, 1.0)
+    window.sent("a", 0.0)
+    assert window.timer() == 1.0
+    window.answered(["a"], 0.9)
+    window.sent("b", 1.0)
+    assert window.timer() == pytest.approx(1.0 + 1.8)
+    assert window.lost(2.8) == ["b"]
+    window.sent("b", 2.8)
+    assert window.timer() == pytest.approx(2.8 + 3.6)
 
 
-def test_an_answer_to_what_was_sent_twice_teaches_nothing():
-    """Karn and Partridge 1987: it may be to either."""
-    credit = SendWindow(8, 1.0)
-    credit.sent("a", 0.0)
-    credit.lost(1.0)
-    credit.sent("a", 1.0)
-    credit.answered(["a"], 1.01)
-    credit.sent("b", 2.0)
-    assert credit.timer() == 2.0 + 2.0
+def test_answer_to_what_was_sent_twice_teaches_nothing():
+    """Its answer is ambiguous (Karn & Partridge 1987)."""
+    window = SendWindow(8, 1.0)
+    window.sent("a", 0.0)
+    window.lost(1.0)
+    window.sent("a", 1.0)
+    window.answered(["a"], 1.01)
+    window.sent("b", 2.0)
+    assert window.timer() == 2.0 + 2.0
 
 
-def test_what_was_overtaken_by_an_answer_is_lost_without_backing_off():
-    credit = SendWindow(8, 1.0, first=2)
-    credit.sent("a", 0.0)
-    assert credit.lost(1.0) == ["a"]
-    credit.sent("a", 1.0)
-    assert credit.timer() == 3.0
-    credit.sent("b", 1.5)
-    credit.answered(["b"], 1.6)
-    assert credit.lost(1.9) == [] and credit.lost(2.0) == ["a"]
+def test_item_overtaken_by_an_answer_is_lost_without_backoff():
+    window = SendWindow(8, 1.0, first=2)
+    window.sent("a", 0.0)
+    assert window.lost(1.0) == ["a"]
+    window.sent("a", 1.0)
+    assert window.timer() == 3.0
+    window.sent("b", 1.5)
+    window.answered(["b"], 1.6)
+    assert window.lost(1.9) == [] and window.lost(2.0) == ["a"]
 
 
-def test_what_is_forgotten_is_under_way_no_more():
-    credit = SendWindow(1, 1.0)
-    credit.sent("a", 0.0)
-    assert not credit.room
-    credit.forget(["a", "never sent"])
-    assert credit.room and credit.timer() == float("inf")
+def test_forgotten_item_is_not_under_way():
+    window = SendWindow(1, 1.0)
+    window.sent("a", 0.0)
+    assert not window.room
+    window.forget(["a", "never sent"])
+    assert window.room and window.timer() == float("inf")
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 60), st.integers(0, 99))
-def test_links_of_all_keep_the_graph_in_one_piece(count, offset):
+def test_chosen_links_connect_the_graph(count, offset):
     peers = [peer(offset + number) for number in range(count)]
     near = {each: set() for each in peers}
     for each in peers:
@@ -211,7 +211,7 @@ def test_links_of_all_keep_the_graph_in_one_piece(count, offset):
     assert seen == set(peers)
 
 
-def test_who_is_chosen_depends_on_who_is_alive_alone():
+def test_choice_depends_on_the_live_members_alone():
     peers = [peer(number) for number in range(20)]
     before = chosen(peers[0], peers, 3)
     assert chosen(peers[0], peers[::-1], 3) == before
@@ -232,7 +232,7 @@ def test_more_neighbours_than_the_most_are_refused():
     assert not made.chosen_by(peer(99))
 
 
-def test_whoever_does_not_want_to_be_a_neighbour_is_told_again_and_then_left_alone():
+def test_member_that_refuses_is_greeted_again_and_then_given_up():
     made = links()
     other = made.neighbours()[0].peer
     for _ in range(MAX_REFUSALS):
@@ -246,7 +246,7 @@ def test_whoever_does_not_want_to_be_a_neighbour_is_told_again_and_then_left_alo
     assert made.get(other).own
 
 
-def test_who_is_chosen_no_more_stays_a_neighbour_if_it_has_chosen_this_peer():
+def test_member_chosen_no_more_stays_a_neighbour_if_it_chose_this_peer():
     made = Links(peer(0), 1, 2, 1.0)
     made.follow(peer(number) for number in range(5))
     (link,) = made.neighbours()
@@ -262,7 +262,7 @@ def test_who_is_chosen_no_more_stays_a_neighbour_if_it_has_chosen_this_peer():
     assert chooser.follow({*before, nearer}) == ([], []) and chooser.get(link.peer).neighbour
 
 
-def test_visitors_are_few_and_the_idle_make_room():
+def test_visitors_are_limited_and_idle_ones_make_room():
     made = links(60)
     strangers = [peer(number) for number in range(60) if made.get(peer(number)) is None and number]
     for each in strangers[:MAX_VISITORS]:
@@ -288,7 +288,7 @@ def test_over_an_untried_link_only_the_header_goes_ahead():
     assert [link.next(1.0)[1] for _ in range(3)] == [HEADER, 0, 1]
 
 
-def test_what_has_had_no_answer_is_sent_again():
+def test_item_without_an_answer_is_sent_again():
     link, sent = Link(peer(1), 4, 1.0), record(whole=True)
     link.push(sent)
     link.next(0.0)
@@ -300,7 +300,7 @@ def test_what_has_had_no_answer_is_sent_again():
     assert link.handle_timer(at) and link.next(at)[1] == 0
 
 
-def test_a_rumour_that_is_coming_goes_on_as_it_comes():
+def test_incomplete_increment_is_pushed_on_as_it_comes():
     link, coming = Link(peer(1), 4, 1.0), record(parts=2)
     link.graft(coming, 0)
     assert link.next(0.0)[1] == HEADER and link.next(0.0) is None
@@ -308,15 +308,15 @@ def test_a_rumour_that_is_coming_goes_on_as_it_comes():
     assert link.next(0.0)[1] == 1 and link.next(0.0) is None
 
 
-def test_a_rumour_is_not_grafted_to_one_link_for_ever():
+def test_grafts_of_one_increment_to_one_link_are_limited():
     link, sent = Link(peer(1), 4, 1.0), record(whole=True)
     assert [link.graft(sent, 0) for _ in range(MAX_GRAFTS + 1)] == [True] * MAX_GRAFTS + [False]
 
 
-# -- what is being fetched --------------------------------------------------------------------------------------------
+# -- fetches ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_announced_is_waited_for_and_then_asked_of_one_after_the_other():
+def test_announced_increment_is_awaited_and_then_asked_of_one_holder_after_the_other():
     fetches = Fetches()
     assert fetches.announced(b"a", 7, peer(1), 0.0, 1.0) and fetches.announced(b"a", 7, peer(2), 0.5, 1.0)
     assert fetches.due(0.9) == []
@@ -328,7 +328,7 @@ def test_what_was_announced_is_waited_for_and_then_asked_of_one_after_the_other(
     assert fetch.at == 1.0 + 6.0 + 12.0 + 24.0
 
 
-def test_the_only_one_said_to_have_all_of_it_is_not_the_only_one_asked():
+def test_incomplete_holders_are_asked_besides_the_only_complete_one():
     fetches = Fetches()
     fetch = fetches.shown(b"a", 7, peer(1), 0.0, 6.0)
     fetches.offered(fetch, peer(2))
@@ -336,7 +336,7 @@ def test_the_only_one_said_to_have_all_of_it_is_not_the_only_one_asked():
     assert [fetches.turn(fetch, 6.0, 6.0) for _ in range(4)] == [peer(3), peer(2), peer(3), peer(1)]
 
 
-def test_a_busy_source_is_given_longer_than_a_silent_one():
+def test_busy_source_is_given_longer_than_a_silent_one():
     fetches = Fetches()
     fetch = fetches.shown(b"a", 7, peer(1), 0.0, 6.0)
     assert not fetches.waits(fetch, float("-inf"), 6.0, 6.0)
@@ -345,7 +345,7 @@ def test_a_busy_source_is_given_longer_than_a_silent_one():
     assert not fetches.waits(fetch, 48.0, 6.0, 48.0)
 
 
-def test_who_cannot_send_it_is_not_asked_again():
+def test_holder_that_denies_is_not_asked_again():
     fetches = Fetches()
     fetch = fetches.shown(b"a", 7, peer(1), 0.0, 6.0)
     fetches.denied(b"a", peer(1), 1.0)
@@ -376,7 +376,7 @@ def test_endless_names_of_one_peer_do_not_fill_the_table():
     assert sum(fetches.announced(name, 7, peer(1), 0.0, 1.0) for name in names[MAX_ANNOUNCED:]) == 2
 
 
-def test_what_was_due_and_has_ended_leaves_no_timer_behind():
+def test_ended_fetch_leaves_no_timer():
     fetches = Fetches()
     fetches.announced(b"a", 7, peer(1), 0.0, 1.0)
     fetches.end(b"a")

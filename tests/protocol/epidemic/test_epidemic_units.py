@@ -1,4 +1,4 @@
-"""The parts of epidemic's protocol, each by itself: turns, shares, parts of a payload, and what a round asks for."""
+"""The units of `epidemic`: exclusive operations, parts of a payload, shares, applying, and rounds."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.wire.epidemic_messages import MAX_PARTS, NO_RUN, Rumour
 from gossipdp.protocol.wire.messages import Member, State
 
-# -- turns ------------------------------------------------------------------------------------------------------------
+# -- exclusive operations ---------------------------------------------------------------------------------------------
 
 
-def test_one_has_its_turn_at_a_time_and_what_is_ahead_comes_first():
+def test_one_operation_runs_at_a_time_and_those_ahead_come_first():
     turns, begun = Exclusive(), []
 
     def wanting(name, *, works=True):
@@ -53,7 +53,7 @@ def test_one_has_its_turn_at_a_time_and_what_is_ahead_comes_first():
     assert turns.idle
 
 
-def test_what_asks_while_it_begins_waits():
+def test_operation_asked_for_while_another_begins_waits():
     turns, begun = Exclusive(), []
 
     def begin():
@@ -79,12 +79,12 @@ def test_payloads_of_all_chunks_come_back_from_few_parts(payloads):
 
 
 @given(st.lists(st.binary(max_size=30), max_size=4), st.integers(1, 130))
-def test_parts_of_another_s_making_are_refused_or_hold_a_payload_for_each_chunk(parts, chunks):
+def test_arbitrary_parts_are_refused_or_hold_a_payload_for_each_chunk(parts, chunks):
     payloads = increments.unpack(parts, chunks)
     assert payloads is None or (len(payloads) == chunks and increments.pack(payloads) == parts)
 
 
-def test_how_long_payloads_may_be():
+def test_largest_payloads():
     assert increments.fit(60, (1 << 20) - 4) and not increments.fit(60, 1 << 20)
     assert increments.fit(120, (1 << 19) - 4) and not increments.fit(121, (1 << 19) - 4)
 
@@ -97,32 +97,34 @@ def closed(shares, first, *epochs):
         shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
 
 
-def test_until_anything_is_closed_all_are_taken_for_equally_fast():
+def test_before_the_first_closed_epoch_all_count_as_equally_fast():
     assert Shares(50).of(800, 50, 4) == 0.25
 
 
-def test_shares_follow_samples_a_step_whatever_the_length_of_rounds():
+def test_shares_follow_samples_a_step_for_any_length_of_rounds():
     shares = Shares(50)
     closed(shares, 3, (4000, 3), (4000, 3))
     assert shares.of(1000, 50, 3) == shares.of(2000, 100, 3) == shares.of(500, 25, 3) == 0.25
 
 
-def test_an_epoch_without_a_round_counts_but_not_those_before_anybody_was_there():
+def test_epoch_without_a_round_counts_but_not_those_before_the_first_increment():
     shares = Shares(50)
     closed(shares, 3, (0, 0), (0, 0), (4000, 2), (0, 0))
     assert shares.of(2000, 100, 2) == 0.5
 
 
-def test_who_has_come_since_is_taken_for_as_fast_as_the_others():
+def test_newcomer_counts_as_one_of_average_speed():
     shares = Shares(50)
     closed(shares, 3, (1000, 1))
     assert shares.of(1000, 50, 1) == 1.0
     assert shares.of(1000, 50, 2) == 0.5
 
 
-def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_share_larger():
-    """As a network of four has formed: one at first, then three more with rounds cut short, then all with whole ones.
-    Shares were 1 for each of the four after the third epoch, a movement four times as long as it should be."""
+def test_epoch_with_part_of_a_newcomers_samples_does_not_enlarge_shares():
+    """A network of four forms: one peer, then three more with short rounds, then all with whole rounds.
+
+    Without the rule each of the four had share 1 after the third epoch, which moved the model four times too far.
+    """
     shares, told = Shares(30), []
     for epoch, (samples, origins) in enumerate([(100, 1), (120, 1), (80, 4), (480, 4), (480, 4), (480, 4)]):
         shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
@@ -130,7 +132,7 @@ def test_an_epoch_with_a_part_of_a_newcomer_s_samples_does_not_make_everybody_s_
     assert all(0.2 <= share <= 0.3 for share in told), told
 
 
-def test_while_one_comes_after_the_other_each_is_taken_for_as_fast_as_who_was_there():
+def test_newcomers_one_after_the_other_count_as_of_average_speed():
     shares = Shares(30)
     for epoch, (samples, origins) in enumerate([(120, 1), (140, 2), (260, 3), (380, 4)]):
         shares.closed(EpochClosed(epoch, bytes(16), origins, samples, origins, -(-samples // max(1, origins))))
@@ -140,36 +142,36 @@ def test_while_one_comes_after_the_other_each_is_taken_for_as_fast_as_who_was_th
 
 
 @pytest.mark.parametrize("lie", [1000, 1 << 40])
-def test_a_member_alone_in_an_epoch_leaves_the_others_their_shares_whatever_it_claims(lie):
+def test_claims_of_a_member_alone_in_an_epoch_leave_the_other_shares(lie):
     shares = Shares(50)
     closed(shares, 3, (3000, 3), (3000, 3), (lie, 1), (3000, 3))
     assert shares.of(1000, 50, 3) > 0.08
 
 
-def test_who_has_left_out_an_epoch_is_no_newcomer_in_the_next():
+def test_member_that_skipped_an_epoch_is_no_newcomer():
     shares = Shares(50)
     closed(shares, 3, (2000, 2), (1000, 1), (2000, 2))
     assert shares.of(1000, 50, 2) == pytest.approx(0.6)
 
 
 @given(st.integers(0, 10**9), st.integers(-5, 10**6), st.integers(1, 100), st.integers(0, 10**9))
-def test_a_share_is_never_nothing_nor_more_than_all(samples, steps, members, total):
+def test_share_is_above_zero_and_at_most_one(samples, steps, members, total):
     shares = Shares(50)
     closed(shares, 3, (total, min(total, 5)))
     assert 0.0 < shares.of(samples, steps, members) <= 1.0
 
 
-# -- others' increments ------------------------------------------------------------------------------------------------
+# -- received increments ----------------------------------------------------------------------------------------------
 
 
 SCHEMA = Schema.of([("w", (2 * 8192 + 9,), "float32", "parameter")])
 RUMOUR = Rumour(b"o" * 32, 1, 7, 0, 0.25, 700, 10, 1, 1, bytes(32), bytes(64))
 LENGTH = 3.0
-"""of each chunk's movement"""
+"""length of each chunk's movement"""
 
 
 class Applied:
-    """What comes of a rumour with a payload for each of three chunks; `unsound` cannot be read."""
+    """Applies an increment with a payload for each of three chunks. `unsound` payloads are malformed."""
 
     def __init__(self, payloads, *, unsound=None, back=False, length=None, longest=math.inf, own=False):
         self.outputs, self.turns, self.moved = Outputs(), Exclusive(), 0
@@ -177,7 +179,7 @@ class Applied:
         self.rumour = replace(RUMOUR, length=length or length_of([LENGTH for payload in payloads if payload]))
         terms = Terms("of 700", 2.0)
         applying = Applying(self.turns, self.outputs, {700: terms}.__getitem__, lambda _: longest, self._applied)
-        applying.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+        applying.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0))
         if own:
             applying.cut(self.rumour, increments.pack(payloads))
         else:
@@ -196,7 +198,7 @@ class Applied:
         return [(type(job).__name__, job.chunk) for job in self.jobs]
 
 
-def test_an_increment_is_looked_at_whole_before_any_of_it_is_applied():
+def test_increment_is_inspected_whole_before_a_chunk_is_applied():
     made = Applied([b"one", b"two", b"six"])
     assert made.asked == [(kind, chunk) for kind in ("CheckIncrement", "Apply") for chunk in range(3)]
     assert {(job.compressor, job.lr, job.weight) for job in made.jobs} == {("of 700", 2.0, 0.25)}
@@ -207,25 +209,25 @@ def test_an_increment_is_looked_at_whole_before_any_of_it_is_applied():
 
 
 @pytest.mark.parametrize("unsound", [0, 1, 2])
-def test_of_an_increment_that_cannot_be_read_in_one_place_nothing_is_applied(unsound):
+def test_increment_malformed_in_one_chunk_is_not_applied(unsound):
     made = Applied([b"one", b"two", b"six"], unsound=unsound)
     assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
     assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
 
 
-def test_a_length_is_the_same_number_on_every_python():
+def test_length_is_the_same_number_on_every_python():
     assert length_of([0.1 * number for number in range(1, 22)]).hex() == "0x1.7043a614cd54bp+2"
 
 
 @pytest.mark.parametrize("length", [5.0, 6.0])
-def test_an_increment_of_another_length_than_its_origin_says_is_refused(length):
+def test_increment_of_another_length_than_stated_is_refused(length):
     made = Applied([b"one", b"two", b"six"], length=length)
     assert {kind for kind, _ in made.asked} == {"CheckIncrement"} and not made.moved and made.turns.idle
     assert list(made.outputs.events) == [UpdateRefused(RUMOUR.origin, "payload")]
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_an_increment_longer_than_is_usual_is_cut_and_taken_back_as_it_was(back):
+def test_increment_longer_than_allowed_is_cut_and_taken_back_the_same(back):
     made = Applied([b"one", b"two", b"six"], longest=27**0.5 / 6.0, back=back)
     assert [job.bound for job in made.jobs[3:]] == pytest.approx([0.5] * 3)
     [event] = made.outputs.events
@@ -233,25 +235,27 @@ def test_an_increment_longer_than_is_usual_is_cut_and_taken_back_as_it_was(back)
     assert [job.bound for job in Applied([b"one", b"two", b"six"], longest=6.0).jobs[3:]] == [math.inf] * 3
 
 
-def test_the_own_increment_is_cut_as_others_cut_it():
+def test_own_increment_is_cut_as_other_peers_cut_it():
     made = Applied([b"one", b"", b"six"], longest=18**0.5 / 3.0, own=True)
     assert made.asked == [(kind, n) for kind in ("CheckIncrement", "Apply") * 2 for n in (0, 2)]
     assert [(job.back, job.bound) for job in made.jobs if isinstance(job, jobs.Apply)] == [
         (True, math.inf), (True, math.inf), (False, pytest.approx(1.0)), (False, pytest.approx(1.0)),
     ]  # fmt: skip
-    assert not any(job.kept for job in Applied([b"one", b"", b"six"], longest=1.0).jobs[2:]), "that is its origin's"
+    assert not any(job.kept for job in Applied([b"one", b"", b"six"], longest=1.0).jobs[2:]), (
+        "only its origin keeps the rest"
+    )
     assert made.turns.idle and not made.outputs.events
     assert Applied([b"one", b"", b"six"], longest=18**0.5, own=True).jobs == [], "it is not too long"
 
 
 @pytest.mark.parametrize(("scale", "kept"), [(0.75, 0.25), (0.5, 0.5), (0.25, 0.25), (1e-3, 1e-3), (0.0, 0.0)])
-def test_what_a_cut_takes_off_the_own_goes_back_to_the_residual_as_much_again_as_has_moved_at_the_most(scale, kept):
+def test_rest_of_an_own_cut_returns_to_the_residual_up_to_what_has_moved(scale, kept):
     made = Applied([b"one", b"", b"six"], longest=scale * 18**0.5, own=True)
     said = [job.kept for job in made.jobs if isinstance(job, jobs.Apply)]
     assert said == [0.0, 0.0, pytest.approx(kept), pytest.approx(kept)]
 
 
-def test_chunks_that_do_not_move_are_passed_over():
+def test_chunks_that_do_not_move_are_skipped():
     assert Applied([b"", b"two", b""]).asked == [("CheckIncrement", 1), ("Apply", 1)]
     still = Applied([b"", b"", b""])
     assert not still.jobs and still.turns.idle
@@ -266,16 +270,16 @@ def test_chunks_that_do_not_move_are_passed_over():
         ([b"one"], 0, 0),
     ],
 )
-def test_whoever_handed_an_increment_over_hears_once_that_it_is_done_with(payloads, unsound, after):
+def test_done_is_called_once_for_each_increment(payloads, unsound, after):
     assert Applied(payloads, unsound=unsound).ended == [after]
 
 
-def test_what_is_to_be_undone_is_asked_for_so():
+def test_increment_is_taken_back_by_an_apply_with_back():
     assert [job.back for job in Applied([b"one", b"", b"six"], back=True).jobs[2:]] == [True, True]
     assert [job.back for job in Applied([b"one", b"", b"six"]).jobs[2:]] == [False, False]
 
 
-# -- who is there -----------------------------------------------------------------------------------------------------
+# -- members ----------------------------------------------------------------------------------------------------------
 
 
 class Members:
@@ -291,7 +295,7 @@ class Members:
         return True
 
 
-def test_of_those_who_come_and_go_nothing_is_kept():
+def test_nothing_is_kept_of_members_that_leave():
     members, random = Members(), Random(1)
     spreading = Spreading(
         SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), random, 0.0,
@@ -309,7 +313,7 @@ def test_of_those_who_come_and_go_nothing_is_kept():
 
 
 @pytest.mark.parametrize(("size", "told"), [(100, []), (100_000, ["size"])])
-def test_an_increment_longer_than_the_model_can_have_is_refused(size, told):
+def test_increment_longer_than_the_model_can_have_is_refused(size, told):
     members = Members()
     members.members = {RUMOUR.origin: Member(RUMOUR.origin, "o", "", 1, 0, State.ALIVE)}
     spreading = Spreading(
@@ -325,7 +329,7 @@ def test_an_increment_longer_than_the_model_can_have_is_refused(size, told):
 
 
 def weights(*rounds):
-    """p of rounds of so many samples, own steps, and steps of the network's clock, at a peer that is not alone."""
+    """p of rounds of the given (samples, own steps, steps of the network's clock), at a peer that is not alone."""
     members, clock, told = Members(), 0, []
     spreading = Spreading(
         SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
@@ -345,15 +349,15 @@ def weights(*rounds):
 
 
 @pytest.mark.parametrize("rounds", [[(1000, 50, 50)] * 4, [(1000, 50, 0)] * 4, [(1000, 50, 0), (1000, 50, 50)] * 2])
-def test_a_share_is_no_greater_when_the_network_s_clock_stands_still(rounds):
+def test_share_does_not_grow_while_the_networks_clock_stands_still(rounds):
     assert weights(*rounds) == [0.25] * 4
 
 
-# -- rounds whose outer step is another -------------------------------------------------------------------------------
+# -- rounds that publish ----------------------------------------------------------------------------------------------
 
 
 class Steps:
-    """Publishes as it is told."""
+    """A strategy that publishes what the test says."""
 
     def __init__(self):
         self.run = None
@@ -381,7 +385,7 @@ class Training:
         self.work()
 
     def work(self):
-        """Carry out whatever is asked; returns the jobs."""
+        """Carry out all jobs, and return them."""
         done = []
         while self.outputs.jobs:
             job = self.outputs.jobs.popleft()
@@ -401,12 +405,12 @@ class Training:
         return [event for event in self.outputs.events if isinstance(event, kind)]
 
 
-def test_a_round_waits_for_its_turn_and_takes_published_as_it_takes_stepped():
+def test_round_waits_for_its_turn_and_takes_published_like_stepped():
     training = Training()
     assert training.events(SessionOpened)
     assert training.rounds.submit(1, 1, 0, Outer(0.7, 0.8), 50)
     training.work()
-    assert not training.events(SnapshotTaken), "others have their turn"
+    assert not training.events(SnapshotTaken), "other operations run"
     training.steps.run(Outer(1.0, 0.0))
     assert [job.chunk for job in training.work() if isinstance(job, jobs.Publish)] == [0, 1]
     assert training.steps.told == [(0, b"0"), (1, b"1")] and training.steps.ended == 1
@@ -415,7 +419,7 @@ def test_a_round_waits_for_its_turn_and_takes_published_as_it_takes_stepped():
     assert done.pseudo_gradient == pytest.approx(0.4) and done.movement == pytest.approx((18 / 100) ** 0.5)
 
 
-def test_a_round_that_is_left_out_frees_the_snapshot_and_is_none():
+def test_skipped_round_frees_the_snapshot_and_does_not_count():
     training = Training()
     training.rounds.submit(1, 1, 0, Outer(0.7, 0.8), 50)
     training.work()
@@ -425,7 +429,7 @@ def test_a_round_that_is_left_out_frees_the_snapshot_and_is_none():
     assert training.rounds.submit(1, 2, 0, Outer(0.7, 0.8), 100), "the next one is"
 
 
-def test_random_orders_of_asking_never_overlap():
+def test_operations_never_overlap_in_random_orders():
     random, turns = Random(5), Exclusive()
     running, most = [0], [0]
 

@@ -1,4 +1,4 @@
-"""Which rumours count in an epoch: the same in any order, closed and settled by one rule, weighed and voted on."""
+"""The set of an epoch: the same in any order, closed and settled by one rule, weighed and voted on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rumour(origin=0, incarnation=1, sequence=0, payload=b"x", *, epoch=7, sample
 
 
 def take(kept, said):
-    """A rumour that has come whole; what became of it."""
+    """Claim and complete an increment. Returns the verdict."""
     name = name_of(said, RUN)
     verdict = kept.claim(name, said)
     if verdict.outcome is Outcome.NEW:
@@ -60,19 +60,19 @@ words = st.builds(rumour, st.integers(0, 2), st.integers(1, 6), st.integers(0, 1
     ("made", "counted"),
     [([], 0), ([0, 0], 0), ([10], 10), ([10, 320], 330), ([10, 1 << 40], 330), ([10, 10, 0, 1 << 40], 340)],
 )
-def test_samples_that_nobody_could_make_do_not_leave_the_others_without_a_share(made, counted):
+def test_impossible_samples_do_not_leave_other_peers_without_a_share(made, counted):
     said = [rumour(origin, samples=samples) for origin, samples in enumerate(made)]
     assert filled(*said).samples == counted
 
 
-def test_shares_sum_to_one_at_the_most_though_half_are_far_faster_than_the_others():
+def test_shares_sum_to_at_most_one_though_half_of_the_peers_are_far_faster():
     made, shares = [1000, 1000, 1000, 10, 10, 10], Shares(50)
     kept = filled(*(rumour(origin, samples=samples) for origin, samples in enumerate(made)))
     shares.closed(EpochClosed(7, kept.digest, 6, kept.samples, 6, kept.middle))
     assert sum(shares.of(samples, 50, 6) for samples in made) == pytest.approx(1.0)
 
 
-# -- how long an increment may be --------------------------------------------------------------------------------------
+# -- lengths of increments --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_usual_is_the_length_of_the_middle_origin_for_a_share_of_one(lengths, mi
     assert filled(*(rumour(origin, length=length) for origin, length in enumerate(lengths))).length == middle
 
 
-def test_nobody_becomes_the_middle_one_by_many_rumours_lives_or_a_share_of_nothing():
+def test_many_increments_lives_or_a_zero_share_do_not_shift_the_median():
     many = [rumour(9, life, number, length=1e9) for life in (1, 2, 3) for number in range(4)]
     none = [rumour(8, length=1e9, weight=0.0), rumour(7, length=LONGEST, weight=5e-324)]
     assert filled(*(rumour(n, length=1.0) for n in range(4)), *many, *none).length == 2.0
     assert filled(*none).length == LONGEST
 
 
-def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
+def test_largest_length_is_a_multiple_of_the_usual_length_epochs_ago():
     epochs = Epochs(100, RUN)
     epochs.held = False
     longest = {}
@@ -98,13 +98,13 @@ def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
         epochs.advance(100 * epoch)
         for live in range(epochs.first, epoch + AHEAD + 1):
             longest.setdefault(live, epochs.longest(live))
-            assert epochs.longest(live) == longest[live], "as long as an epoch lives it is the same"
+            assert epochs.longest(live) == longest[live], "it does not change while an epoch is live"
         if epoch != 9:
             take(epochs.of(epoch), rumour(epoch=epoch, length=1.0 + epoch))
     assert all(longest[epoch] == math.inf for epoch in range(BEHIND + YOUNG)), "training is only beginning"
     for epoch in range(BEHIND + YOUNG, 29):
         before = epoch - BEHIND - (epoch - BEHIND == 9)
-        assert longest[epoch] == LONGER * 2.0 * (1.0 + before), "of an epoch without any the one before"
+        assert longest[epoch] == LONGER * 2.0 * (1.0 + before), "an epoch without increments uses the one before"
     held = Epochs(100, RUN)
     taken = 25
     past = {epoch: usual for epoch, usual in epochs.usual.items() if epoch < taken - GRACE - SETTLE}
@@ -113,7 +113,7 @@ def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
     held.held = False
     held.advance(100 * (taken + MAX_HELD + 1))
     for epoch in range(taken - GRACE - SETTLE, taken):
-        assert held.longest(epoch) == longest[epoch], "whose state took long to fetch cuts as all others do"
+        assert held.longest(epoch) == longest[epoch], "a peer whose fetch took long cuts like all others"
 
 
 # -- a set ------------------------------------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ def test_increments_may_be_some_times_as_long_as_was_usual_epochs_ago():
 
 @settings(max_examples=60)
 @given(st.lists(words, max_size=14), st.randoms())
-def test_any_order_and_repetition_of_the_same_rumours_gives_the_same_set(said, random):
+def test_any_order_and_repetition_of_the_same_increments_gives_the_same_set(said, random):
     shuffled = said + said[::2]
     random.shuffle(shuffled)
     one, two = filled(*said), filled(*shuffled)
     assert (one.names(), one.digest, one.samples) == (two.names(), two.digest, two.samples)
 
 
-def test_two_of_one_number_are_proof_against_their_origin_whichever_came_first():
+def test_two_of_one_number_prove_their_origin_void_in_either_order():
     first, second, other = rumour(), rumour(payload=b"y"), rumour(1)
     kept = filled(first, rumour(sequence=1), other)
     verdict = take(kept, second)
@@ -149,20 +149,20 @@ def test_more_lives_than_a_peer_can_have_in_an_epoch_are_proof():
     assert filled(*verdict.proof).digest == kept.digest
 
 
-def test_the_same_rumour_again_is_known_and_one_of_another_epoch_has_no_part_in_it():
+def test_same_increment_again_is_known():
     kept = filled(rumour())
     assert kept.claim(name_of(rumour(), RUN), rumour()).outcome is Outcome.KNOWN
     assert filled(rumour(epoch=8)).digest != kept.digest
 
 
-def test_a_full_epoch_takes_no_more_but_proofs(monkeypatch):
+def test_full_epoch_takes_only_proofs(monkeypatch):
     monkeypatch.setattr(epoch_set, "MAX_RUMOURS", 3)
     kept = filled(*(rumour(number) for number in range(3)))
     assert take(kept, rumour(9)).outcome is Outcome.FULL and len(kept.inside) == 3
     assert take(kept, rumour(0, payload=b"y")).outcome is Outcome.PROOF
 
 
-def test_what_is_claimed_counts_only_once_it_is_whole():
+def test_claimed_increment_counts_once_it_is_complete():
     kept = EpochSet(7, RUN)
     kept.claim(name_of(rumour(), RUN), rumour())
     assert kept.digest == EMPTY and kept.samples == 0
@@ -182,7 +182,7 @@ def running(epoch=7):
     return made
 
 
-def test_an_epoch_closes_after_the_grace_and_settles_after_the_repair():
+def test_epoch_closes_after_the_grace_and_settles_after_the_repair():
     made = running()
     take(made.of(7), rumour())
     closed_at, settled_at = {}, {}
@@ -195,13 +195,13 @@ def test_an_epoch_closes_after_the_grace_and_settles_after_the_repair():
     assert not made.admits(8) and made.admits(9)
 
 
-def test_the_clock_never_goes_back_and_a_late_epoch_is_not_admitted():
+def test_clock_never_goes_back_and_a_late_epoch_is_not_admitted():
     made = running(7)
     assert made.advance(100) == ([], []) and made.current == 7
     assert [epoch for epoch in range(20) if made.admits(epoch)] == [*range(7 - GRACE - SETTLE, 7 + AHEAD + 1)]
 
 
-def test_a_clock_that_jumps_takes_no_time():
+def test_clock_that_jumps_takes_no_time():
     made = running(7)
     take(made.of(7), rumour())
     closed, settled = made.advance(100 * 4_000_000_000)
@@ -218,7 +218,7 @@ def test_while_held_nothing_settles_but_what_is_older_than_all_bounds():
     assert made.first == 8 - GRACE - SETTLE
 
 
-def test_marks_say_how_far_each_epoch_is():
+def test_marks_name_the_stage_of_each_epoch():
     made = running(7)
     for epoch in (3, 4, 7):
         take(made.of(epoch), rumour(epoch=epoch))
@@ -244,13 +244,13 @@ OTHER = bytes([255] * 16)
 ME = peer(99)
 
 
-def test_who_is_outnumbered_knows_it_once_enough_were_heard():
+def test_minority_is_found_once_enough_digests_were_heard():
     verdicts, made = settled([OTHER] * QUORUM)
     assert verdicts == [None] * (QUORUM - 1) + [(1, tuple(peer(number) for number in range(QUORUM)))]
     assert made.vote(peer(9), 7, OTHER, 20, ME) is None
 
 
-def test_a_minority_that_says_otherwise_changes_nothing():
+def test_minority_of_other_digests_changes_nothing():
     verdicts, _ = settled([OTHER, OTHER, EMPTY, EMPTY, EMPTY, EMPTY, OTHER])
     assert verdicts == [None] * 7
 
@@ -261,18 +261,18 @@ def test_one_peer_has_one_vote():
 
 
 @pytest.mark.parametrize("digest", [OTHER, bytes(16)])
-def test_of_two_camps_as_large_that_of_the_lowest_id_is_kept(digest):
+def test_of_two_equal_camps_that_of_the_lowest_id_wins(digest):
     low, high = sorted((peer(0), peer(1)))
     assert settled([])[1].vote(low, 7, digest, 1, high) == (1, (low,))
     assert settled([])[1].vote(high, 7, digest, 1, low) is None
 
 
-def test_a_word_on_an_epoch_that_is_not_settled_here_counts_nothing():
+def test_digest_of_an_epoch_not_settled_here_does_not_count():
     made = running(7)
     assert [made.vote(peer(number), 7, OTHER, 20, ME) for number in range(9)] == [None] * 9
 
 
-def test_a_difference_that_nobody_noticed_in_time_is_never_forgotten():
+def test_unnoticed_difference_is_never_forgotten():
     one, other = running(7), running(7)
     take(one.of(7), rumour())
     for made in (one, other):
@@ -286,7 +286,7 @@ def test_a_difference_that_nobody_noticed_in_time_is_never_forgotten():
     assert other.settled()[29].digest == again.settled()[29].digest, "whenever the clock was heard of"
 
 
-def test_states_of_two_foundings_differ_for_ever():
+def test_states_of_two_foundings_always_differ():
     one, other = Epochs(100, RUN), Epochs(100, RUN)
     one.restart(0, {}, b"a" * 16)
     other.restart(0, {}, b"b" * 16)
@@ -297,7 +297,7 @@ def test_states_of_two_foundings_differ_for_ever():
     assert one.settled()[0].digest != other.settled()[0].digest
 
 
-def test_more_than_half_of_all_need_not_wait_for_the_rest():
+def test_more_than_half_of_all_need_not_wait_for_a_quorum():
     made = settled([])[1]
     assert [made.vote(peer(number), 7, OTHER, 5, ME) for number in range(4)] == [
         *[None] * 3,

@@ -1,4 +1,4 @@
-"""`judging` by itself: which jobs it asks for, whose word counts, and what is taken out of the lead."""
+"""`RobustEpochs`: its jobs, the contributors that count, and the increments taken out of the lead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Terms, length_of
 from gossipdp.protocol.epidemic.exclusive import Exclusive
-from gossipdp.protocol.epidemic.robust import Judging
+from gossipdp.protocol.epidemic.robust import RobustEpochs
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
@@ -32,13 +32,13 @@ def rumour(origin, payloads=WHOLE, *, sequence=0, weight=0.25, length=None):
 
 
 class Judged:
-    """What comes of an epoch; `unsound` are payloads that nobody can read."""
+    """Aggregates an epoch. `unsound` payloads are malformed."""
 
     def __init__(self, *rumours, leads=(), unsound=(), longest=math.inf):
         self.outputs, self.turns, self.jobs, self.moved = Outputs(), Exclusive(), [], []
         terms = {700: Terms("of 700", 1.0)}.__getitem__
-        self.judging = Judging("median", self.turns, self.outputs, terms, lambda _: longest, self._judged, ME)
-        self.judging.model = Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+        self.judging = RobustEpochs("median", self.turns, self.outputs, terms, lambda _: longest, self._judged, ME)
+        self.judging.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0))
         for epoch, payloads in leads:
             self.judging.leads(epoch, "of 700", payloads)
         self.unsound = unsound
@@ -90,13 +90,13 @@ def test_all_chunks_are_measured_before_any_is_moved():
     assert event.movement == pytest.approx((27 / SCHEMA.size) ** 0.5)
 
 
-def test_who_sends_more_than_once_is_one_contributor():
+def test_several_increments_of_one_origin_are_one_contributor():
     made = Judged(rumour(b"a", weight=0.125), rumour(b"a", sequence=1, weight=0.25), rumour(b"b"))
     assert made.weights == {(0.375, 0.25)}
     assert made.terms(jobs.ApplyEpoch, 0) == [(0, b"one"), (0, b"one"), (1, b"one")]
 
 
-def test_what_is_too_long_is_scaled():
+def test_increment_that_is_too_long_is_scaled():
     made = Judged(rumour(b"a"), longest=27**0.5 / 4)
     assert [term.scale for term in made.jobs[3].terms] == [pytest.approx(0.25)]
     [event] = made.of(IncrementApplied)
@@ -112,7 +112,7 @@ def test_what_is_too_long_is_scaled():
     ],
     ids=["unreadable", "length", "parts"],
 )
-def test_who_signs_what_is_refused_is_not_looked_at(bad):
+def test_origin_of_a_refused_increment_is_excluded(bad):
     made = Judged(rumour(b"a"), rumour(b"b"), bad, rumour(b"c"), unsound=(b"bad",))
     assert made.weights == {(0.25, 0.0, 0.25)}
     assert made.terms(jobs.ApplyEpoch, 2) == [(0, b"six"), (2, b"six")]
@@ -121,13 +121,13 @@ def test_who_signs_what_is_refused_is_not_looked_at(bad):
     assert [(event.contributors, event.counted) for event in made.of(EpochJudged)] == [(3, 2)]
 
 
-def test_who_says_nothing_counts_as_standing_still():
+def test_empty_increment_counts_as_standing_still():
     made = Judged(rumour(b"a"), rumour(b"b", (b"", b"", b""), length=0.0))
     assert made.weights == {(0.25, 0.25)} and made.terms(jobs.ApplyEpoch, 0) == [(0, b"one")]
     assert not made.of(UpdateRefused)
 
 
-def test_own_increments_come_out_of_the_lead_with_their_epoch_whatever_has_counted():
+def test_own_increments_leave_the_lead_with_their_epoch_whether_counted_or_not():
     own = [(EPOCH - 1, [b"o", b"", b"d"]), (EPOCH, [b"own", b"", b"it"]), (EPOCH + 1, [b"next"] * 3)]
     made = Judged(rumour(b"a"), leads=own)
     assert [job.leads for job in made.jobs[3:]] == [
@@ -139,19 +139,19 @@ def test_own_increments_come_out_of_the_lead_with_their_epoch_whatever_has_count
     assert made.jobs == [] and len(made.of(EpochJudged)) == 2
 
 
-def test_state_that_is_another_has_no_lead():
+def test_new_state_has_no_lead():
     made = Judged(leads=[(EPOCH + 1, [b"own"] * 3)])
     made.judging.forget()
     made.judge(EPOCH + 1)
     assert made.jobs == []
 
 
-def test_own_increments_are_no_news():
+def test_own_increments_emit_no_event():
     made = Judged((replace(rumour(b"a")[0], origin=ME), rumour(b"a")[1]))
     assert made.of(IncrementApplied) == [] and len(made.of(EpochJudged)) == 1
 
 
-def test_an_epoch_is_judged_before_a_snapshot_that_waits():
+def test_epoch_is_aggregated_before_a_snapshot_that_waits():
     made, order = Judged(), []
     made.turns.busy = True
     made.turns.ask(lambda: order.append("snapshot") or False)

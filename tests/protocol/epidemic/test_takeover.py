@@ -1,4 +1,4 @@
-"""A state taken over with the summary of what is inside it: exactly what is not inside is applied."""
+"""A state taken over with its summary: exactly the increments that are not inside are applied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def first(net):
     return next(iter(net.hosts.values()))
 
 
-def test_newcomer_applies_what_is_not_inside_the_state_it_took():
+def test_newcomer_applies_increments_that_its_state_lacks():
     net = ready()
     host = net.join(9, first(net))
     assert host.of(RumourReceived) == [] and net.wrong() == []
@@ -45,7 +45,7 @@ def test_newcomer_applies_what_is_not_inside_the_state_it_took():
     assert net.wrong() == [] and len(host.of(RumourReceived)) == 4
 
 
-def test_what_was_announced_and_is_inside_the_state_is_not_asked_for_any_more():
+def test_announced_increment_inside_the_state_is_not_fetched():
     net = ready()
     source, host = first(net), net.start(9)
     net.tell()
@@ -55,7 +55,7 @@ def test_what_was_announced_and_is_inside_the_state_is_not_asked_for_any_more():
     assert len(host.machine._fetches) == 0
 
 
-def test_payload_of_what_is_inside_the_new_state_is_kept_for_others_and_not_handed_out_again():
+def test_payload_inside_the_new_state_is_kept_for_other_peers_and_not_handed_out_again():
     rig, told = Rig(), Told(peer(1))
     rig.tell(peer(1), told)
     rig.events()
@@ -67,7 +67,7 @@ def test_payload_of_what_is_inside_the_new_state_is_kept_for_others_and_not_hand
     assert [message.part for _, message in rig.take(RumourPart, to=peer(2))] == [0]
 
 
-def test_what_came_before_the_model_was_known_and_is_too_long_for_it_is_dropped():
+def test_early_increment_too_long_for_the_model_is_dropped():
     rig, kept = Rig(applies=False), Told(peer(1), parts=[bytes(1000)])
     summary = rig.machine.summary()
     rig.machine.hold()
@@ -80,7 +80,7 @@ def test_what_came_before_the_model_was_known_and_is_too_long_for_it_is_dropped(
     assert [record.name for record in rig.machine._store.records()] == [kept.name]
 
 
-def test_what_is_handed_out_again_for_another_state_is_kept_until_it_is_applied_again():
+def test_payload_handed_out_again_is_kept_until_it_is_applied():
     rig, told = Rig(retain=20, applies=False), Told(peer(1), parts=[bytes(12)])
     summary = rig.machine.summary()
     rig.tell(peer(1), told)
@@ -94,7 +94,7 @@ def test_what_is_handed_out_again_for_another_state_is_kept_until_it_is_applied_
     assert rig.machine._store.get(told.name) is None
 
 
-def test_what_comes_while_the_state_is_fetched_is_applied_after_it():
+def test_increments_that_come_during_a_fetch_are_applied_after_it():
     net = ready()
     source = first(net)
     summary, inside = source.machine.summary(), source.applied.copy()
@@ -112,7 +112,7 @@ def test_what_comes_while_the_state_is_fetched_is_applied_after_it():
     assert net.wrong() == [] and all(len(digests) == 1 for digests in net.digests().values())
 
 
-def test_a_transfer_longer_than_an_epoch_lasts_loses_nothing():
+def test_transfer_longer_than_an_epoch_lasts_loses_nothing():
     net = ready()
     source = first(net)
     summary, inside = source.machine.summary(), source.applied.copy()
@@ -131,7 +131,7 @@ def test_a_transfer_longer_than_an_epoch_lasts_loses_nothing():
     assert all(len(digests) == 1 for digests in net.digests().values())
 
 
-def test_state_replaced_by_an_older_one_gets_again_what_that_lacks_own_rumours_included():
+def test_older_state_gets_again_what_it_lacks_own_increments_included():
     net = ready()
     source, host = list(net.hosts.values())[:2]
     host.machine.hold()
@@ -151,7 +151,7 @@ def test_state_replaced_by_an_older_one_gets_again_what_that_lacks_own_rumours_i
     assert net.wrong() == []
 
 
-def test_while_held_nothing_is_handed_out_published_settled_or_summed_up():
+def test_while_held_nothing_is_handed_out_published_settled_or_summarised():
     net = ready(3)
     host = first(net)
     before = len(host.of(RumourReceived)), len(host.of(EpochSettled))
@@ -178,11 +178,11 @@ def test_summary_tells_proofs_too():
     assert taken is not None and len(taken.proofs) == 1 and {r.origin for r in taken.proofs[0]} == {host.id}
 
 
-# -- what is done with whole epochs ------------------------------------------------------------------------------------
+# -- whole epochs -----------------------------------------------------------------------------------------------------
 
 
 def gathering(*told):
-    """A machine that has taken a state over whose giver had these, and what it has asked for."""
+    """A machine that took over a state with these increments inside, and the messages that it sent."""
     rig = Rig(gather=True)
     giver = Rig(gather=True)
     for one in told:
@@ -196,7 +196,7 @@ def gathered(rig):
     return {event.epoch: [parts for _, parts in event.rumours] for event in rig.events(EpochGathered)}
 
 
-def test_all_of_an_epoch_is_handed_out_as_it_settles_in_an_order_that_all_share():
+def test_epoch_is_handed_out_as_it_settles_in_an_order_that_all_share():
     rig = Rig(gather=True)
     told = [Told(peer(2), sequence=1), Told(peer(1)), Told(peer(2)), Told(peer(1), incarnation=2)]
     for one in told:
@@ -215,7 +215,7 @@ def test_payloads_are_kept_until_their_epoch_has_settled_and_then_as_there_is_ro
         rig.tell(peer(1), Told(peer(1), sequence=sequence))
     assert rig.machine.counts["room"] == 0
     rig.tell(peer(2), Told(peer(2)))
-    assert rig.machine.counts["room"] == 1, "applied or not, they will be looked at"
+    assert rig.machine.counts["room"] == 1, "applied or not, the epoch will need them"
     assert [event.code for event in rig.events(Notice)] == ["GD-507"]
     rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
     assert len(rig.machine._store) == 3
@@ -225,7 +225,7 @@ def test_payloads_are_kept_until_their_epoch_has_settled_and_then_as_there_is_ro
     assert len(rig.machine._store) == 1
 
 
-def test_what_the_giver_had_is_asked_for_and_its_epoch_waits_for_it():
+def test_lacking_payload_is_fetched_and_its_epoch_waits_for_it():
     one, other = Told(peer(1)), Told(peer(2))
     rig = gathering(one, other)
     rig.wait(2.0)
@@ -241,7 +241,7 @@ def test_what_the_giver_had_is_asked_for_and_its_epoch_waits_for_it():
     assert rig.machine._epochs.first == EPOCH + 2
 
 
-def test_what_nobody_has_any_more_is_waited_for_so_long_and_no_longer():
+def test_wait_for_a_payload_that_no_peer_has_is_bounded():
     rig = gathering(Told(peer(1)))
     rig.machine.advance((EPOCH + 4 + MAX_HELD) * SPAN, rig.now)
     assert EPOCH not in gathered(rig)
@@ -249,14 +249,14 @@ def test_what_nobody_has_any_more_is_waited_for_so_long_and_no_longer():
     assert gathered(rig)[EPOCH] == [()]
 
 
-def test_who_has_been_proven_to_lie_is_not_waited_for():
+def test_payload_of_a_void_origin_is_not_awaited():
     rig = gathering(Told(peer(1)))
     rig.say(peer(2), Told(peer(1), parts=[b"else"]).header)
     rig.machine.advance((EPOCH + 5) * SPAN, rig.now)
     assert gathered(rig)[EPOCH] == []
 
 
-def test_what_is_here_when_a_state_is_taken_over_is_not_asked_for():
+def test_payload_already_here_is_not_fetched():
     told = Told(peer(1))
     giver, rig = Rig(gather=True), Rig(gather=True)
     for each in (giver, rig):
@@ -268,7 +268,7 @@ def test_what_is_here_when_a_state_is_taken_over_is_not_asked_for():
     assert gathered(rig)[EPOCH] == [tuple(told.parts)]
 
 
-# -- what is no summary -----------------------------------------------------------------------------------------------
+# -- malformed summaries ----------------------------------------------------------------------------------------------
 
 
 def test_summary_survives_its_encoding_and_is_bounded():
@@ -282,7 +282,7 @@ def test_summary_survives_its_encoding_and_is_bounded():
 
 @settings(max_examples=60)
 @given(st.binary(max_size=60), st.integers(0, 400))
-def test_whatever_the_bytes_a_summary_is_taken_or_refused(garbage, place):
+def test_any_bytes_are_taken_or_refused(garbage, place):
     net = ready.kept = getattr(ready, "kept", None) or ready(2)
     data = first(net).machine.summary()
     for bad in (garbage, data[:place] + garbage + data[place + len(garbage) :]):
@@ -330,13 +330,13 @@ LIVES = [Told(peer(1), epoch=0, incarnation=number).header for number in range(1
         "proof of two epochs",
     ],
 )
-def test_what_no_peer_can_have_inside_is_refused_before_any_signature_is_looked_at(summary):
+def test_impossible_summary_is_refused_before_a_signature_is_verified(summary):
     looked = []
     assert read(summary, verify=lambda *which: looked.append(which) or True) is None
     assert not looked
 
 
-def test_what_a_peer_can_have_inside_is_taken_and_each_signature_looked_at_once():
+def test_possible_summary_is_taken_and_each_signature_verified_once():
     looked = []
     other = Told(peer(2), epoch=0).header
     summary = summed_up([*told(16), *LIVES[1:-1], other], [Told(peer(3), epoch=0, weight=w).header for w in (0.1, 0.2)])
@@ -344,7 +344,7 @@ def test_what_a_peer_can_have_inside_is_taken_and_each_signature_looked_at_once(
     assert len(looked) == len(set(looked)) == 16 + MAX_LIVES - 1 + 1 + 2
 
 
-def test_an_epoch_with_more_than_an_epoch_holds_is_refused(monkeypatch):
+def test_summary_of_an_overfull_epoch_is_refused(monkeypatch):
     monkeypatch.setattr(state_summary, "MAX_RUMOURS", 3)
     assert isinstance(read(summed_up(told(3))), Summary) and read(summed_up(told(4))) is None
 

@@ -109,10 +109,10 @@ def test_peer_alone_is_the_bare_optimizer_and_has_no_lead_left():
     net.form()
     net.run(8.0)
     first = net.up[0]
-    assert first.algorithm.ledger.lead.any() and first.peer.spreading._judging._leads
+    assert first.algorithm.ledger.lead.any() and first.peer.spreading._robust._leads
     net.crash(1)
     net.run(20.0)
-    assert not first.algorithm.ledger.lead.any() and not first.peer.spreading._judging._leads
+    assert not first.algorithm.ledger.lead.any() and not first.peer.spreading._robust._leads
     net.start(1)
     net.until_ready()
     net.run(10.0)
