@@ -15,8 +15,7 @@ from gossipdp.protocol.epidemic.robust import RobustEpochs
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.joiner import MOST_EXACT
+from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 
 SCHEMA = Schema.of([("w", (2 * 8192 + 9,), "float32", "parameter")])
