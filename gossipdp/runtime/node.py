@@ -574,7 +574,7 @@ class Node:
         if self._data is not None:
             self._data.tick(now)
         self._notices.remind(self._join_progress.look(self.peer, self.status.transfer, now))
-        members = self.peer.membership.acquainted()
+        members = self.peer.membership.restart_contacts()
         addresses = {member.id: member.address for member in members}
         if addresses and addresses != self._remembered and now >= self._remember_at:
             self._remember_at = now + REMEMBER_EVERY

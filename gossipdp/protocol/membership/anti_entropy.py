@@ -1,14 +1,13 @@
-"""Views made equal: with one member now and then, compare all that is believed, and exchange what differs.
+"""Anti-entropy: now and then this peer compares its whole view with that of one member, and they exchange differences.
 
-Push-pull of Demers et al. (1987), for what gossip missed, and for the crowd that gossip would take too many words to
-tell of. The asker sends a digest of its view. The asked answers with a list, the marks of its records in what differs,
-as many as one message holds; the asker sends back the records that are missing there, and names those that it lacks
-itself, which the asked then sends. So views that agree cost one message, however many members there are, and of views
-that differ each record travels once. While exchanges teach something they follow each other quickly, and then become
-rare.
+Push-pull of Demers et al. (1987), for news that gossip missed, and for large numbers of new members. The asker sends a
+digest of its view. The asked member answers with a list: the marks of its records where the digests differ, as many as
+one message holds. The asker sends the records that the list lacks, and names those that it lacks itself; the asked
+member sends these. So equal views cost one message, whatever their size, and each differing record travels once. While
+comparisons teach something they follow each other quickly; later they become rare.
 
-All this is paid from a budget. Whoever has overdrawn it asks nobody, and answers with a few words, so that a thousand
-that start at once take longer, and not more bytes a second. What a record means is not decided here.
+A budget pays for all this. A peer that has overdrawn it asks no member, and answers with a few records. So a thousand
+peers that start at once take longer, but not more bytes a second.
 """
 
 from __future__ import annotations
@@ -27,20 +26,21 @@ from gossipdp.protocol.wire.messages import Member, PushPull, State
 __all__ = ["AntiEntropy"]
 
 _LEAST: Final = 96
-"""records sent each way in one exchange though they overdraw the budget; more of them if they do not"""
+"""records sent each way in one comparison even if they overdraw the budget"""
 _MOST: Final = 2 * _LEAST
+"""records sent each way in one comparison if the budget allows"""
 _FEW: Final = 4
-"""members named to a newcomer by whoever has nothing left to tell it of all; the next exchange is with one of them"""
+"""members named to a newcomer by a peer with an overdrawn budget; the newcomer asks one of them next"""
 _PATIENCE: Final = 1.1
-"""times as long until the next exchange, after a refusal"""
+"""factor of the pause before the next comparison, after a refusal"""
 _MAX_OWED: Final = 64
-"""members whose request for listed records is awaited at one time"""
+"""members that may ask for listed records at one time"""
 _UNLIKE: Final = 0.25
-"""share of what was compared; if more of it differs, fine digests are of no use"""
+"""share of differing records above which fine digests are of no use"""
 
 
 class AntiEntropy:
-    """Whom to compare views with, and when."""
+    """Which members to compare views with, and when."""
 
     def __init__(
         self, view: View, dissemination: Dissemination, answers: Answers, *, random: Random, now: float
@@ -48,31 +48,32 @@ class AntiEntropy:
         self._view, self._config, self._dissemination, self._random = view, view.config, dissemination, random
         self._answers = answers
         self._asked = b""
-        """who owes a list"""
+        """the member that owes a list"""
         self._owed: dict[bytes, int] = {}
-        """records that those who were sent a list may still ask for"""
+        """member that was sent a list -> records that it may still ask for"""
         self._learnt = self._refused = self._unlike = False
         self._wait = self._shortest
         self._at = now + self._wait * (0.5 + random.random())
 
     @property
     def _shortest(self) -> float:
-        """Gossip is given the time it takes, or views would differ by what is under way; but unlike views differ
-        by more than that."""
+        """Shortest pause: gossip gets time to spread, or views would differ by what is under way. Very different views
+        are compared sooner."""
         config = self._config
         if self._unlike:
             return config.probe_interval
         return min(config.probe_interval * max(1.0, math.log10(self._view.count + 1)), config.push_pull_interval)
 
     def learnt(self) -> None:
-        """A view of another held something new: there may be more."""
+        """The view of another member held something new: there may be more."""
         self._learnt = True
 
     def timer(self) -> float:
+        """When to call `handle_timer` next."""
         return self._at
 
     def handle_timer(self, now: float) -> bool:
-        """Whether it was time."""
+        """Compare views, if it is time and the budget allows. Returns whether it did."""
         if now < self._at:
             return False
         self._at = self._dissemination.budget.ready(now)
@@ -87,8 +88,8 @@ class AntiEntropy:
         return True
 
     def receive(self, message: PushPull, source: bytes, now: float) -> None:
-        """A page of another's view, of which all records have been merged, or what it says of the rest."""
-        known = source in self._view.seen
+        """A page of another view came, and its records have been merged."""
+        known = source in self._view.contacts.seen
         if message.listed:
             if message.reply:
                 self._give(message, source, now)
@@ -96,45 +97,45 @@ class AntiEntropy:
                 self._asked = b""
                 self._compare(message, source, now)
         elif not message.reply:
-            # No list: the asked has nothing left to spend. Where few are asked by many, to say so takes all they have,
-            # unless these ask ever less often.
+            # No list: the asked member has nothing left to spend. It would spend all on such answers if the many that
+            # ask few members did not ask ever less often.
             self._refused = self._refused or source == self._asked
         else:
-            # A stranger gets no more than a page, nor does whoever asks again and again.
-            last = self._view.seen[source].viewed if known else math.inf
-            if now < last + self._config.probe_interval / 2 or self._dissemination.budget.left(now) < 0.0:
+            # A stranger gets one page at most, and so does a member that asks again and again.
+            seen, again = self._view.contacts.seen.get(source), self._config.probe_interval / 2
+            if seen is None or now < seen.viewed + again or self._dissemination.budget.left(now) < 0.0:
                 self._welcome(source, now, few=not message.digest)
                 return
-            self._view.seen[source].viewed = now
+            seen.viewed = now
             if message.digest:
                 self._answer(message, source, now)
             else:
                 self.send_view(source, now)
 
     def send_view(self, to: bytes, now: float) -> None:
-        """Everything, as far as the budget goes, to a member that knows nothing or is back after long."""
+        """Send the whole view, as far as the budget goes, to a member that knows nothing or comes back."""
         self._leave_out(now)
-        self._send(to, self._view.buckets.spoken_of(), max(_FEW, self._affords(now)), now)
+        self._send(to, self._view.digests.members(), max(_FEW, self._affords(now)), now)
 
     # -- an exchange, step by step ------------------------------------------------------------------------------
 
     def _ask(self, member: Member, now: float) -> None:
         self._leave_out(now)
         if self._asked and not self._learnt and not self._refused:
-            # Silence: that view was the same.
+            # No answer came: that view was the same.
             self._unlike = False
         self._learnt, self._refused, self._asked = False, False, member.id
         records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
-        digest = self._view.buckets.digest(coarse=self._unlike)
+        digest = self._view.digests.digest(coarse=self._unlike)
         self._pay(member.id, PushPull(True, records, self._dissemination.reports(member.id, now), digest), now)
 
     def _answer(self, message: PushPull, source: bytes, now: float) -> None:
-        """The marks in what differs from the digest."""
+        """Send the marks of the records in buckets that differ from the digest."""
         self._leave_out(now)
         if self._view.members[source].state != State.ALIVE:
             self._send(source, [], 0, now)
-        buckets = self._view.buckets
-        runs = buckets.differing(message.digest)
+        digests = self._view.digests
+        runs = digests.differing(message.digest)
         if not runs:
             return
         start = self._random.randrange(sum(end - first for first, end in runs))
@@ -142,12 +143,12 @@ class AntiEntropy:
         if len(self._owed) >= _MAX_OWED:
             del self._owed[next(iter(self._owed))]
         self._owed[source] = max(_LEAST, min(self._affords(now), _MOST))
-        self._pay(source, PushPull(False, digest=pack(buckets.listed(runs, start)), listed=True), now)
+        self._pay(source, PushPull(False, digest=pack(digests.listed(runs, start)), listed=True), now)
 
     def _compare(self, message: PushPull, source: bytes, now: float) -> None:
-        """What the asked has in some places: tell it what it lacks, and ask for what is lacking here."""
+        """A list came: send the records that it lacks, and ask for those that this peer lacks."""
         listed = unpack(message.digest)
-        gives, wants = self._view.buckets.compare(listed)
+        gives, wants = self._view.digests.compare(listed)
         differ = len(gives) + sum(len(run.marks) for run in wants)
         self._unlike = differ > _UNLIKE * (len(gives) + sum(len(run.marks) for run in listed))
         if gives:
@@ -156,14 +157,14 @@ class AntiEntropy:
             self._pay(source, PushPull(True, digest=pack(first_of(wants, _MOST)), listed=True), now)
 
     def _give(self, message: PushPull, source: bytes, now: float) -> None:
-        """The records that one which was sent a list asks for."""
+        """Send the records that a member asks for after a list."""
         most = self._owed.pop(source, 0)
-        peers = self._view.buckets.named(unpack(message.digest)) if most else []
+        peers = self._view.digests.named(unpack(message.digest)) if most else []
         if peers:
             self._send(source, peers, most, now)
 
     def _welcome(self, source: bytes, now: float, *, few: bool) -> None:
-        """A page with hardly anything on it. A newcomer is named a few members to ask instead, once in an answer."""
+        """Answer with a page of a few records. With `few`, it names members that a newcomer can ask instead."""
         few = few and not self._answers.owes(source)
         self._answers.owe(source, self._view.me, now)
         for member in (self._view.pick(self._random) for _ in range(_FEW * few)):
@@ -172,8 +173,7 @@ class AntiEntropy:
         self._answers.handle_timer(now)
 
     def _send(self, to: bytes, peers: list[bytes], most: int, now: float) -> None:
-        """Records of up to `most` of `peers`, in pages; of more the rest waits for another exchange, and which they are
-        is left to chance."""
+        """Send records of up to `most` of `peers`, in pages; a random part if there are more."""
         members = self._view.members
         receiver = members.get(to)
         first = [] if receiver is None or receiver.state == State.ALIVE else [receiver]
@@ -188,13 +188,13 @@ class AntiEntropy:
         self._dissemination.budget.spend(self._dissemination.send(to, message, now), now)
 
     def _affords(self, now: float) -> int:
-        """How many records the budget has left."""
+        """Records that the budget can still pay for."""
         return int(self._dissemination.budget.left(now) / record_size(self._view.me))
 
     def _leave_out(self, now: float) -> None:
-        """The long dead are spoken of no more, or they would be handed on for ever."""
+        """Leave members that died long ago out of comparisons, or peers would pass them on for ever."""
         limit = self._config.forget_after / 2
         for peer in self._view.dead:
             if self._view.dead_for(peer, now) < limit:
                 break
-            self._view.buckets.drop(peer)
+            self._view.digests.drop(peer)

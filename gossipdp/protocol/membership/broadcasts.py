@@ -1,9 +1,8 @@
 """The transmit-limited queue of member updates that ride on other messages (SWIM section 4.1).
 
-Updates told to the fewest peers go first, so that news travels before repetition; among equals the newest. A later
-record of a member replaces the earlier. Only messages sent to spread news are counted, not the pings it rides on: a
-burst of pings goes to few members, and would use the news up before all have it. Which updates are news is decided by
-`membership`; nothing here compares incarnations.
+Updates sent least often go first; among equals the newest. A later record of a member replaces the earlier one. Only
+messages sent to spread news count, not the pings that carry it too: a burst of pings goes to few members, and would use
+the news up before all have it. `merging` decides what is news; nothing here compares incarnations.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ ROOM: Final = 3200
 
 
 def record_size(record: Member) -> int:
-    """At most so many bytes does `record` take in a message's header."""
+    """Upper bound, in bytes, of the space that `record` takes in a header."""
     return 128 + 34 * len(record.accusers) + len((record.name + record.address + record.software).encode())
 
 
 def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:
-    """`records` in pages that fit a message, `me` first on each; one page at least."""
+    """Cut `records` into pages that fit a message, with `me` first on each. There is at least one page."""
     done: list[tuple[Member, ...]] = []
     page, room = [me], ROOM - record_size(me)
     for record in records:
@@ -38,28 +37,29 @@ def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:
 
 
 class Broadcasts:
-    """At most one update a member, so the queue is no longer than the member table."""
+    """The queue. It holds at most one update of each member."""
 
     def __init__(self) -> None:
         self._tiers: list[dict[bytes, Member]] = [{}]
-        """by times told; within one, the newest last"""
+        """by number of transmissions; in each the newest last"""
         self._tier: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._tier)
 
     def put(self, record: Member, told: int = 0) -> None:
-        """`record` is news; it has been told to nobody, or counts as `told` so many times, as it matters less."""
+        """Queue `record` as if it had been sent `told` times; more means less urgent."""
         self.discard(record.id)
         self._insert(record, told)
 
     def discard(self, member: bytes) -> None:
+        """Drop the update of `member`, if there is one."""
         tier = self._tier.pop(member, None)
         if tier is not None:
             del self._tiers[tier][member]
 
     def count(self, member: bytes, times: int, limit: int) -> None:
-        """The update of `member`, if there is one, counts as told so many times more; at `limit` it is dropped."""
+        """Count `times` more transmissions of the update of `member`; at `limit` it is dropped."""
         told = self._tier.get(member)
         if told is None:
             return
@@ -75,7 +75,7 @@ class Broadcasts:
         self._tiers[told][record.id], self._tier[record.id] = record, told
 
     def peek(self, count: int, room: int) -> list[Member]:
-        """Up to `count` updates of together at most `room` bytes, to ride on a message that goes out anyway."""
+        """Up to `count` updates of at most `room` bytes in all, for a message that goes out anyway."""
         chosen: list[Member] = []
         for tier in self._tiers:
             for record in reversed(tier.values()):
@@ -86,7 +86,7 @@ class Broadcasts:
         return chosen
 
     def take(self, count: int, room: int, limit: int) -> list[Member]:
-        """The same for a message sent to spread them: each is dropped once taken `limit` times."""
+        """As `peek`, for a message sent to spread them: an update is dropped once taken `limit` times."""
         chosen = self.peek(count, room)
         for record in reversed(chosen):
             self.count(record.id, 1, limit)

@@ -1,12 +1,11 @@
-"""A view summed up, so that two views can be compared: digests first, then the marks of single records.
+"""Digests of a view, so that two views can be compared: buckets first, then the marks of single records.
 
 Members are ordered by id, and the space of ids is cut into `PLACES` equal parts. Each record has a mark of four bytes.
-A bucket of a digest is a run of neighbouring places with the sum of all marks there; a list names the marks in some
-runs one by one. Both say which places they speak of, and so may be of any size. Whom to compare with, and what becomes
-of a difference, is not decided here.
+A bucket of a digest covers a run of neighbouring places with the sum of all marks there. A list names the marks in some
+runs one by one. Both name the places that they cover, so they may have any size.
 
-Two records have the same mark with probability 2^-32; that of the two which is unknown to a peer is then told by its
-own member's pings only.
+Two records have the same mark with probability 2^-32. A peer that lacks one of them then hears it only by the pings of
+its member.
 
 References: Demers et al., "Epidemic algorithms for replicated database maintenance" (1987), section 1.3, for checksums
 compared before databases are; Meyer, "Range-based set reconciliation" (SRDS 2023, arXiv 2212.13567), for runs of the
@@ -25,18 +24,18 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.wire.messages import DIGEST_BYTES, MAX_DIGEST, Member
 
-__all__ = ["COARSE", "FINE", "MAX_MARKS", "PLACES", "Buckets", "Run", "first_of", "pack", "unpack"]
+__all__ = ["COARSE", "FINE", "MAX_MARKS", "PLACES", "Digests", "Run", "first_of", "pack", "unpack"]
 
 PLACES: Final = 4096
 FINE: Final = 512
-"""buckets of the largest digest, 2 KiB; smaller networks have about one a member"""
+"""buckets of the largest digest, 2 KiB; smaller networks use about one per member"""
 COARSE: Final = 16
 """buckets of a digest between views that have little in common"""
 MAX_MARKS: Final = MAX_DIGEST * DIGEST_BYTES // 4
-"""marks in one list; the head of a run counts as two"""
+"""marks in one list; the head of a run takes the space of two"""
 _HEAD_MARKS: Final = 2
 _HEAD: Final = struct.Struct("<HHI")
-"""of a run in a list: its first place, how many places, how many marks; as long as two of these"""
+"""head of a run in a list: first place, number of places, number of marks"""
 _MASK: Final = 0xFFFF_FFFF
 
 
@@ -48,12 +47,13 @@ class Run(NamedTuple):
     marks: tuple[int, ...]
 
 
-class Buckets:
-    """Kept up to date with every change, so that a digest does not take longer in a large network. Two views with the
-    same records have the same digest; two with different ones agree in a bucket with probability 2^-32.
+class Digests:
+    """The digest of one view, kept up to date with every change, so that its cost does not grow with the network.
+
+    Views with the same records have the same digest. Different ones agree in a bucket with probability 2^-32.
 
     Args:
-        ids: of every member known, sorted; of some of them there may be no record here.
+        ids: ids of all known members, sorted; not all of them need a record here.
     """
 
     def __init__(self, ids: Sequence[bytes]) -> None:
@@ -62,6 +62,7 @@ class Buckets:
         self._sums = array("I", bytes(4 * FINE))
 
     def put(self, record: Member) -> None:
+        """Add `record`, or replace the one of its member."""
         peer = record.id
         mark, before = _mark(peer, record.incarnation, record.refutation, record.state), self._marks.get(peer, 0)
         self._marks[peer] = mark
@@ -69,27 +70,26 @@ class Buckets:
         self._sums[bucket] = (self._sums[bucket] + mark - before) & _MASK
 
     def drop(self, peer: bytes) -> None:
-        """Its record is not spoken of any more."""
+        """Leave `peer` out of digests and lists."""
         mark = self._marks.pop(peer, None)
         if mark is not None:
             bucket = _place(peer) // (PLACES // FINE)
             self._sums[bucket] = (self._sums[bucket] - mark) & _MASK
 
-    def spoken_of(self) -> list[bytes]:
+    def members(self) -> list[bytes]:
         """Members with a record here, sorted."""
         return self._between(0, PLACES)
 
     # -- digests ------------------------------------------------------------------------------------------------
 
     def digest(self, *, coarse: bool = False) -> tuple[bytes, ...]:
-        """About one bucket a member, or few if the other's view is thought to be quite different."""
+        """The digest, with about one bucket per member; few with `coarse`, for views that differ a lot."""
         most = COARSE if coarse else FINE
         count = min(most, max(8, 1 << (len(self._marks) - 1).bit_length()))
         return _parts(struct.pack(f"<{count}I", *self._folded(count)))
 
     def differing(self, digest: tuple[bytes, ...]) -> list[tuple[int, int]]:
-        """Runs of places, from one place to before another, that may differ from what another's `digest` stands for;
-        none if it is no digest."""
+        """Runs of places (first, end) in which the view behind `digest` differs; none if it is malformed."""
         packed = b"".join(digest)
         count = len(packed) // 4
         if len(packed) % 4 or count & (count - 1) or not 1 <= count <= FINE:
@@ -107,15 +107,17 @@ class Buckets:
         return runs
 
     def _folded(self, count: int) -> list[int]:
-        """The sums of `count` buckets, each of which is several of those kept."""
+        """The sums of `count` buckets, each folded from several that are kept."""
         span, sums = FINE // count, self._sums
         return list(sums) if span == 1 else [sum(sums[at : at + span]) & _MASK for at in range(0, FINE, span)]
 
     # -- lists --------------------------------------------------------------------------------------------------
 
     def listed(self, runs: list[tuple[int, int]], start: int, most: int = MAX_MARKS) -> list[Run]:
-        """All marks in as many of the `runs` as fit one list, from the place that is `start` places into them on, round
-        and round, so that by and by all are listed."""
+        """The marks in as many of the `runs` as fit one list, beginning `start` places into them and wrapping around.
+
+        With random starts, all marks are listed sooner or later.
+        """
         made: list[Run] = []
         room = most
         for first, end in _turned(runs, start):
@@ -125,8 +127,8 @@ class Buckets:
             peers = self._between(first, end)
             whole = len(peers) <= fits
             if not whole:
-                # What a list lacks is understood as unknown here, so no place is divided; if one alone is too much for
-                # a list, then only because somebody has chosen ids so.
+                # A mark that a list lacks counts as unknown here, so no place is divided. A single place fills a list
+                # only if ids were chosen to do so.
                 end = _place(peers[fits])
                 if end == first and not made:
                     peers, end = peers[:fits], first + 1
@@ -140,7 +142,11 @@ class Buckets:
         return made
 
     def compare(self, theirs: Iterable[Run]) -> tuple[list[bytes], list[Run]]:
-        """Whose records are here but not in another's list, and what of that list is not here."""
+        """Compare with the list of another view.
+
+        Returns:
+            The members whose records it lacks, and the runs with marks that are unknown here.
+        """
         gives: dict[bytes, None] = {}
         wants = []
         for run in theirs:
@@ -154,7 +160,7 @@ class Buckets:
         return list(gives), wants
 
     def named(self, wanted: Iterable[Run]) -> list[bytes]:
-        """Members with the records another wants, as far as they are here."""
+        """Members whose records have the `wanted` marks."""
         peers: dict[bytes, None] = {}
         for run in wanted:
             marks = set(run.marks)
@@ -183,14 +189,14 @@ def first_of(runs: Iterable[Run], most: int) -> list[Run]:
 
 
 def pack(runs: Iterable[Run]) -> tuple[bytes, ...]:
-    """A list as a message's field."""
+    """Encode a list as a message's field."""
     return _parts(
         b"".join(_HEAD.pack(*run[:2], len(run.marks)) + struct.pack(f"<{len(run.marks)}I", *run.marks) for run in runs)
     )
 
 
 def unpack(parts: tuple[bytes, ...]) -> list[Run]:
-    """What `pack` made a field of; nothing if it is no list."""
+    """Decode what `pack` wrote; an empty list if it is malformed."""
     packed, at, listed = b"".join(parts), 0, 0
     runs: list[Run] = []
     while at < len(packed):
@@ -200,7 +206,7 @@ def unpack(parts: tuple[bytes, ...]) -> list[Run]:
         at += _HEAD.size
         if not 1 <= places <= PLACES - first or len(packed) - at < 4 * count:
             return []
-        # What names a place twice would have this peer look at it as often.
+        # A list that names a place twice would double the work on it.
         covered = (1 << places) - 1 << first
         if listed & covered:
             return []
@@ -229,7 +235,7 @@ def _place(peer: bytes) -> int:
 
 
 def _least(place: int) -> bytes:
-    """The least id in `place`."""
+    """The lowest possible id in `place`."""
     return bytes((place >> 4, (place & 15) << 4))
 
 

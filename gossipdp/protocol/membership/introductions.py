@@ -1,9 +1,9 @@
-"""How many members that a peer does not know yet each member may introduce to it.
+"""Limits on the unknown members that each member may introduce to this peer.
 
 A key costs nothing, so one member could introduce members without end that do not exist. They would take up probes,
-offers, logs and memory. So what a member introduces in a minute is bounded, and more narrowly for live members, in
-proportion to the members that this peer has heard itself. All live members that it never heard have a bound, too.
-A member that is refused is not lost: it counts when it speaks itself, and comparisons of views offer it again.
+offers, logs and memory. So the introductions of one member are bounded per minute. The bound on live members is
+narrower, in proportion to the members that this peer has heard itself. All live members that it never heard have a
+bound, too. A refused member is not lost: it counts when it speaks itself, and comparisons of views offer it again.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ from typing import Final
 __all__ = ["Introductions", "most_hearsay", "most_live"]
 
 A_MINUTE: Final = 600
-"""members that one member introduces in a minute, at the most"""
+"""most members that one member introduces in a minute"""
 _SOURCES: Final = 1024
 """members whose introductions are counted at one time"""
 
 
 def most_live(heard: int) -> int:
-    """Live members that one member introduces in a minute, at the most, to a peer that has heard `heard` members."""
+    """Most live members that one member introduces in a minute, to a peer that has heard `heard` members itself."""
     return 64 + 16 * heard
 
 
 def most_hearsay(heard: int) -> int:
-    """Live members known only from others, at the most, of a peer that has heard `heard` members itself. Once such
-    members were silent to its probes, `most_live` is the most."""
+    """Most live members that a peer knows only from other members, if it has heard `heard` members itself.
+
+    Once such members were silent to its probes, `most_live` is the bound.
+    """
     return 1024 + 16 * heard
 
 
 class Introductions:
-    """Counts introductions by member, from the first one of each minute on."""
+    """Counts introductions by member, in minutes that begin with a member's first one."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, tuple[float, int, int]] = {}
-        """member -> since when, how many, and how many of them alive"""
+        """member -> start of its minute, introductions, and those of live members among them"""
 
     def allows(self, source: bytes, heard: int, now: float, *, new: bool, live: bool) -> bool:
         """Count one introduction by `source`, unless it has made too many.

@@ -1,11 +1,10 @@
-"""Who is there: SWIM membership with Lifeguard (algorithms as in hashicorp/memberlist and serf).
+"""Which peers are members, and which are alive: SWIM with Lifeguard, as in hashicorp/memberlist and serf.
 
-Several machines under one roof: `probing` asks whether members are there, `dissemination` spreads news, `anti_entropy`
-compares whole views, `seeking` finds others, `answers` keeps what is owed to them, and `view` is what this peer
-believes. Here is what connects them: checking what others say and merging it into the view, refuting what they say of
-this peer, failing suspects in time.
+`Membership` connects several machines. `probing` checks that members are alive, `dissemination` spreads news,
+`anti_entropy` compares whole views, `seeds` finds other members and `answers` sends owed records. `merging` checks what
+other members say and merges it into the `view`; `own_record` refutes what they say of this peer.
 
-No socket, clock, key or vector is here, and nothing of exchanges: others read `members`, `alive` and the
+No socket, clock, key or vector is here, and nothing of exchanges. Other packages read `members`, `alive` and the
 `MemberChanged` events.
 
 References: Das, Gupta, Motivala, "SWIM" (DSN 2002); Dadgar, Phillips, Currey, "Lifeguard" (DSN-W 2018); Demers et al.,
@@ -19,42 +18,39 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
-from msgspec.structs import replace
-
-from gossipdp.protocol.events import Event, Joined, MemberChanged, Notice, UpdateRefused
+from gossipdp.protocol.events import Event, Joined
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
 from gossipdp.protocol.membership.dissemination import UNASKED, Dissemination, MembershipMessage
-from gossipdp.protocol.membership.introductions import Introductions
-from gossipdp.protocol.membership.outbound_only import Mooring
+from gossipdp.protocol.membership.merging import Merger
+from gossipdp.protocol.membership.outbound_only import RelayLinks
+from gossipdp.protocol.membership.own_record import OwnRecord
 from gossipdp.protocol.membership.probing import Prober
 from gossipdp.protocol.membership.progress import ProgressBoard
-from gossipdp.protocol.membership.seeds import Seeking
-from gossipdp.protocol.membership.signatures import Signer, same_word
+from gossipdp.protocol.membership.seeds import Seeds
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.suspicion import LAN, LOCAL, PRESETS, WAN, LocalHealth, MembershipConfig
-from gossipdp.protocol.membership.view import LEAP, LIVE, View, overrides
+from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.wire.messages import Member, Nack, Ping, PingRequest, Pong, Progress, PushPull, State
+from gossipdp.protocol.wire.messages import Member, Nack, Ping, PingRequest, Pong, PushPull, State
 
 __all__ = ["LAN", "LOCAL", "PRESETS", "WAN", "Membership", "MembershipConfig", "MembershipMessage"]
 
 _TELLS: Final = 8
-"""members told directly that this one leaves, or that others think them failed, at one time"""
-_ACQUAINTED: Final = 1024
-"""members that are looked for after a restart"""
-_FORGERS: Final = 64
-"""members whose words are not read for a moment, at one time"""
-_AGAINST_COPY: Final = 5.0
-"""seconds between refutations of one's own words from another address, or two copies would talk without end"""
+"""members told directly that this peer leaves"""
+_RESTART_CONTACTS: Final = 1024
+"""members that this peer looks for after a restart"""
 
 
 class Membership:
     """Args:
 
     me: this peer's record, alive; its incarnation is larger than in any earlier life.
-    signer: signs this peer's record, and checks the records and reports of others.
+    outputs: takes the messages.
+    emit: called with each event.
     progress: reports on it ride on pings.
-    speed: steps a second that this peer trains, 0 if none; so does that.
+    signer: signs this peer's record, and checks the records and reports of other members.
+    speed: steps a second that this peer trains, 0 if none; pings carry it too.
     """
 
     def __init__(
@@ -71,166 +67,187 @@ class Membership:
         speed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.config = config
-        self._random, self._emit, self._progress, self._signer = random, emit, progress, signer
-        self._view = View(config, signer.sign_member(me))
-        self._dissemination = Dissemination(
-            self._view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
+        self._random, self._emit = random, emit
+        self._joined = False
+        view = self._view = View(config, signer.sign_member(me))
+        told = self._dissemination = Dissemination(
+            view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
-        self._prober = Prober(self._view, self._dissemination, self._suspect, random=random, now=now)
-        self._joined = self._cloned = False
-        self._against_copy_at = now
-        self._refute_at, self._refuted, self._refutation = math.inf, -math.inf, 0
-        """when to deny a doubt next, when that was done last, and up to which refutation this peer's word is to go"""
-        self._introductions = Introductions()
-        self._unheard: dict[bytes, float] = {}
-        """members that passed on a forged word -> when their records and reports are read again"""
-        self.buried = 0
-        """times that others thought this peer failed, or may have"""
-        self._mooring = Mooring(self._view, self._dissemination, now)
-        self._answers = Answers(self._view, self._dissemination)
-        self._anti_entropy = AntiEntropy(self._view, self._dissemination, self._answers, random=random, now=now)
-        self._seeking = Seeking(self._view, self._dissemination, outputs, random=random, now=now)
+        self._prober = Prober(view, told, self._silent, random=random, now=now)
+        self._relay_links = RelayLinks(view, told, now)
+        self._answers = Answers(view, told)
+        self._anti_entropy = AntiEntropy(view, told, self._answers, random=random, now=now)
+        self._seeds = Seeds(view, told, outputs, random=random, now=now)
+        self._own_record = OwnRecord(view, told, self._seeds, signer, self._prober.health, emit, now)
+        self._merger = Merger(
+            view,
+            told,
+            self._prober,
+            self._answers,
+            self._anti_entropy,
+            self._seeds,
+            self._own_record,
+            progress,
+            signer,
+            emit,
+        )
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def join(self, addresses: Sequence[str], now: float) -> None:
-        """Dial `addresses`, and the members remembered, until anybody answers; any one alive is enough."""
-        self._seeking.join(addresses, now)
+        """Dial `addresses` and the remembered members until one answers. Any live one is enough."""
+        self._seeds.join(addresses, now)
 
     def remember(self, members: Iterable[Member]) -> None:
-        """Members known from an earlier life: dialled like seeds by `join`, believed only when they answer."""
+        """Remember members of an earlier life. `join` dials them like seeds; they count when they answer."""
         self._view.remember(members)
 
     def leave(self, now: float) -> None:
-        """Tell some members directly that this one leaves; the rest hear of it from them. Probe nobody any more."""
+        """Tell some members directly that this peer leaves. They tell the rest. Probing stops."""
         if self.me.state == State.LEFT:
             return
-        self._change_me(replace(self.me, state=State.LEFT, refutation=self.me.refutation + 1), now)
+        self._own_record.change(now, state=State.LEFT)
         self._prober.stop()
-        for peer in self._sample(_TELLS):
+        live = [peer for peer in self._view.candidates(self._random) if self._view.reaches(peer)]
+        for peer in self._random.sample(live, min(_TELLS, len(live))):
             self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer, now)), now)
 
     def advertise(self, address: str, now: float) -> None:
-        """Others are to dial this peer at `address` from now on; at "" it only dials out."""
+        """Other members are to dial this peer at `address` from now on; with "" it only dials out."""
         if address != self.me.address and self.me.state != State.LEFT:
-            self._mooring.at = now
-            self._change_me(replace(self.me, address=address, refutation=self.me.refutation + 1), now)
+            self._relay_links.hurry(now)
+            self._own_record.change(now, address=address)
 
-    # -- what others read -------------------------------------------------------------------------------------
+    # -- what other machines read -----------------------------------------------------------------------------
 
     @property
     def me(self) -> Member:
+        """This peer's own record."""
         return self._view.me
 
     @property
     def members(self) -> dict[bytes, Member]:
-        """Every record known, this peer's own among them."""
+        """Every known record, this peer's own included."""
         return self._view.members
 
     @property
     def health(self) -> LocalHealth:
+        """Lifeguard's local health of this peer."""
         return self._prober.health
 
     @property
     def refused(self) -> int:
-        """Times that a record was not taken in: the table was full, or its sender introduced too many members."""
+        """Records refused, because the table was full or their sender introduced too many members."""
         return self._view.refused
 
+    @property
+    def buried(self) -> int:
+        """Times that other members thought this peer failed, or may have."""
+        return self._own_record.buried
+
     def alive(self) -> list[Member]:
-        """The other members that are alive or suspected, sorted by id; a suspect is most often alive."""
+        """The other members that are alive or suspected, sorted by id. Most suspects are alive."""
         return self._view.alive()
 
     def settled(self, now: float) -> tuple[bytes, ...]:
-        """Ids of all live members, sorted, this one among them, if the view is full and fresh: nobody suspected, nobody
-        that can only dial out, and no news of anybody for three probe intervals. Empty otherwise."""
+        """Sorted ids of all live members, this peer included, if the view is complete and fresh; empty otherwise.
+
+        It is if no member is suspected, none can only dial out, and no record changed for three probe intervals.
+        """
         fresh = now - 3.0 * self.config.probe_interval
-        if self._view.suspected or self._view.changed > fresh:
+        if self._view.suspects or self._view.changed > fresh:
             return ()
         members = [self.me, *self._view.alive()]
         return tuple(sorted(member.id for member in members)) if all(member.address for member in members) else ()
 
     def rtt(self, peer: bytes) -> float | None:
-        """Round-trip time to `peer` in seconds, smoothed over the direct pings it answered."""
-        seen = self._view.seen.get(peer)
+        """Smoothed round-trip time to `peer` in seconds, from direct pings; None while unknown."""
+        seen = self._view.contacts.seen.get(peer)
         return None if seen is None else seen.rtt
 
     def speeds(self, lasting: float, now: float) -> dict[bytes, float]:
-        """Steps a second that members train, each by its own word; but not of those that were seen to rest, or have
-        been failed, for `lasting` seconds, nor of those that have left."""
+        """Steps a second that members train, by their own reports.
+
+        Args:
+            lasting: seconds. Members that have paused or been failed for longer do not count, nor do those that left.
+        """
         view = self._view
         peers = [member.id for member in view.alive()]
         peers += [peer for peer, at in view.dead.items() if now - at < lasting and self._failed(peer)]
-        seen = {peer: view.seen[peer] for peer in peers if peer in view.seen}
+        seen = {peer: view.contacts.seen[peer] for peer in peers if peer in view.contacts.seen}
         return {peer: sight.speed for peer, sight in seen.items() if sight.speed and sight.rested < lasting}
 
     def training(self) -> list[bytes]:
-        """Live members whose last word to this peer was that they train."""
-        return self._view.training()
+        """Live members whose last report to this peer was that they train."""
+        return [member.id for member in self._view.alive() if self._view.contacts.trains(member.id)]
 
     def _failed(self, peer: bytes) -> bool:
         return self.members[peer].state == State.FAILED
 
     def heard(self, peer: bytes) -> bool:
-        """Whether this member has ever spoken to this peer itself."""
-        return self._view.heard(peer)
+        """Whether `peer` has ever sent this peer a message."""
+        return self._view.contacts.heard(peer)
 
-    def acquainted(self) -> list[Member]:
-        """Members to look for after a restart: those that have spoken to this peer, in this life or in an earlier one.
-        Only their addresses count."""
-        return self._view.acquainted()[:_ACQUAINTED]
+    def restart_contacts(self) -> list[Member]:
+        """Members to look for after a restart: those that sent this peer a message, in this life or an earlier one.
+
+        Only their addresses count.
+        """
+        return self._view.restart_contacts()[:_RESTART_CONTACTS]
 
     def heard_lately(self, peer: bytes, now: float) -> bool:
-        """Whether a message came from `peer` within the last probe interval."""
-        seen = self._view.seen.get(peer)
-        return seen is not None and seen.heard > now - self.config.probe_interval
+        """Whether a message of `peer` came within the last probe interval."""
+        return self._view.contacts.heard_since(peer, now - self.config.probe_interval)
 
     def linked(self, peer: bytes) -> bool:
-        """It has spoken, and the transport has not lost it since."""
-        return self._view.linked(peer)
+        """Whether `peer` has sent a message, and the transport has not lost it since."""
+        return self._view.contacts.linked(peer)
 
     def reaches(self, peer: bytes) -> bool:
-        """Can a message get to this other member? Not to an outbound-only one without a link."""
+        """Whether a message can reach `peer`. An outbound-only member without a link is out of reach."""
         return self._view.reaches(peer)
 
     def address_of(self, peer: bytes) -> str:
-        """Where `peer` is to be dialled, or ""."""
+        """Where to dial `peer`, or ""."""
         return self._view.address_of(peer)
 
     def left(self, address: str) -> bool:
-        """Whether the member at `address` said goodbye, and no other member is there."""
+        """Whether the member at `address` left, and no live member has that address."""
         return self._view.left(address)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def contact(self, peer: bytes, now: float) -> None:
-        """An authenticated message of any kind came from `peer`. It lives, but only its own word clears it.
+        """An authenticated message of any other kind came from `peer`.
 
-        Whoever is thought suspect, failed or left and yet speaks is told so, and will refute.
+        A member that is believed suspect, failed or left is told so, so that it can refute. Only its own record
+        changes that belief.
         """
-        if self._view.hear(peer, now) is not None and self.members[peer].state != State.ALIVE:
+        if self._view.hear(peer, now) and self.members[peer].state != State.ALIVE:
             self._prober.tell(peer, now)
 
     def slept(self, seconds: float) -> None:
-        """This peer did not run for so long. Others may have failed it, though what it hears first is a suspicion."""
-        self.buried += seconds > self._view.suspicion_bounds()[0]
+        """This peer did not run for `seconds`."""
+        self._own_record.slept(seconds)
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
-        """The transport lost `peer`: a hint, no evidence. It is probed next."""
-        if peer in self._view.seen:
-            self._view.seen[peer].linked = False
-        if self._view.lives(peer):
+        """The transport lost `peer`. That is a hint and no evidence, so `peer` is probed next."""
+        self._view.contacts.link_down(peer)
+        if self._view.is_live(peer):
             self._prober.hurry(peer)
 
     def receive(self, message: MembershipMessage, source: bytes, now: float) -> None:
-        """A message from the peer whose id the transport has verified as `source`."""
+        """A message came from the peer whose id the transport has verified as `source`."""
         if source == self.me.id:
             return
         self.contact(source, now)
         if isinstance(message, Ping | Pong | PushPull):
             asked = self._prober.asked(message.sequence, source) if isinstance(message, Pong) else -math.inf
-            self._learn(message.members, message.progress, source, now, view=isinstance(message, PushPull), asked=asked)
+            view = isinstance(message, PushPull)
+            self._merger.learn(message.members, message.progress, source, now, view=view, asked=asked)
+            self._greet(source, now)
         if isinstance(message, Ping | Pong) and message.speed is not None:
-            self._view.trains(source, message.speed, now)
+            self._view.contacts.reported_speed(source, message.speed, now)
         match message:
             case Ping(sequence):
                 told = self._dissemination
@@ -245,8 +262,22 @@ class Membership:
             case PushPull():
                 self._anti_entropy.receive(message, source, now)
 
+    def _silent(self, peer: bytes, now: float) -> None:
+        """The prober did not hear `peer`."""
+        self._merger.suspect(peer, now)
+
+    def _greet(self, source: bytes, now: float) -> None:
+        """The message may have introduced its sender. Its first member is the one through which this peer joined."""
+        if not self._view.contacts.heard(source):
+            self._view.hear(source, now)
+        if not self._joined and self._view.contacts.heard(source):
+            self._joined = True
+            self._emit(Joined(source))
+
+    # -- time -------------------------------------------------------------------------------------------------
+
     def timer(self) -> float | None:
-        """When `handle_timer` wants to be called next; None once everybody may know that this peer has left."""
+        """When to call `handle_timer` next; None once this peer has left and spread that news."""
         gossip = self._dissemination.timer()
         if self.me.state == State.LEFT:
             return gossip
@@ -255,247 +286,29 @@ class Membership:
             self._prober.timer(),
             self._anti_entropy.timer(),
             self._answers.timer(),
-            self._refute_at,
-            self._seeking.timer(),
-            self._view.next_verdict(),
-            self._mooring.timer(),
+            self._own_record.timer(),
+            self._seeds.timer(),
+            self._view.suspects.next_verdict(),
+            self._relay_links.timer(),
         )
 
     def handle_timer(self, now: float) -> None:
+        """Do what is due."""
         due = self.timer()
         if due is None or now < due:
             return
         if self.config.lifeguard and now - due > self.config.probe_interval / 2:
             self._prober.starved(now)
-            self._view.postpone(now - due, now)
+            self._view.suspects.postpone(now - due, now)
         self._dissemination.handle_timer(now)
         if self.me.state == State.LEFT:
             return
-        self._seeking.handle_timer(now)
+        self._seeds.handle_timer(now)
         self._prober.handle_timer(now)
-        self._mooring.handle_timer(now)
-        self._refute(now)
+        self._relay_links.handle_timer(now)
+        self._own_record.handle_timer(now)
         self._answers.handle_timer(now)
-        for peer in self._view.overdue(now):
-            self._adopt(replace(self.members[peer], state=State.FAILED, accusers=()), now)
+        for peer in self._view.suspects.overdue(now):
+            self._merger.fail(peer, now)
         if self._anti_entropy.handle_timer(now):
-            for peer in self._view.forget(now):
-                self._gone(peer)
-
-    # -- records (SWIM section 4.2) -----------------------------------------------------------------------------
-
-    def _learn(
-        self,
-        records: Iterable[Member],
-        reports: Iterable[Progress],
-        source: bytes,
-        now: float,
-        *,
-        view: bool,
-        asked: float,
-    ) -> None:
-        """`view`: this is a page of a whole view; `asked`: when what it answers was asked."""
-        tells, members, me = 0, self.members, self.me
-        for record in () if self._mistrusts(source, now) else records:
-            known = members.get(record.id)
-            if known == record:
-                if not view:
-                    self._dissemination.echo(record)
-                continue
-            if record.id == me.id:
-                if not self._about_me(record, now):
-                    self._forged("member record", source, now)
-                    break
-                continue
-            if record.id == source and self._view.disproves(record, asked):
-                if not self._genuine(record, known):
-                    self._forged("member record", source, now)
-                    break
-                self._adopt(record, now)
-                continue
-            if record.id != source and self._view.disproved(record):
-                continue
-            if known is not None and overrides(known, record):
-                # As a page of the view, not as gossip: the sender may stand across a partition just healed.
-                self._answers.owe(source, known, now)
-                continue
-            failed = record.state == State.FAILED and known is not None and known.state in LIVE
-            doubted = failed and (view or self.heard_lately(record.id, now))
-            if doubted:
-                # A whole view may be old, or from the other side of a partition, and the verdict of one member may be
-                # wrong: let the member speak first.
-                record = replace(record, state=State.SUSPECT, accusers=(source,))
-            if known is not None and not overrides(record, known):
-                if record.accusers:
-                    self._confirm(record, now)
-                continue
-            if record.id != source and not self._introduces(source, record, known, now):
-                continue
-            if not self._genuine(record, known):
-                self._forged("member record", source, now)
-                break
-            if known is None and not self._room_for(record):
-                continue
-            if record.id == source and known is not None and _moved(known, record):
-                # Perhaps nobody moved: it is to ask where it was, for a copy of it may live there.
-                self._answers.owe(source, known, now)
-            # What comes with a whole view has been gossiped already, except what the sender says of itself.
-            self._adopt(record, now, spread=not view or known is not None or record.id == source)
-            if view and record.id != source:
-                self._anti_entropy.learnt()
-            if doubted and tells < _TELLS:
-                tells += 1
-                self._prober.tell(record.id, now)
-            if known is not None and known.state == State.FAILED and record.id == source and record.state in LIVE:
-                self._anti_entropy.send_view(source, now)
-        self._learn_progress(reports, source, now)
-        # A member that speaks to this peer after it left, as one that it was dialling then, is told so.
-        if self.me != me or self.me.state == State.LEFT:
-            self._answers.owe(source, self.me, now)
-        self._answers.handle_timer(now)
-        if not self._view.heard(source):
-            # This message may have introduced its sender.
-            self._view.hear(source, now)
-        if not self._joined and self._view.heard(source):
-            self._joined = True
-            self._emit(Joined(source))
-
-    def _introduces(self, source: bytes, record: Member, known: Member | None, now: float) -> bool:
-        """Whether `source` may tell this peer of a member that it did not know, or knew as dead."""
-        view, new = self._view, known is None
-        live = record.state in LIVE and not view.lives(record.id) and not view.heard(record.id)
-        if not (new or live):
-            return True
-        allowed = not (live and view.crowded)
-        allowed = allowed and self._introductions.allows(source, view.heard_from, now, new=new, live=live)
-        view.refused += not allowed
-        return allowed
-
-    def _learn_progress(self, reports: Iterable[Progress], source: bytes, now: float) -> None:
-        for report in () if self._mistrusts(source, now) else reports:
-            if self._progress.news(report, source):
-                if not self._signer.verify_progress(report):
-                    self._forged("progress report", source, now)
-                    return
-                self._progress.merge((report,))
-
-    def _genuine(self, record: Member, known: Member | None) -> bool:
-        """Whether the member itself signed the word in `record`. A word that is believed already needs no check."""
-        return (known is not None and same_word(record, known)) or self._signer.verify_member(record)
-
-    def _forged(self, what: str, source: bytes, now: float) -> None:
-        """`source` passed on a word that its member did not sign. No honest peer does: each checks first."""
-        self._unheard[source] = now + self.config.probe_timeout
-        if len(self._unheard) > _FORGERS:
-            del self._unheard[next(iter(self._unheard))]
-        self._emit(UpdateRefused(source, f"signature of a {what}"))
-
-    def _mistrusts(self, source: bytes, now: float) -> bool:
-        """Whether `source` has just passed on a forged word: then nothing more is checked of it for a probe timeout."""
-        if source in self._unheard and now >= self._unheard[source]:
-            del self._unheard[source]
-        return source in self._unheard
-
-    def _about_me(self, record: Member, now: float) -> bool:
-        """Notice a copy of this peer, or refute a doubt. False if the record is forged."""
-        me = self.me
-        # What is older of this start, and at another address, this peer has said itself.
-        other = record.incarnation != me.incarnation or record.refutation >= me.refutation
-        elsewhere = other and record.state == State.ALIVE and record.address != me.address
-        later = record.incarnation > me.incarnation
-        doubts = not later and overrides(record, me) and me.state != State.LEFT
-        if not (elsewhere or later or doubts):
-            return True
-        if not self._genuine(record, me):
-            return False
-        if elsewhere and record.address and me.state != State.LEFT:
-            self._seeking.copy(record.address, now)
-        copied = later or (elsewhere and record.incarnation == me.incarnation)
-        if copied and not self._cloned:
-            self._cloned = True
-            where = record.address or "an outbound-only peer"
-            text = (
-                f"this identity is said to be live at {where}, start {record.incarnation} there and {me.incarnation} "
-                "here: a copied home needs keys of its own"
-            )
-            self._emit(Notice("GD-205", text))
-        if doubts:
-            if elsewhere:
-                if now < self._against_copy_at:
-                    return True
-                self._against_copy_at = now + _AGAINST_COPY
-            self.buried += record.state == State.FAILED
-            # Only a copy of this peer signs a later pair. Once the largest were said, no answer to it would be left.
-            refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
-            self._refutation = min(max(refutation, self._refutation - 1) + 1, 0xFFFF_FFFF)
-            self._refute_at = max(now, self._refuted + self.config.probe_timeout)
-            self._refute(now)
-        return True
-
-    def _refute(self, now: float) -> None:
-        """Deny a doubt, once in a probe timeout: each denial is news to the whole network."""
-        if now < self._refute_at:
-            return
-        self._refute_at = math.inf
-        if self.me.refutation < self._refutation:
-            self._refuted = now
-            self.health.worse()
-            self._change_me(replace(self.me, refutation=self._refutation), now)
-
-    def _change_me(self, me: Member, now: float) -> None:
-        self._view.change_me(self._signer.sign_member(me))
-        self._dissemination.spread(self.me, now)
-
-    def _suspect(self, peer: bytes, now: float) -> None:
-        """`peer` was probed in vain."""
-        member = self.members[peer]
-        accused = replace(member, state=State.SUSPECT, accusers=(self.me.id,))
-        if member.state == State.ALIVE:
-            self._adopt(accused, now)
-        else:
-            self._confirm(accused, now)
-        if self.members[peer].state == State.SUSPECT:
-            self._prober.tell(peer, now)
-
-    def _confirm(self, record: Member, now: float) -> None:
-        """`record` may be another's accusation of a suspect: told on, it shortens the suspicion everywhere."""
-        known = self.members.get(record.id)
-        if known is not None and known.state == record.state == State.SUSPECT:
-            merged = self._view.confirm(record)
-            if merged is not None:
-                self._dissemination.spread(merged, now)
-
-    def _adopt(self, record: Member, now: float, *, spread: bool = True) -> None:
-        """Believe `record`, tell others, tell the application."""
-        before = self._view.put(record, now)
-        record = self.members[record.id]
-        if before is None and record.state in LIVE:
-            self._prober.joined(record.id)
-        self._seeking.changed(now)
-        if spread:
-            self._dissemination.spread(record, now)
-        if before is None or (before.state, before.incarnation, before.address) != (
-            record.state,
-            record.incarnation,
-            record.address,
-        ):
-            self._emit(MemberChanged(record, None if before is None else before.state))
-
-    def _room_for(self, record: Member) -> bool:
-        gone = self._view.room_for(record)
-        if gone:
-            self._gone(gone)
-        return gone is not None
-
-    def _gone(self, peer: bytes) -> None:
-        self._dissemination.broadcasts.discard(peer)
-
-    def _sample(self, count: int) -> list[bytes]:
-        live = [peer for peer in self._view.company(self._random) if self._view.reaches(peer)]
-        return self._random.sample(live, min(count, len(live)))
-
-
-def _moved(known: Member, told: Member) -> bool:
-    """Was a live member started again, elsewhere?"""
-    again = told.incarnation > known.incarnation and known.state == State.ALIVE
-    return again and bool(known.address) and told.address != known.address
+            self._merger.forget(now)

@@ -1,12 +1,11 @@
-"""Peers that can only dial out, behind a NAT or a firewall say: by whom they are watched, and how they stay in touch.
+"""Peers that can only dial out, such as those behind a NAT: how they stay linked, and which members probe them.
 
-Such a peer advertises no address. It is a full peer over the links that it opened itself, and nobody relays anything
-for it; but SWIM has every member probed by every other, and most have no link to it. So it keeps links to some members
-that can be dialled, its moorings, and everybody can tell which they are: those whose ids are nearest to its own by
-XOR. Whoever has no link to it asks them to ping it, as SWIM asks any member when a ping of its own is lost.
+Such a peer advertises no address. It is a full peer over the links that it opened itself, and no member relays payloads
+for it. But SWIM has every member probe every other, and most have no link to it. So it keeps links to a few members
+that can be dialled, its *relays*. Every member can compute them: they are the members whose ids are nearest to its own
+by XOR. A member without a link asks the relays to ping it, as SWIM asks any member when a ping is lost.
 
-There are as many moorings as SWIM asks at one time. When one of them is gone the next nearest takes its place, in the
-eyes of everybody who knows.
+There are as many relays as SWIM asks at one time. When one of them is gone, the next nearest takes its place.
 
 Reference: Maymounkov, Mazieres, "Kademlia" (IPTPS 2002), section 2.1, for the distance.
 """
@@ -22,35 +21,48 @@ from gossipdp.protocol.membership.dissemination import UNASKED, Dissemination
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.wire.messages import Member, Pong
 
-__all__ = ["MOORINGS", "Mooring", "moorings"]
+__all__ = ["PERIODS", "RELAYS", "RelayLinks", "relays"]
 
-MOORINGS: Final = 3
+RELAYS: Final = 3
+"""relays of one outbound-only peer"""
 PERIODS: Final = 4.0
-"""probe intervals between two messages to each mooring: often enough that no link is closed for want of use, and that
-a lost one is open again before a suspicion ends"""
+"""probe intervals between two messages to each relay: no link is closed as unused, and a lost one opens again before a
+suspicion ends"""
 
 
-def moorings(peer: bytes, members: Iterable[Member], count: int = MOORINGS) -> list[bytes]:
-    """Of `members`, those that keep a link with the outbound-only `peer`: the nearest that can be dialled."""
+def relays(peer: bytes, members: Iterable[Member], count: int = RELAYS) -> list[bytes]:
+    """The relays of an outbound-only peer: the nearest members that can be dialled.
+
+    Args:
+        peer: id of the outbound-only peer.
+        members: the members to choose from.
+        count: how many to choose.
+    """
     here = int.from_bytes(peer, "big")
     dialable = (member.id for member in members if member.address and member.id != peer)
     return heapq.nsmallest(count, dialable, key=lambda other: here ^ int.from_bytes(other, "big"))
 
 
-class Mooring:
-    """Keeps the links of this peer while it is outbound-only. `at` is when to see to them next."""
+class RelayLinks:
+    """Sends this peer's relays a message now and then, while it is outbound-only."""
 
     def __init__(self, view: View, dissemination: Dissemination, now: float) -> None:
         self._view, self._dissemination = view, dissemination
-        self.at = now
+        self._at = now
+
+    def hurry(self, now: float) -> None:
+        """Contact the relays at the next timer."""
+        self._at = now
 
     def timer(self) -> float:
-        return math.inf if self._view.me.address else self.at
+        """When to call `handle_timer` next; infinity while this peer has an address."""
+        return math.inf if self._view.me.address else self._at
 
     def handle_timer(self, now: float) -> None:
+        """Send the messages that are due."""
         if now < self.timer():
             return
-        self.at = now + PERIODS * self._view.config.probe_interval
-        for peer in moorings(self._view.me.id, self._view.alive()):
+        self._at = now + PERIODS * self._view.config.probe_interval
+        for peer in relays(self._view.me.id, self._view.alive()):
             gossip = Pong(UNASKED, self._dissemination.records(peer, now), self._dissemination.reports(peer, now))
             self._dissemination.send(peer, gossip, now)

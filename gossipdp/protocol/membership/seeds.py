@@ -1,7 +1,7 @@
-"""Finding others: seeds and remembered members are dialled until one answers, and lost members again and again.
+"""Finds other members: dials seeds and remembered members until one answers, and lost members again and again.
 
-So a newcomer finds the network, a peer alone finds it again, and the two sides of a healed cut meet. A member that said
-goodbye is not lost: it dials by itself when it comes back, and its address is dialled only now and then.
+So a newcomer finds the network, a lone peer finds it again, and the two sides of a healed partition meet. A member that
+left is not lost: it dials when it comes back, and its address is dialled only rarely.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import PushPull, State
 
-__all__ = ["Seeking"]
+__all__ = ["Seeds"]
 
 _STAGGER: Final = 2.0
 """dials to different seeds are join_interval / 2 apart"""
 _SOME: Final = 8
-"""remembered members that are dialled in one round"""
+"""remembered members dialled in one round"""
 _DIALS: Final = 3.0
-"""dials to each failed member per reconnect interval, over all its dialers"""
+"""dials to each failed member per reconnect interval, by all members together"""
 _SELDOM: Final = 60.0
-"""seconds between dials, at the longest, to seeds that are no known member's address: an island may stand behind them.
-Also, on average, between dials to members that are remembered but not known, and to seeds whose member left."""
+"""longest pause, in seconds, between dials to seeds at which no member is known: another island may be there. Also the
+mean pause between dials to members that are remembered but not known, and to seeds whose member left."""
 _SEEK_COPY: Final = 60.0
-"""seconds between dials to where this peer's own identity is said to be live"""
+"""seconds between dials to an address at which a copy of this peer is said to be live"""
 _SOUGHT: Final = 8
-"""places that are dialled so within that time"""
+"""such addresses dialled within that time"""
 
 
-class Seeking:
-    """Whom to dial, and when."""
+class Seeds:
+    """Which addresses to dial, and when."""
 
     def __init__(
         self, view: View, dissemination: Dissemination, outputs: Outputs, *, random: Random, now: float
@@ -43,17 +43,17 @@ class Seeking:
         self._config = view.config
         self._seeds: tuple[str, ...] = ()
         self._round: list[tuple[bytes, str]] = []
-        """who is still to be dialled in this round, the next last"""
+        """(peer id or b"", address) still to dial in this round, the next one last"""
         self._at = math.inf
         self._wait = self._config.join_interval
         self._goodbyes_at = now
-        """when seeds whose member left are dialled next"""
+        """when to dial seeds whose member left"""
         self._reconnect_at = now + self._config.reconnect_interval * random.random()
         self._sought: dict[str, float] = {}
-        """address -> when it was last asked whether a copy of this peer is there"""
+        """address -> when this peer last looked for a copy of itself there"""
 
     def join(self, addresses: Sequence[str], now: float) -> None:
-        """Dial `addresses` and the members remembered until one answers; any one alive is enough."""
+        """Dial `addresses` and the remembered members until one answers."""
         own = self._view.me.address
         self._seeds = tuple(dict.fromkeys(address for address in addresses if address != own))
         self._wait = self._config.join_interval
@@ -61,23 +61,24 @@ class Seeking:
         self._dial(now)
 
     def changed(self, now: float) -> None:
-        """The view changed: if no other member is left, look for one soon."""
+        """The view changed. If no other member is left, look for one soon."""
         if self._at < math.inf and self._view.alone:
             self._wait = self._config.join_interval
             self._at = min(self._at, now + self._wait)
 
-    def copy(self, address: str, now: float) -> None:
-        """Ask at `address` for a copy of this peer: whoever answers there proves which peer it is."""
+    def seek_copy(self, address: str, now: float) -> None:
+        """Dial `address` to find a copy of this peer. The handshake proves which peer answers."""
         self._sought = {place: at for place, at in self._sought.items() if now < at + _SEEK_COPY}
         if address not in self._sought and len(self._sought) < _SOUGHT:
             self._sought[address] = now
             self._outputs.send(b"", PushPull(True, (self._view.me,)), address=address)
 
     def timer(self) -> float:
-        """When `handle_timer` wants to be called next."""
+        """When to call `handle_timer` next."""
         return min(self._at, self._reconnect_at)
 
     def handle_timer(self, now: float) -> None:
+        """Send the dials that are due."""
         if now >= self._at:
             self._dial(now)
         if now >= self._reconnect_at:
@@ -85,8 +86,11 @@ class Seeking:
             self._reconnect(now)
 
     def _dial(self, now: float) -> None:
-        """Dial seeds and some of the remembered members, one after another, for the first that answers sends its whole
-        view: all while no other member is there, later only seeds that no member is known at, more and more seldom."""
+        """Dial the next address of the round. One at a time, because the first to answer sends its whole view.
+
+        A lone peer dials seeds and remembered members. Later it dials only seeds at which no member is known, with
+        growing pauses.
+        """
         view, config = self._view, self._config
         alone = view.alone
         if not self._round:
@@ -117,8 +121,7 @@ class Seeking:
         return round
 
     def _reconnect(self, now: float) -> None:
-        """Dial somebody lost, so that after a heal the two sides meet, also after so long that both have forgotten each
-        other."""
+        """Dial a lost member, so that two sides meet after a partition, even after both have forgotten each other."""
         view, random = self._view, self._random
         lost = view.lost_elsewhere()
         if lost and random.random() < min(1.0, _DIALS * len(lost) / view.count):

@@ -1,7 +1,7 @@
 """Membership's numbers: its settings and presets, the formulas over them, and Lifeguard's local health.
 
-How long to suspect, how often to repeat, how healthy this peer itself is: pure functions and one small counter, so that
-they are tested as tables. No member, message or clock here.
+Suspicion timeouts, transmission limits and probe times are pure functions, so tests can check them as tables. No
+member, message or clock is here.
 
 References: Das, Gupta, Motivala, "SWIM" (DSN 2002), sections 4.1 and 4.2; Dadgar, Phillips, Currey, "Lifeguard: local
 health awareness for more accurate failure detection" (DSN-W 2018), section IV; hashicorp/memberlist for the formulas.
@@ -34,39 +34,39 @@ class MembershipConfig:
     the local health multiplier, 1 to `awareness_max`."""
 
     probe_interval: float = 1.0
-    """one member is probed per max(h * probe_interval, 2 * probe timeout)"""
+    """one member is probed every max(h * probe_interval, 2 * probe timeout)"""
     probe_timeout: float = 0.5
-    """the direct probe waits max(h * probe_timeout, 3 * measured rtt), then the indirect ones start"""
+    """the indirect probes start max(h * probe_timeout, 3 * measured rtt) after the direct one"""
     indirect_probes: int = 3
-    """k members asked to probe in my place"""
+    """k members asked to ping in this peer's place"""
     lifeguard: bool = True
-    """off: plain SWIM, without local health, nacks, shrinking suspicion and buddies, to compare with"""
+    """False: plain SWIM, without local health, nacks, shrinking suspicion and buddies, for comparison"""
     suspicion_multiplier: float = 4.0
-    """shortest suspicion = suspicion_multiplier * max(1, log10(N + 1)) * probe_interval; without Lifeguard, each one"""
+    """shortest suspicion = suspicion_multiplier * max(1, log10(N + 1)) * probe_interval; without Lifeguard, all"""
     suspicion_longest: float = 6.0
-    """longest suspicion = suspicion_longest * shortest: that of a suspect whom one member alone has accused"""
+    """longest suspicion = suspicion_longest * shortest, for a suspect with a single accuser"""
     confirmations: int = 3
-    """K members must confirm a suspicion before it is shortest, or as many as there are, if that is fewer; at most 7"""
+    """K, at most 7: a suspicion that K members confirm (or all, if there are fewer) is shortest"""
     retransmit_multiplier: int = 4
     """transmissions of one update by each member = retransmit_multiplier * ceil(log10(N + 1))"""
     gossip_interval: float = 0.2
     """while there are updates to spread, they go to `gossip_peers` members at this interval"""
     gossip_peers: int = 3
     push_pull_interval: float = 30.0
-    """views are compared with one random member: about every probe_interval while that teaches something new, then at
-    pauses that double up to this"""
+    """longest pause between comparisons of views with a random member; about probe_interval while they teach something
+    new, then doubling"""
     bulk_rate: float = 8e3
-    """bytes a second that a peer spends on what can wait, comparing views and gossiping starts; a network whose members
-    all start at once knows itself after about 240 N / bulk_rate seconds"""
+    """bytes a second that a peer spends on messages that can wait: comparisons of views, and gossip of starts. If all
+    members start at once, they know each other after about 240 N / bulk_rate seconds"""
     control_rate: float = 64e3
-    """bytes a second that a peer spends on all of membership, on average over some seconds; beyond it news, answers and
+    """bytes a second that a peer spends on all of membership, averaged over some seconds. Beyond it news, answers and
     progress reports wait, and pings and their answers carry no news"""
     reconnect_interval: float = 1.0
-    """per interval a failed or suspected member is dialled with probability min(1, 3 F / N), F of them being lost"""
+    """at each interval one of the F lost members is dialled with probability min(1, 3 F / N)"""
     awareness_max: int = 8
     """largest local health multiplier"""
     forget_after: float = 86_400.0
-    """a failed or left member is forgotten after so long"""
+    """a failed or left member is forgotten after this time"""
     join_interval: float = 0.5
     """first pause between dials to the seeds; it doubles"""
     join_longest: float = 10.0
@@ -121,17 +121,17 @@ def suspicion_timeout(confirmations: int, expected: int, bounds: tuple[float, fl
 
 
 def transmit_limit(multiplier: int, members: int) -> int:
-    """How often one update is piggybacked: multiplier * ceil(log10(N + 1)) (SWIM section 4.1: lambda log N)."""
+    """Transmissions of one update: multiplier * ceil(log10(N + 1)) (SWIM section 4.1: lambda log N)."""
     return multiplier * math.ceil(math.log10(members + 1))
 
 
 def probe_times(
     interval: float, timeout: float, multiplier: int, rtt: float | None, awareness_max: int
 ) -> tuple[float, float]:
-    """(seconds until the indirect probes, seconds until the verdict) of one probe.
+    """Times of one probe, in seconds from its start: (indirect probes, verdict).
 
-    Both grow with the local health multiplier. A slow path gets max(timeout, 3 rtt), up to half the longest period,
-    and the indirect probes always as long as the direct one had.
+    Both grow with the local health multiplier. A slow path gets max(timeout, 3 rtt), up to half the longest period. The
+    indirect probes get as long as the direct one.
     """
     longest = interval * awareness_max
     direct = max(timeout * multiplier, min(3.0 * (rtt or 0.0), longest / 2))
@@ -139,7 +139,7 @@ def probe_times(
 
 
 class LocalHealth:
-    """Lifeguard's local health multiplier (section IV.A): how little this peer should trust its own silence.
+    """Lifeguard's local health multiplier (section IV.A): the slower this peer is, the longer it waits for answers.
 
     `multiplier` is 1 for a healthy peer and at most `maximum`; it scales the probe's interval and timeout.
     """
@@ -149,7 +149,7 @@ class LocalHealth:
         self.multiplier = 1
 
     def worse(self, by: int = 1) -> None:
-        """A missed ack, a missed nack, a refuted suspicion of oneself, or a timer that ran late."""
+        """An ack or nack did not come, this peer refuted a suspicion of itself, or a timer ran late."""
         self.multiplier = min(self.multiplier + by, self._maximum)
 
     def better(self) -> None:

@@ -1,31 +1,33 @@
-"""So many bytes a second and no more, on average: a token bucket that may be overdrawn by what cannot wait.
-
-Arithmetic alone; what is paid from it, and what waits for it, is decided elsewhere.
-"""
+"""A token bucket: so many bytes a second on average. It may be overdrawn, because some messages cannot wait."""
 
 from __future__ import annotations
 
-__all__ = ["Budget"]
+__all__ = ["TokenBucket"]
 
 
-class Budget:
-    """Fills at `rate` bytes a second up to `most`, and starts full. Debts end at -`most`: beyond it nothing counts, or
-    what nobody could put off would silence this peer for long."""
+class TokenBucket:
+    """Args:
+
+    rate: bytes a second that flow in.
+    most: bytes that it holds; it starts full. It goes down to -`most` at the lowest. A deeper debt, run up by messages
+        that cannot wait, would silence this peer for long.
+    """
 
     def __init__(self, rate: float, most: float, now: float) -> None:
         self.rate, self.most = rate, most
         self._left, self._at = most, now
 
     def left(self, now: float) -> float:
-        """Bytes; negative when overdrawn."""
+        """Bytes left; negative when overdrawn."""
         if now > self._at:
             self._left = min(self._left + self.rate * (now - self._at), self.most)
             self._at = now
         return self._left
 
     def spend(self, amount: float, now: float) -> None:
+        """Take `amount` bytes out."""
         self._left = max(self.left(now) - amount, -self.most)
 
     def ready(self, now: float) -> float:
-        """When nothing is owed any more; `now` if nothing is."""
+        """When the bucket is no longer overdrawn; `now` if it is not."""
         return now + max(0.0, -self.left(now)) / self.rate

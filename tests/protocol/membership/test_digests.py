@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gossipdp.protocol.membership.digests import FINE, MAX_MARKS, PLACES, Buckets, Run, first_of, pack, unpack
+from gossipdp.protocol.membership.digests import FINE, MAX_MARKS, PLACES, Digests, Run, first_of, pack, unpack
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MAX_HEADER, Member, PushPull, State
 
@@ -30,7 +30,7 @@ class Table:
     def __init__(self, *records: Member) -> None:
         self.records: dict[bytes, Member] = {}
         self.ids: list[bytes] = []
-        self.buckets = Buckets(self.ids)
+        self.digests = Digests(self.ids)
         for item in records:
             self.put(item)
 
@@ -38,11 +38,11 @@ class Table:
         if item.id not in self.records:
             insort(self.ids, item.id)
         self.records[item.id] = item
-        self.buckets.put(item)
+        self.digests.put(item)
 
     def drop(self, peer: bytes) -> None:
         del self.records[peer], self.ids[bisect_left(self.ids, peer)]
-        self.buckets.drop(peer)
+        self.digests.drop(peer)
 
     def merge(self, item: Member) -> None:
         """Later records win, as in a view."""
@@ -53,8 +53,8 @@ class Table:
 
 def found(mine: Table, theirs: Table) -> set[bytes]:
     """Whose records are in places that differ, as `mine` sees it."""
-    runs = mine.buckets.differing(theirs.buckets.digest())
-    return {peer for run in mine.buckets.listed(runs, 0, 10**6) for peer in mine.ids if within(peer, run)}
+    runs = mine.digests.differing(theirs.digests.digest())
+    return {peer for run in mine.digests.listed(runs, 0, 10**6) for peer in mine.ids if within(peer, run)}
 
 
 def within(peer: bytes, run: Run) -> bool:
@@ -66,7 +66,7 @@ def within(peer: bytes, run: Run) -> bool:
 
 @pytest.mark.parametrize(("members", "size"), [(1, 32), (8, 32), (9, 64), (100, 512), (512, 2048), (4000, 2048)])
 def test_digest_has_about_a_bucket_a_member_and_fits_a_message(members: int, size: int) -> None:
-    digest = Table(*map(record, range(members))).buckets.digest()
+    digest = Table(*map(record, range(members))).digests.digest()
     assert sum(map(len, digest)) == size
     wide = replace(record(0), name="é" * 24, address="a" * 80, software="s" * 16)
     message = PushPull(True, (wide, wide), (), digest)
@@ -75,9 +75,9 @@ def test_digest_has_about_a_bucket_a_member_and_fits_a_message(members: int, siz
 
 def test_coarse_digest_is_small_however_many_members_there_are() -> None:
     one, two = (Table(*map(record, range(count))) for count in (5000, 4000))
-    digest = one.buckets.digest(coarse=True)
-    assert sum(map(len, digest)) == 64 and two.buckets.differing(digest) == [(0, PLACES)]
-    assert one.buckets.differing(digest) == []
+    digest = one.digests.digest(coarse=True)
+    assert sum(map(len, digest)) == 64 and two.digests.differing(digest) == [(0, PLACES)]
+    assert one.digests.differing(digest) == []
 
 
 @pytest.mark.parametrize("members", [3, 40, 700])
@@ -86,8 +86,8 @@ def test_equal_views_have_equal_digests_whatever_the_order_they_were_learnt_in(m
     one, two = Table(*records), Table(*(replace(item, refutation=7) for item in records))
     for item in reversed(records):
         two.put(item)
-    assert one.buckets.digest() == two.buckets.digest()
-    assert one.buckets.differing(two.buckets.digest()) == []
+    assert one.digests.digest() == two.digests.digest()
+    assert one.digests.differing(two.digests.digest()) == []
 
 
 @pytest.mark.parametrize("changed", [replace(record(3), incarnation=2), record(3, State.LEFT), record(3, refutation=1)])
@@ -103,8 +103,8 @@ def test_members_one_side_has_never_heard_of_are_found_though_sizes_differ() -> 
     one, two = Table(*map(record, range(400))), Table(*map(record, range(20)))
     assert {peer_id(number) for number in range(20, 400)} <= found(one, two)
     one.drop(peer_id(399))
-    one.buckets.drop(peer_id(399))
-    assert one.buckets.digest() == Table(*map(record, range(399))).buckets.digest()
+    one.digests.drop(peer_id(399))
+    assert one.digests.digest() == Table(*map(record, range(399))).digests.digest()
 
 
 def test_two_members_that_change_alike_do_not_cancel_out() -> None:
@@ -116,16 +116,16 @@ def test_two_members_that_change_alike_do_not_cancel_out() -> None:
 
 @pytest.mark.parametrize("digest", [(), (b"12345",), (b"\0" * 12,), (b"\0" * 256,) * 7, (b"\0" * 256,) * 9])
 def test_what_is_no_digest_differs_from_nothing(digest: tuple[bytes, ...]) -> None:
-    assert Table(record(1)).buckets.differing(digest) == []
+    assert Table(record(1)).digests.differing(digest) == []
 
 
 def test_what_is_not_spoken_of_is_in_no_digest_and_no_list_until_it_is_put_again() -> None:
     one, two = Table(*map(record, range(50))), Table(*map(record, range(49)))
-    one.buckets.drop(peer_id(49))
-    assert one.buckets.digest() == two.buckets.digest() and one.buckets.spoken_of() == two.buckets.spoken_of()
-    assert peer_id(49) not in one.buckets.compare([Run(0, PLACES, ())])[0]
+    one.digests.drop(peer_id(49))
+    assert one.digests.digest() == two.digests.digest() and one.digests.members() == two.digests.members()
+    assert peer_id(49) not in one.digests.compare([Run(0, PLACES, ())])[0]
     one.put(record(49, refutation=1))
-    assert peer_id(49) in one.buckets.compare([Run(0, PLACES, ())])[0]
+    assert peer_id(49) in one.digests.compare([Run(0, PLACES, ())])[0]
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_what_is_not_spoken_of_is_in_no_digest_and_no_list_until_it_is_put_again
 @pytest.mark.parametrize("members", [0, 10, 300, 3000])
 def test_a_list_fits_a_message_and_goes_on_from_its_start(members: int, start: int) -> None:
     table = Table(*map(record, range(members)))
-    runs = table.buckets.listed([(0, PLACES)], start)
+    runs = table.digests.listed([(0, PLACES)], start)
     parts = pack(runs)
     assert unpack(parts) == runs and runs[0].first == start
     message = PushPull(False, digest=parts, listed=True)
@@ -149,16 +149,16 @@ def test_a_list_fits_a_message_and_goes_on_from_its_start(members: int, start: i
 def test_many_small_runs_are_listed_as_far_as_they_fit() -> None:
     table = Table(*map(record, range(2000)))
     runs = [(place, place + 8) for place in range(0, PLACES, 16)]
-    listed = table.buckets.listed(runs, 77 * 8 + 3)
+    listed = table.digests.listed(runs, 77 * 8 + 3)
     assert listed[0].first == 77 * 16 + 3 and listed[0].places == 5 and unpack(pack(listed)) == listed
     assert sum(2 + len(run.marks) for run in listed) <= MAX_MARKS
 
 
 def test_a_place_that_is_too_full_for_a_list_is_listed_in_part() -> None:
     crowd = [replace(record(number), id=b"\0\0" + peer_id(number)[2:]) for number in range(MAX_MARKS + 50)]
-    (run,) = Table(*crowd).buckets.listed([(0, PLACES)], 0)
+    (run,) = Table(*crowd).digests.listed([(0, PLACES)], 0)
     assert (run.first, run.places, len(run.marks)) == (0, 1, MAX_MARKS - 2)
-    assert [other.first for other in Table(*crowd).buckets.listed([(0, PLACES)], 1)] == [1]
+    assert [other.first for other in Table(*crowd).digests.listed([(0, PLACES)], 1)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_a_list_that_names_a_place_twice_is_none(runs: list[Run]) -> None:
 @given(st.lists(st.binary(min_size=4, max_size=256), max_size=8))
 def test_any_bytes_are_a_list_or_none_and_harm_nobody(parts: list[bytes]) -> None:
     table = Table(*map(record, range(30)))
-    gives, wants = table.buckets.compare(unpack(tuple(parts)))
-    assert len(gives) == len(set(gives)) <= 30 and len(table.buckets.named(wants)) == 0
+    gives, wants = table.digests.compare(unpack(tuple(parts)))
+    assert len(gives) == len(set(gives)) <= 30 and len(table.digests.named(wants)) == 0
 
 
 def test_a_list_says_what_each_side_lacks() -> None:
     one, two = Table(*map(record, range(40))), Table(*map(record, range(20, 60)))
-    listed = two.buckets.listed(two.buckets.differing(one.buckets.digest()), 0)
-    gives, wants = one.buckets.compare(listed)
+    listed = two.digests.listed(two.digests.differing(one.digests.digest()), 0)
+    gives, wants = one.digests.compare(listed)
     assert set(gives) == {peer_id(number) for number in range(20)}
-    assert set(two.buckets.named(wants)) == {peer_id(number) for number in range(40, 60)}
+    assert set(two.digests.named(wants)) == {peer_id(number) for number in range(40, 60)}
     assert sum(len(run.marks) for run in first_of(wants, 7)) == 7 and first_of(wants, 100) == wants
 
 
@@ -223,17 +223,17 @@ def test_any_two_tables_are_equal_after_finitely_many_exchanges(data: st.DataObj
         exchanges += 1
         assert exchanges <= 400
         one, two = random.sample(tables, 2)
-        digest = one.buckets.digest(coarse=random.random() < 0.5)
-        runs = two.buckets.differing(digest)
+        digest = one.digests.digest(coarse=random.random() < 0.5)
+        runs = two.digests.differing(digest)
         assert runs
         start = random.randrange(sum(end - first for first, end in runs))
-        parts = pack(two.buckets.listed(runs, start))
+        parts = pack(two.digests.listed(runs, start))
         assert len(parts) <= 8 and len(b"".join(digest)) <= 4 * FINE
-        gives, wants = one.buckets.compare(unpack(parts))
+        gives, wants = one.digests.compare(unpack(parts))
         asked = pack(first_of(wants, 96))
         assert len(asked) <= 8
-        for peer in two.buckets.named(unpack(asked)):
+        for peer in two.digests.named(unpack(asked)):
             one.merge(two.records[peer])
         for peer in gives[:96]:
             two.merge(one.records[peer])
-    assert tables[0].buckets.digest() == tables[1].buckets.digest()
+    assert tables[0].digests.digest() == tables[1].digests.digest()

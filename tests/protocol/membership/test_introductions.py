@@ -46,7 +46,7 @@ def test_few_members_never_heard_are_company_once_those_probed_were_silent_and_a
         peer.hear(Ping(1, (record(number),)), number, 0.0)
     introduce(peer, range(100, 180))
     view, heard = peer.membership._view, {peer_id(number): number for number in (1, 2, 3)}
-    assert len(view.company(Random(1))) == 83
+    assert len(view.candidates(Random(1))) == 83
 
     def run(until: float, answering: dict[bytes, int]) -> int:
         while (due := peer.membership.timer()) is not None and due < until:
@@ -54,11 +54,11 @@ def test_few_members_never_heard_are_company_once_those_probed_were_silent_and_a
             for envelope in peer.sent():
                 if isinstance(envelope.message, Ping) and envelope.to in answering:
                     peer.hear(Pong(envelope.message.sequence), answering[envelope.to], due)
-        return len(view.company(Random(1)))
+        return len(view.candidates(Random(1)))
 
-    assert run(30.0, heard) == 3 + 8 and set(heard) <= set(view.company(Random(1)))
+    assert run(30.0, heard) == 3 + 8 and set(heard) <= set(view.candidates(Random(1)))
     introduce(peer, range(200, 400), now=90.0)
-    assert len(view.hearsay) == most_live(3) == 112
+    assert len(view.contacts.hearsay) == most_live(3) == 112
     assert run(120.0, heard | {peer_id(number): number for number in range(100, 400)}) > 60
 
 
@@ -115,7 +115,7 @@ def test_only_members_that_spoke_once_and_have_not_left_are_looked_for_after_a_r
     peer.hear(Pong(0, (record(8, refutation=1, state=State.LEFT), record(2, refutation=1, state=State.LEFT))), 1, 0.1)
     introduce(peer, range(100, 140))
     peer.hear(Pong(0, (record(3, state=State.FAILED),)), 1, 10.0)
-    addresses = [member.address for member in peer.membership.acquainted()]
+    addresses = [member.address for member in peer.membership.restart_contacts()]
     assert addresses == [record(number).address for number in (1, 3, 7, 9)]
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 from gossipdp.protocol.membership.dissemination import Dissemination
 from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.outbound_only import MOORINGS, PERIODS, Mooring, moorings
+from gossipdp.protocol.membership.outbound_only import PERIODS, RELAYS, RelayLinks, relays
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.suspicion import LAN
 from gossipdp.protocol.membership.view import View
@@ -23,41 +23,41 @@ def member(first: int, address: str = "h:1") -> Member:
     return Member(bytes([first]) + bytes(31), "", address, 1, 0, State.ALIVE)
 
 
-def test_moorings_are_the_nearest_by_xor_that_can_be_dialled():
+def test_relays_are_the_nearest_by_xor_that_can_be_dialled():
     # Distances to 1010_0000: 1, 2, 0100_0000, 1000_0000 and 0101_1111.
     near, second, far, farthest, fifth = (member(n) for n in (0xA1, 0xA2, 0xE0, 0x20, 0xFF))
     behind = member(0xA3, "")
-    assert moorings(ME, [farthest, fifth, behind, far, second, near]) == [near.id, second.id, far.id]
-    assert moorings(ME, [farthest, fifth, near], 9) == [near.id, fifth.id, farthest.id]
-    assert moorings(near.id, [near, second]) == [second.id]
-    assert moorings(ME, [behind]) == []
+    assert relays(ME, [farthest, fifth, behind, far, second, near]) == [near.id, second.id, far.id]
+    assert relays(ME, [farthest, fifth, near], 9) == [near.id, fifth.id, farthest.id]
+    assert relays(near.id, [near, second]) == [second.id]
+    assert relays(ME, [behind]) == []
 
 
-def test_moorings_are_spread_evenly_and_one_that_goes_is_replaced_by_one():
+def test_relays_are_spread_evenly_and_one_that_goes_is_replaced_by_one():
     random = Random(1)
     members = [Member(random.randbytes(32), "", "h:1", 1, 0, State.ALIVE) for _ in range(50)]
     held = dict.fromkeys((x.id for x in members), 0)
     for _ in range(400):
         peer = random.randbytes(32)
-        chosen = moorings(peer, members)
+        chosen = relays(peer, members)
         for other in chosen:
             held[other] += 1
         left = [x for x in members if x.id != chosen[0]]
-        assert moorings(peer, left)[:-1] == chosen[1:]
-    assert sum(held.values()) == 400 * MOORINGS
-    assert max(held.values()) < 6 * 400 * MOORINGS / 50
+        assert relays(peer, left)[:-1] == chosen[1:]
+    assert sum(held.values()) == 400 * RELAYS
+    assert max(held.values()) < 6 * 400 * RELAYS / 50
 
 
-def moored(address: str) -> tuple[Mooring, Outputs, View]:
+def moored(address: str) -> tuple[RelayLinks, Outputs, View]:
     view, outputs = View(LAN, Member(ME, "", address, 1, 0, State.ALIVE)), Outputs()
     board = ProgressBoard(ME)
     dissemination = Dissemination(view, random=Random(1), outputs=outputs, progress=board, speed=lambda: 2.0, now=5.0)
     for first in (1, 2, 3, 4):
         view.put(member(first), 5.0)
-    return Mooring(view, dissemination, 5.0), outputs, view
+    return RelayLinks(view, dissemination, 5.0), outputs, view
 
 
-def test_outbound_only_peer_speaks_to_its_moorings_again_and_again():
+def test_outbound_only_peer_contacts_its_relays_repeatedly():
     mooring, outputs, _ = moored("")
     assert mooring.timer() == 5.0
     for now in (5.0, 6.0, 5.0 + PERIODS):
@@ -69,13 +69,13 @@ def test_outbound_only_peer_speaks_to_its_moorings_again_and_again():
     assert mooring.timer() == 5.0 + 2 * PERIODS * LAN.probe_interval
 
 
-def test_peer_that_can_be_dialled_keeps_no_moorings():
+def test_peer_that_can_be_dialled_keeps_no_relays():
     mooring, outputs, _ = moored("h:9")
     mooring.handle_timer(50.0)
     assert not outputs.messages and mooring.timer() == math.inf
 
 
-def test_silent_outbound_only_member_is_pinged_by_its_moorings_and_by_nobody_else():
+def test_silent_outbound_only_member_is_pinged_by_its_relays_alone():
     me, behind = member(0x77), Member(ME, "", "", 1, 0, State.ALIVE)
     others = [member(first) for first in range(0x18, 0xF8, 0x10)]
     outputs, board = Outputs(), ProgressBoard(me.id)
@@ -94,4 +94,4 @@ def test_silent_outbound_only_member_is_pinged_by_its_moorings_and_by_nobody_els
         machine.handle_timer(now)
         requests = [said for said in outputs.messages if isinstance(said.message, PingRequest)]
         asked = [said.to for said in requests if said.message.target == ME]
-    assert asked == moorings(ME, others, LAN.indirect_probes)
+    assert asked == relays(ME, others, LAN.indirect_probes)

@@ -42,8 +42,8 @@ def test_counts_lists_and_sums_are_those_of_the_records_whatever_came(puts: list
     live = sorted((member for member in others if member.state in LIVE), key=lambda member: member.id)
     assert made.alive() == live and made.count == len(live) + 1
     assert set(made.dead) == {member.id for member in others if member.state not in LIVE}
-    assert made.buckets.spoken_of() == sorted(made.members)
-    assert made.buckets.digest() == view(*others).buckets.digest()
+    assert made.digests.members() == sorted(made.members)
+    assert made.digests.digest() == view(*others).digests.digest()
 
 
 def test_each_of_the_live_is_picked_about_as_often_and_nobody_else() -> None:
@@ -67,9 +67,10 @@ def test_nobody_is_picked_when_nobody_can_be_reached() -> None:
 
 def test_nothing_is_kept_of_members_this_peer_has_had_nothing_to_do_with() -> None:
     made = view(*map(record, range(1, 50)))
-    assert not made.seen and not made.linked(record(3).id)
-    assert made.hear(record(3).id, 2.0) is made.seen[record(3).id] and made.linked(record(3).id)
-    assert made.hear(record(99).id, 2.0) is None and made.hear(made.me.id, 2.0) is None and len(made.seen) == 1
+    seen = made.contacts.seen
+    assert not seen and not made.contacts.linked(record(3).id)
+    assert made.hear(record(3).id, 2.0) and seen[record(3).id].heard == 2.0 and made.contacts.linked(record(3).id)
+    assert not made.hear(record(99).id, 2.0) and not made.hear(made.me.id, 2.0) and len(seen) == 1
 
 
 def test_failed_member_at_a_live_ones_address_is_not_dialled_there__its_host_was_rebuilt() -> None:
@@ -87,9 +88,9 @@ def test_failed_member_at_a_live_ones_address_is_not_dialled_there__its_host_was
 
 def test_own_record_is_in_the_digest_and_changes_with_it() -> None:
     made, other = view(record(1)), view(record(1))
-    assert made.buckets.digest() == other.buckets.digest()
+    assert made.digests.digest() == other.digests.digest()
     made.change_me(replace(made.me, refutation=3))
-    assert made.buckets.digest() != other.buckets.digest()
+    assert made.digests.digest() != other.digests.digest()
 
 
 def test_addresses_of_the_failed_are_remembered_when_they_are_forgotten_and_those_of_the_departed_are_not() -> None:

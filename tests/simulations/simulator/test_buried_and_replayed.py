@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import MemberChanged
-from gossipdp.protocol.membership.view import View
+from gossipdp.protocol.membership.suspects import Suspects
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.wire.messages import State
 from simulations.simulator.cluster import Cluster, Plan
@@ -64,8 +64,8 @@ def test_neither_whom_joiners_dial_nor_the_last_that_has_the_model_dies():
 
 def test_suspicion_that_never_ends_is_noticed(monkeypatch):
     assert violation(range(1), dead=True) == ""
-    monkeypatch.setattr(View, "overdue", lambda self, now: [])
-    monkeypatch.setattr(View, "next_verdict", lambda self: float("inf"))
+    monkeypatch.setattr(Suspects, "overdue", lambda self, now: [])
+    monkeypatch.setattr(Suspects, "next_verdict", lambda self: float("inf"))
     assert re.match(r"I8 p\d has not noticed that p\d is dead", violation(range(1), dead=True))
 
 

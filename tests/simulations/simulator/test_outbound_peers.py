@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossipdp.protocol.membership.outbound_only import MOORINGS
+from gossipdp.protocol.membership.outbound_only import RELAYS
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import outbound_only as outbound
 from simulations.campaigns.outbound_only import Behind, play
@@ -67,17 +67,17 @@ def test_calm__both_kinds_offer(monkeypatch):
     assert offers[(False, True)] > 10 and offers[(True, False)] > 10 and offers[(True, True)] == 0
 
 
-def test_many_outbound_only__each_keeps_links_to_its_moorings_and_none_is_suspected():
+def test_many_outbound_only__each_keeps_links_to_its_relays_and_none_is_suspected():
     """16 of 20 behind a NAT: most pairs have no link, and each is watched by all."""
     plan = Plan(peers=20, size=300, conditions=Conditions(), every=8, window=4, chaos=40.0, calm=0.0)
     cluster = Behind(1, plan, 16)
     cluster.run()
     assert cluster.failed == []
     opened = Counter(index for index, _ in cluster.network._opened)
-    assert all(opened[host.index] >= MOORINGS for host in cluster.outbound)
+    assert all(opened[host.index] >= RELAYS for host in cluster.outbound)
 
 
-def test_all_moorings_but_one_crash__the_others_are_found_failed_and_the_outbound_only_are_not():
+def test_all_relays_but_one_crash__the_others_are_found_failed_and_the_outbound_only_are_not():
     cluster = Behind(2, Plan(peers=7, size=300, conditions=Conditions(), every=4, window=4), 3)
     network = cluster.network
     for host in network.hosts:

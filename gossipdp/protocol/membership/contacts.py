@@ -1,0 +1,146 @@
+"""What this peer itself saw of other members: when it heard them, their round-trip time, their speed.
+
+Live members that it never heard are known by hearsay only. Their number is bounded, more narrowly once they are silent
+to probes, because a liar can introduce members that do not exist.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from gossipdp.protocol.membership.introductions import most_hearsay, most_live
+
+__all__ = ["Contacts", "Seen"]
+
+_GHOSTS: Final = 4
+"""members never heard that are silent to probes in a row, before fewer of their kind are accepted"""
+_LEAST_HEARSAY: Final = 8
+"""members known by hearsay that are contacted even then"""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What this peer itself saw of another member. Times in seconds."""
+
+    heard: float = -math.inf
+    """time of its last message"""
+    told: float = -math.inf
+    """when this peer last told it directly what is believed of it"""
+    viewed: float = -math.inf
+    """when this peer last sent it the whole view in reply"""
+    rtt: float | None = None
+    """smoothed round-trip time"""
+    linked: bool = False
+    """it has sent a message, and the transport has not lost it since"""
+    speed: float = 0.0
+    """steps a second, by its last report of training"""
+    rests: float = math.inf
+    """time of its first report since then that it does not train"""
+    rested: float = 0.0
+    """seconds from then to its last such report"""
+
+
+class Contacts:
+    """What this peer saw of each member, and which live members it never heard."""
+
+    def __init__(self) -> None:
+        self.seen: dict[bytes, Seen] = {}
+        self.hearsay: dict[bytes, None] = {}
+        """live members that this peer never heard"""
+        self.heard_from = 0
+        """members that this peer has heard itself"""
+        self._silent = 0
+        """members never heard that were probed in vain, one after another"""
+
+    def sight(self, peer: bytes) -> Seen:
+        """What was seen of this member; created if there is nothing yet."""
+        seen = self.seen.get(peer)
+        if seen is None:
+            seen = self.seen[peer] = Seen()
+        return seen
+
+    def hear(self, peer: bytes, now: float) -> None:
+        """A message of this member came."""
+        seen = self.sight(peer)
+        self.heard_from += seen.heard == -math.inf
+        self.hearsay.pop(peer, None)
+        seen.heard, seen.linked = now, True
+
+    def update(self, peer: bytes, *, live: bool) -> None:
+        """The member is now known as live, or as dead."""
+        if live and not self.heard(peer):
+            self.hearsay[peer] = None
+        else:
+            self.hearsay.pop(peer, None)
+
+    def forget(self, peer: bytes) -> None:
+        """The member is not known any more."""
+        self.heard_from -= self.heard(peer)
+        self.seen.pop(peer, None)
+
+    def heard(self, peer: bytes) -> bool:
+        """Whether the member has ever sent this peer a message."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.heard > -math.inf
+
+    def heard_since(self, peer: bytes, since: float) -> bool:
+        """Whether a message of the member came after `since`."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.heard > since
+
+    def linked(self, peer: bytes) -> bool:
+        """Whether it has sent a message, and the transport has not lost it since."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.linked
+
+    def link_down(self, peer: bytes) -> None:
+        """The transport lost the member."""
+        if peer in self.seen:
+            self.seen[peer].linked = False
+
+    def answered(self, peer: bytes, seconds: float) -> None:
+        """The member answered a ping after `seconds`: update its round-trip time."""
+        seen = self.seen.get(peer)
+        if seen is not None:
+            seen.rtt = seconds if seen.rtt is None else seen.rtt + (seconds - seen.rtt) / 8
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def reported_speed(self, peer: bytes, speed: float, now: float) -> None:
+        """The member reports that it trains `speed` steps a second; 0 for none."""
+        seen = self.seen.get(peer)
+        if seen is not None and 0.0 < speed < math.inf:
+            seen.speed, seen.rests, seen.rested = speed, math.inf, 0.0
+        elif seen is not None:
+            seen.rests = min(seen.rests, now)
+            seen.rested = now - seen.rests
+
+    def trains(self, peer: bytes) -> bool:
+        """Whether the member's last report said that it trains."""
+        seen = self.seen.get(peer)
+        return seen is not None and seen.speed > 0.0 and seen.rests == math.inf
+
+    # -- hearsay ------------------------------------------------------------------------------------------------
+
+    @property
+    def crowded(self) -> bool:
+        """Whether this peer accepts no more live members by hearsay."""
+        most = most_live if self._doubtful else most_hearsay
+        return len(self.hearsay) >= most(self.heard_from)
+
+    @property
+    def hearsay_limit(self) -> int:
+        """How many members known by hearsay are contacted. If those probed last do not exist, others may not either."""
+        known = len(self.hearsay)
+        return min(known, max(_LEAST_HEARSAY, self.heard_from)) if self._doubtful else known
+
+    def probed_unheard(self, *, answered: bool) -> bool:
+        """A member that this peer never heard was probed. Returns whether the limit on hearsay has become narrow."""
+        before, self._silent = self._doubtful, 0 if answered else self._silent + 1
+        return self._doubtful and not before
+
+    @property
+    def _doubtful(self) -> bool:
+        return self._silent >= _GHOSTS

@@ -1,0 +1,135 @@
+"""This peer's own record: it signs every change, refutes what other members doubt, and notices copies of its identity.
+
+References: Das, Gupta, Motivala, "SWIM" (DSN 2002), section 4.2, for refutations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from gossipdp.protocol.events import Event, Notice
+from gossipdp.protocol.membership.dissemination import Dissemination
+from gossipdp.protocol.membership.seeds import Seeds
+from gossipdp.protocol.membership.signatures import Signer
+from gossipdp.protocol.membership.suspicion import LocalHealth
+from gossipdp.protocol.membership.view import LEAP, View, overrides
+from gossipdp.protocol.wire.messages import Member, State
+
+__all__ = ["OwnRecord"]
+
+_COPY_PAUSE: Final = 5.0
+"""seconds between two refutations of an own record at another address, or two copies would never stop"""
+
+
+class OwnRecord:
+    """Args:
+
+    health: grows worse with every refutation.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        dissemination: Dissemination,
+        seeds: Seeds,
+        signer: Signer,
+        health: LocalHealth,
+        emit: Callable[[Event], None],
+        now: float,
+    ) -> None:
+        self._view, self._dissemination, self._seeds = view, dissemination, seeds
+        self._signer, self._health, self._emit = signer, health, emit
+        self._copy_noticed = False
+        self._refute_copy_at = now
+        self._refute_at, self._refuted = math.inf, -math.inf
+        """time of the next refutation, and of the last"""
+        self._refutation = 0
+        """the refutation that the own record needs to reach"""
+        self.buried = 0
+        """times that other members thought this peer failed, or may have"""
+
+    def change(self, now: float, *, state: State | None = None, address: str | None = None) -> None:
+        """Leave, or move to another address: both are news of the same incarnation."""
+        me = self._view.me
+        changed = replace(
+            me,
+            state=me.state if state is None else state,
+            address=me.address if address is None else address,
+            refutation=me.refutation + 1,
+        )
+        self._publish(changed, now)
+
+    def slept(self, seconds: float) -> None:
+        """This peer did not run for `seconds`, so other members may have failed it."""
+        self.buried += seconds > self._view.suspects.bounds()[0]
+
+    def timer(self) -> float:
+        """When to call `handle_timer` next."""
+        return self._refute_at
+
+    def handle_timer(self, now: float) -> None:
+        """Refute a doubt, at most once in a probe timeout, because each refutation is news to the whole network."""
+        if now < self._refute_at:
+            return
+        self._refute_at = math.inf
+        me = self._view.me
+        if me.refutation < self._refutation:
+            self._refuted = now
+            self._health.worse()
+            self._publish(replace(me, refutation=self._refutation), now)
+
+    def answer(self, record: Member, now: float) -> bool:
+        """Another member told `record` of this peer: notice a copy, or refute a doubt.
+
+        Returns:
+            False if this peer did not sign the record.
+        """
+        me = self._view.me
+        # An older record of this incarnation, at another address, is one that this peer signed itself.
+        other = record.incarnation != me.incarnation or record.refutation >= me.refutation
+        elsewhere = other and record.state == State.ALIVE and record.address != me.address
+        later = record.incarnation > me.incarnation
+        doubts = not later and overrides(record, me) and me.state != State.LEFT
+        if not (elsewhere or later or doubts):
+            return True
+        if not self._signer.genuine(record, me):
+            return False
+        if elsewhere and record.address and me.state != State.LEFT:
+            self._seeds.seek_copy(record.address, now)
+        if later or (elsewhere and record.incarnation == me.incarnation):
+            self._notice_copy(record)
+        if doubts:
+            self._refute(record, now, elsewhere=elsewhere)
+        return True
+
+    def _notice_copy(self, record: Member) -> None:
+        if self._copy_noticed:
+            return
+        self._copy_noticed = True
+        where = record.address or "an outbound-only peer"
+        text = (
+            f"this identity is said to be live at {where}, start {record.incarnation} there and "
+            f"{self._view.me.incarnation} here: a copied home needs keys of its own"
+        )
+        self._emit(Notice("GD-205", text))
+
+    def _refute(self, record: Member, now: float, *, elsewhere: bool) -> None:
+        if elsewhere:
+            if now < self._refute_copy_at:
+                return
+            self._refute_copy_at = now + _COPY_PAUSE
+        self.buried += record.state == State.FAILED
+        me = self._view.me
+        # Only a copy of this peer signs a pair far ahead. Following it to the largest pair would leave no refutation.
+        refutation = record.refutation if record.refutation <= me.refutation + LEAP else me.refutation
+        self._refutation = min(max(refutation, self._refutation - 1) + 1, 0xFFFF_FFFF)
+        self._refute_at = max(now, self._refuted + self._view.config.probe_timeout)
+        self.handle_timer(now)
+
+    def _publish(self, me: Member, now: float) -> None:
+        self._view.change_me(self._signer.sign_member(me))
+        self._dissemination.spread(self._view.me, now)
