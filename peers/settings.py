@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gossipdp import config as configuration
-from gossipdp.algorithms.epidemic.epidemic import Epidemic
-from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.algorithms.registry import Algorithm, Epidemic, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.config import Config
-from gossipdp.protocol.config import PRESETS, PeerConfig
-from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.presets import PRESETS, TimingPreset
+from gossipdp.protocol.strategies import EpidemicConfig, PairwiseConfig
+from gossipdp.protocol.strategy import StrategyConfig
 from peers.memory import usable
 
 __all__ = ["algorithm_of", "peer_config"]
@@ -20,8 +21,8 @@ BYTES_PER_PARAMETER = 10
 """Bytes of memory that a daemon needs per parameter, at least: anchor, momentum and buffers."""
 
 
-def algorithm_of(config: Config) -> Pairwise | Epidemic:
-    """The arithmetic of the chosen strategy."""
+def algorithm_of(config: Config) -> Algorithm:
+    """The arithmetic of the configured strategy."""
     if config.exchange.strategy == "pairwise":
         return Pairwise(clip=config.safety.clip_factor)
     return Epidemic(bad=config.exchange.robust_share)
@@ -30,52 +31,69 @@ def algorithm_of(config: Config) -> Pairwise | Epidemic:
 def peer_config(config: Config) -> PeerConfig:
     """The protocol's settings. Times come from the preset that `[membership] timing` names."""
     timing = PRESETS[config.membership.timing]
-    exchange, outer = config.exchange, config.outer
-    memory, settings = usable(), configuration.settings_digest(config)
-    # A robust rule applies increments epochs later, so short rounds gain nothing.
-    warmup_steps = 0 if exchange.rule else exchange.warmup_steps
+    exchange, outer, memory = config.exchange, config.outer, usable()
     return PeerConfig(
         membership=timing.membership,
-        algorithm=exchange.strategy,
-        spreading=SpreadingConfig(
-            rumours=replace(
-                timing.rumours,
-                run=settings,
-                span=exchange.epoch_steps,
-                retain=config.safety.memory_limit(memory),
-            ),
-            compressor=exchange.compressor,
-            whole_until=warmup_steps,
-            lr=config.lr,
-            beta=exchange.residual,
-            rule=exchange.rule,
-        ),
-        averaging=AveragingConfig(
-            fineness={name: codec.fineness for name, codec in CODECS.items()},
-            settings=settings,
-            keys=tuple(configuration.agreed(config)),
-            weight=exchange.weight,
-            rate=exchange.bandwidth,
-            window=exchange.window,
-            matching=replace(
-                timing.matching,
-                schedule="" if exchange.partners == "random" else exchange.partners,
-                ahead=exchange.mode != "sync",
-            ),
-            deadlines=timing.deadlines,
-        ),
+        strategy=STRATEGY_SETTINGS[exchange.strategy](config, timing),
+        settings=configuration.settings_digest(config),
+        keys=tuple(configuration.agreed(config)),
         transfer=replace(timing.transfer, max_parameters=memory // BYTES_PER_PARAMETER),
         every=exchange.every,
-        codec=exchange.codec,
-        bits=exchange.bits,
         moments=exchange.moments,
         sync=exchange.mode == "sync",
         lr=outer.lr,
         momentum=outer.momentum,
-        kappa=exchange.kappa,
-        warmup_steps=warmup_steps,
-        early_steps=exchange.early_until,
-        early_exchanges=exchange.early_exchanges,
+        warmup_steps=_warmup_steps(config),
         resume_after=timing.resume_after,
         apart_rounds=exchange.apart_rounds,
     )
+
+
+def _warmup_steps(config: Config) -> int:
+    # With a robust rule increments land epochs later. Short rounds would gain nothing.
+    return 0 if config.exchange.rule else config.exchange.warmup_steps
+
+
+def _pairwise(config: Config, timing: TimingPreset) -> PairwiseConfig:
+    exchange = config.exchange
+    return PairwiseConfig(
+        fineness={name: codec.fineness for name, codec in CODECS.items()},
+        codec=exchange.codec,
+        bits=exchange.bits,
+        weight=exchange.weight,
+        kappa=exchange.kappa,
+        rate=exchange.bandwidth,
+        window=exchange.window,
+        early_steps=exchange.early_until,
+        early_exchanges=exchange.early_exchanges,
+        matching=replace(
+            timing.matching,
+            schedule="" if exchange.partners == "random" else exchange.partners,
+            ahead=exchange.mode != "sync",
+        ),
+        deadlines=timing.deadlines,
+    )
+
+
+def _epidemic(config: Config, timing: TimingPreset) -> EpidemicConfig:
+    exchange = config.exchange
+    return EpidemicConfig(
+        rumours=replace(
+            timing.rumours,
+            run=configuration.settings_digest(config),
+            span=exchange.epoch_steps,
+            retain=config.safety.memory_limit(usable()),
+        ),
+        compressor=exchange.compressor,
+        whole_until=_warmup_steps(config),
+        lr=config.lr,
+        beta=exchange.residual,
+        rule=exchange.rule,
+    )
+
+
+STRATEGY_SETTINGS: dict[str, Callable[[Config, TimingPreset], StrategyConfig]] = {
+    "pairwise": _pairwise,
+    "epidemic": _epidemic,
+}
+"""by the strategy's name"""

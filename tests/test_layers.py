@@ -1,8 +1,9 @@
-"""Executes the import table of architecture.md section 3 over the files themselves; the daemon starts without torch."""
+"""Executes the import tables of docs/design/architecture.md section 3. The daemon starts without torch."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,51 +12,33 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STDLIB = set(sys.stdlib_module_names)
+PAGE = ROOT / "docs/design/architecture.md"
+OURS = {"gossipdp", "peers", "simulations", "tests"}
+ALONE = "gossipdp/runtime/link"
+"""the row that does not inherit those above it"""
 
-THIRD_PARTY = {
-    "gossipdp/protocol": {"msgpack", "msgspec"},
-    "gossipdp/algorithms": {"numpy"},
-    "gossipdp/codecs": {"numpy", "numba"},
-    "gossipdp/runtime": {
-        "msgpack",
-        "msgspec",
-        "numpy",
-        "numba",
-        "zmq",
-        "prometheus_client",
-        "nacl",
-        "safetensors",
-        "psutil",
-    },
-    "gossipdp/training": {"torch", "numpy", "msgspec"},
-    "simulations": {"msgpack", "msgspec", "numpy", "numba", "matplotlib", "rich"},
-}
-"""What a package may import that is neither of the standard library nor of this project."""
 
-INTERNAL = {
-    "gossipdp/protocol": {"gossipdp.errors", "gossipdp.protocol"},
-    "gossipdp/codecs": {"gossipdp.codecs"},
-    "gossipdp/algorithms": {
-        "gossipdp.algorithms",
-        "gossipdp.codecs",
-        "gossipdp.protocol.jobs",
-        "gossipdp.protocol.wire.messages",
-        "gossipdp.protocol.schema",
-    },
-    "gossipdp/runtime": {"gossipdp"},
-    "gossipdp/training": {
-        "gossipdp.training",
-        "gossipdp.runtime.link",
-        "gossipdp.protocol",
-        "gossipdp.errors",
-        "gossipdp.codecs",
-        "gossipdp.algorithms",
-    },
-}
-"""What of this project; a name allows what lies under it."""
+def tables():
+    """The tables of the page: package -> (project imports, third-party imports), and module -> files."""
+    rows = [
+        [set(re.findall(r"`([^`]+)`", cell)) for cell in line.strip("| \n").split("|")]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    packages = {next(iter(row[0])): (row[1], row[2]) for row in rows if len(row) == 3 and len(row[0]) == 1}
+    only_in = {next(iter(row[0])): row[1] for row in rows if len(row) == 2 and all("/" in name for name in row[1])}
+    return packages, {module: files for module, files in only_in.items() if "/" not in module}
 
-ABOVE = {"gossipdp/runtime": {"gossipdp.training"}, "gossipdp": {"peers", "simulations", "tests"}}
-"""What a package may not import of this project, whatever INTERNAL says."""
+
+PACKAGES, ONLY_IN = tables()
+
+
+def allowed(path, column):
+    """What the rows of the folders above a file allow it."""
+    folders = [str(parent) for parent in path.relative_to(ROOT).parents]
+    rows = [ALONE] if ALONE in folders else [folder for folder in folders if folder in PACKAGES]
+    return set().union(*(PACKAGES[row][column] for row in rows))
+
 
 PROTOCOL_NEVER = {
     "time",
@@ -68,14 +51,6 @@ PROTOCOL_NEVER = {
     "multiprocessing",
     "os",
     "secrets",
-}
-ONLY_IN = {
-    "zmq": {"gossipdp/runtime/network/zmq_wire.py", "gossipdp/runtime/network/sockets.py"},
-    "prometheus_client": {
-        "gossipdp/runtime/observability/metrics.py",
-        "gossipdp/runtime/observability/peer_labels.py",
-        "gossipdp/runtime/observability/gpu.py",
-    },
 }
 NEVER_ANYWHERE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 
@@ -109,63 +84,60 @@ def under(name, allowed):
     return any(name == root or name.startswith(root + ".") for root in allowed)
 
 
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path):
+    """The modules of the project that a file imports."""
+    found = set()
+    for base, names in imports(path):
+        full = {f"{base}.{name}" for name in names}
+        found |= (full & MODULES) | ({base} & MODULES if full - MODULES or not names else set())
+    return found - {module_of(path)}
+
+
 def ids(paths):
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-PACKAGES = [(folder, path) for folder in THIRD_PARTY for path in modules(folder)]
+FILES = [path for folder in ("gossipdp", "peers", "simulations") for path in modules(folder)]
 
 
-@pytest.mark.parametrize(("folder", "path"), PACKAGES, ids=ids(path for _, path in PACKAGES))
-def test_third_party_imports_are_those_of_the_table(folder, path):
-    allowed = THIRD_PARTY[folder] | _extra(path)
-    for name, _ in imports(path):
-        top = name.partition(".")[0]
-        assert top in STDLIB | {"gossipdp", "peers", "simulations"} | allowed, f"imports {name}"
+MODULES = {module_of(path) for path in FILES}
 
 
-def _extra(path):
-    """The laboratory and the baselines train; benchmarks also measure what they compare with; adapters adapt."""
-    relative = path.relative_to(ROOT)
-    if relative.parts[:3] == ("simulations", "processes", "benchmarks"):
-        return {"torch", "zmq", "nacl", "psutil"}
-    if relative.parts[:3] == ("gossipdp", "training", "adapters"):
-        return {"transformers", "accelerate", "lightning", "pytorch_lightning", "ray"}
-    trains = relative.parts[:2] == ("simulations", "lab") or "namespaces" in relative.parts[:3]
-    return {"torch"} if trains else set()
+def test_tables_of_the_page_are_read():
+    assert {"gossipdp/protocol", ALONE, "gossipdp/training", "peers", "simulations"} <= PACKAGES.keys()
+    assert {"zmq", "prometheus_client"} <= ONLY_IN.keys()
 
 
-@pytest.mark.parametrize(
-    ("folder", "path"),
-    [pair for pair in PACKAGES if pair[0] in INTERNAL],
-    ids=ids(path for folder, path in PACKAGES if folder in INTERNAL),
-)
-def test_internal_imports_are_those_of_the_table(folder, path):
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_imports_are_those_of_the_table(path):
+    project, third_party = allowed(path, 0), allowed(path, 1)
+    if path.parent == ROOT / "gossipdp":
+        project, third_party = {"gossipdp"}, third_party | {"msgspec"}
     for base, names in imports(path):
-        if not under(base, {"gossipdp", "peers", "simulations", "tests"}):
+        top = base.partition(".")[0]
+        if top not in OURS:
+            assert top in STDLIB | third_party, f"imports {base}"
             continue
         for name in names or ("",):
             full = f"{base}.{name}".rstrip(".")
-            assert under(base, INTERNAL[folder]) or under(full, INTERNAL[folder]), f"imports {full}"
-            assert not under(full, ABOVE["gossipdp"] | ABOVE.get(folder, set())), f"imports {full}"
+            assert under(base, project) or under(full, project), f"imports {full}"
 
 
-def test_training_knows_of_the_runtime_only_the_link():
-    for path in modules("gossipdp/training"):
-        for name in dotted(path):
-            if under(name, {"gossipdp.runtime"}) and name != "gossipdp.runtime":
-                assert under(name, {"gossipdp.runtime.link"}), f"{path.name} imports {name}"
+def test_strategies_are_reached_through_their_registries_alone():
+    registries = {"gossipdp.protocol.strategies", "gossipdp.algorithms.registry"}
+    for path in [*modules("gossipdp"), *modules("peers")]:
+        if module_of(path) in registries or "epidemic" in path.parts:
+            continue
+        for name in imported(path):
+            assert ".epidemic." not in name, f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_the_library_knows_nothing_of_what_is_built_on_it():
-    for path in modules("gossipdp"):
-        for name in dotted(path):
-            assert not under(name, ABOVE["gossipdp"]), f"{path.name} imports {name}"
-
-
-def test_the_runtime_does_not_know_the_training_side():
-    for path in modules("gossipdp/runtime"):
-        assert not any(under(name, {"gossipdp.training", "torch"}) for name in dotted(path)), path.name
+def test_peer_knows_no_strategy():
+    assert not [name for name in imported(ROOT / "gossipdp/protocol/peer.py") if ".pairwise" in name]
 
 
 @pytest.mark.parametrize("path", modules("gossipdp/protocol"), ids=ids(modules("gossipdp/protocol")))

@@ -1,8 +1,9 @@
-"""One peer, whole: membership, averaging or spreading, state transfer, rounds and progress behind one set of methods.
+"""One peer: membership, a strategy, state transfer, rounds and progress behind one set of methods.
 
-A driver feeds one input at a time (`receive`, `handle_timer`, `job_done`, a command), then drains `messages_to_send`,
-`next_event` and `next_job`, and asks `timer`. No socket, clock, thread or vector is here; the same inputs and the same
-random source give the same outputs, byte for byte. What a remote does wrong is an event, never an exception.
+A driver feeds one input at a time (`receive`, `handle_timer`, `job_done`, a command). It then drains
+`messages_to_send`, `next_event` and `next_job`, and asks `timer` (architecture section 4). No socket, clock, thread or
+vector is used here. The same inputs and the same random source give the same outputs, byte for byte. A remote's fault
+is an event, never an exception.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Sharding
-from gossipdp.protocol.epidemic.epidemic import Spreading
 from gossipdp.protocol.events import (
     Event,
     Left,
@@ -36,16 +36,15 @@ from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Envelope, Outputs
-from gossipdp.protocol.pairwise.averaging import Averaging
-from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import NEVER, Reunion
 from gossipdp.protocol.rounds.attachment import Attaching
-from gossipdp.protocol.rounds.pacing import Pacing, Timetable
-from gossipdp.protocol.rounds.phases import WARMUP_EVERY
-from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.rounds.pacing import WARMUP_EVERY, Pacing
+from gossipdp.protocol.rounds.rounds import Done, Rounds
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.rounds.standby import Standby
+from gossipdp.protocol.strategies import STRATEGIES
+from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.claims import Held, Live
@@ -99,30 +98,14 @@ class Peer:
             signer=signer,
             speed=lambda: self._speed.own,
         )
-        self.averaging = Averaging(
-            config.averaging,
-            self.membership,
-            incarnation=me.incarnation,
-            random=random,
-            outputs=self._outputs,
-            ended=self._exchange_ended,
-            rests=self._rests,
-        )
+        self.pacing = Pacing(config.pacing, self._outputs, self._speed, clock=lambda: self.clock, changed=self._paced)
+        self.strategy = STRATEGIES[type(config.strategy)](config.strategy, self._surroundings(sign, verify, now))
+        self._exact = config.strategy.exact
         self.sharding = Sharding(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
         )
-        self.spreading: Spreading | None = None
-        if config.algorithm == "epidemic":
-            spreading = partial(Spreading, config.spreading, self.membership, self.progress, self._outputs, random, now)
-            self.spreading = spreading(sign=sign, verify=verify, shuns=self.strikes.shuns)
-        self._strategy: Averaging | Spreading = self.spreading or self.averaging
-        """how rounds reach the others; with `spreading`, `averaging` has no model, and rests"""
-        self.rounds = Rounds(self._outputs, self.spreading)
-        self.pacing = Pacing(config, self.rounds, self.averaging, self._outputs, self._speed, clock=lambda: self.clock)
-        self._timetable = Timetable(config, self.membership, self.progress, self.averaging, self.pacing)
-        self._source = Source(config.transfer, self._outputs, sign, self.spreading, incarnation=me.incarnation)
-        if self.spreading is not None:
-            self.spreading.applied, self.spreading.refounded = self._increment_applied, self._source.forget
+        self.rounds = Rounds(self._outputs, self.strategy.steps)
+        self._source = Source(config.transfer, self._outputs, sign, self.strategy.shared, incarnation=me.incarnation)
         self.moments = MomentsHolder(
             config.transfer,
             self._outputs,
@@ -132,10 +115,6 @@ class Peer:
             incarnation=me.incarnation,
             enabled=config.moments,
         )
-        transfer = replace(config.transfer, exact=self.spreading is not None)
-        joiner = partial(Joiner, transfer, self._outputs, verify, random, settings=config.averaging.settings)
-        joiner = partial(joiner, keys=config.averaging.keys, shuns=self.strikes.shuns, clock=self.progress.clock)
-        joiner = partial(joiner, came=self.pacing.state_came)
         self._attaching = Attaching(
             self.rounds,
             self.moments,
@@ -148,12 +127,12 @@ class Peer:
         )
         self._origin = Bootstrap(
             self.membership,
-            joiner,
+            partial(self._joiner, verify),
             random=random,
             outputs=self._outputs,
             resume_after=config.resume_after,
             tolerance=2 * config.every,
-            exact=self.spreading is not None,
+            exact=self._exact,
             adopt=self._has_model,
             take_over=self._attaching.found,
         )
@@ -168,19 +147,17 @@ class Peer:
         self._reunion = Reunion(
             self.membership,
             self.progress,
-            lambda newer_than: joiner(resync=True, newer_than=newer_than),
+            lambda newer_than: self._joiner(verify, resync=True, newer_than=newer_than),
             random=random,
             outputs=self._outputs,
             apart_rounds=config.apart_rounds,
-            every=config.every if self.spreading is None else NEVER,
+            every=NEVER if self._exact else config.every,
             me=lambda: self.pacing.own(self._clock),
-            hold=self._strategy.hold,
+            hold=self.strategy.hold,
             done=self._resynced,
             # Where all apply the same increments, an idle peer is as far as the others.
-            standby=self._standby if self.spreading is None else None,
+            standby=None if self._exact else self._standby,
         )
-        self.averaging.apart, self.averaging.shuns = self._reunion.apart, self.strikes.shuns
-        self.averaging.began = self._reunion.began
         self._remembered: list[Member] = []
         self._took = ""
         self._own = False
@@ -193,6 +170,57 @@ class Peer:
         self._leaving_at: float | None = None
         self._due = math.inf
         """when `handle_timer` wanted to be called next, when last asked"""
+
+    def _surroundings(
+        self, sign: Callable[[bytes], bytes], verify: Callable[[bytes, bytes, bytes], bool], now: float
+    ) -> Surroundings:
+        """What the strategy may read of this peer and report to it. Machines built later are read when asked for."""
+        return Surroundings(
+            membership=self.membership,
+            progress=self.progress,
+            outputs=self._outputs,
+            pacing=self.pacing,
+            random=self._random,
+            now=now,
+            sign=sign,
+            verify=verify,
+            settings=self.config.settings,
+            keys=self.config.keys,
+            sync=self.config.sync,
+            shuns=self.strikes.shuns,
+            apart=lambda: self._reunion.apart,
+            trains=lambda: self.rounds.trains,
+            attached=lambda: self.rounds.open,
+            drift=lambda: self._standby.drift,
+            began=self._exchange_began,
+            ended=self._exchange_ended,
+            applied=self._increment_applied,
+            refounded=self._refounded,
+        )
+
+    def _joiner(
+        self,
+        verify: Callable[[bytes, bytes, bytes], bool],
+        *,
+        resync: bool = False,
+        newer_than: int = -1,
+        fetched: Callable[[float], None] = lambda now: None,
+    ) -> Joiner:
+        """The fetching side of one transfer of the model."""
+        return Joiner(
+            replace(self.config.transfer, exact=self._exact),
+            self._outputs,
+            verify,
+            self._random,
+            settings=self.config.settings,
+            keys=self.config.keys,
+            resync=resync,
+            shuns=self.strikes.shuns,
+            clock=self.progress.clock,
+            newer_than=newer_than,
+            came=self.strategy.chunk_received,
+            fetched=fetched,
+        )
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -261,11 +289,11 @@ class Peer:
         self._wake(now)
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self._clock + steps
-        if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock):
+        accepted = partial(self._accepted, clock, steps, samples, state)
+        if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock, accepted):
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return
         self._unsettled = snapshot if self.config.sync else 0
-        self.rounds.accepted = partial(self._accepted, clock, steps, samples, state)
         self._step(now)
 
     def _accepted(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
@@ -278,8 +306,7 @@ class Peer:
         self._steps += steps
         self._samples += samples
         self._report()
-        if self.spreading is not None:
-            self.spreading.submitted(samples, steps, self.clock)
+        self.strategy.submitted(samples, steps, self.clock)
 
     def slot_applied(self, session: int, slot: int, now: float) -> None:
         """The training process has added a sealed slot to x."""
@@ -291,7 +318,7 @@ class Peer:
         if self._leaving_at is None:
             self._leaving_at = now + self.config.leave_within
             self._reunion.stop(now)
-            self._strategy.stop(now)
+            self.strategy.stop(now)
             self._step(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -330,14 +357,13 @@ class Peer:
                 if self.model is None and isinstance(message, Offer):
                     self._origin.offered(source, now)
                 size = sum(memoryview(frame).nbytes for frame in frames)
-                self._strategy.receive(message, buffers, source, size, now)
+                self.strategy.receive(message, buffers, source, size, now)
         self._step(now)
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport has lost its link to `peer`."""
         self.membership.link_down(peer, reason, now)
-        if self.spreading is not None:
-            self.spreading.link_down(peer, now)
+        self.strategy.link_down(peer, now)
         self._step(now)
 
     def advertise(self, address: str, now: float) -> None:
@@ -350,7 +376,7 @@ class Peer:
         self._wake(now)
         match job:
             case _ if isinstance(job, jobs.OfExchange | jobs.OfIncrement):
-                self._strategy.job_done(job, result, now)
+                self.strategy.job_done(job, result, now)
             case jobs.Freeze():
                 model = self._current_model()
                 if model is not None:
@@ -382,8 +408,8 @@ class Peer:
             case jobs.Restore():
                 self._origin.restored(job.typed(result), now)
             case _:
-                self.rounds.job_done(job, result)
-                if self.rounds.founded and self.model is None:
+                done = self.rounds.job_done(job, result)
+                if done is Done.FOUNDING and self.model is None:
                     self._founded(now)
                 elif isinstance(job, jobs.Found):
                     if self._attaching.taking is not None and not job.typed(result).finite:
@@ -391,14 +417,14 @@ class Peer:
                         if self._origin.taking is not None:
                             self._origin.taken_over(now, finite=False)
                     self._attaching.let_in(self.model)
-                if self.rounds.finished_round:
-                    self.rounds.finished_round = False
-                    self._round_done(now)
+                if done is Done.ROUND:
+                    self.pacing.round_done(self.rounds.rounds, self.rounds.movement, self.rounds.open, now)
+                    self.strategy.round_done(now)
         self._step(now)
 
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
-        times = [self.membership.timer(), self._strategy.timer(), self._source.timer(), self._origin.timer()]
+        times = [self.membership.timer(), self.strategy.timer(), self._source.timer(), self._origin.timer()]
         times += [self._reunion.timer(), self.moments.timer(), self.pacing.timer()]
         if not self._left:
             times += [self._leaving_at, self.sharding.timer()]
@@ -409,7 +435,7 @@ class Peer:
     def handle_timer(self, now: float) -> None:
         self._wake(now)
         self.membership.handle_timer(now)
-        self._strategy.handle_timer(now)
+        self.strategy.handle_timer(now)
         self._source.handle_timer(now)
         self._origin.handle_timer(now)
         self._reunion.handle_timer(now)
@@ -511,7 +537,7 @@ class Peer:
         if late > self.config.membership.probe_interval:
             self._due = math.inf
             self.membership.slept(late)
-            self.averaging.slept(late)
+            self.strategy.slept(late)
             self.pacing.slept(now)
 
     def _step(self, now: float) -> None:
@@ -520,9 +546,7 @@ class Peer:
         for event in struck:
             self._outputs.emit(event)
         if any(event.pause for event in struck):
-            self.averaging.step(now)
-            if self.spreading is not None:
-                self.spreading.follow(now)
+            self.strategy.reputation_changed(now)
         if self._took:
             missing = self._remembered if self._own else []
             self._reunion.ready(self._origin.giver, missing, now)
@@ -531,7 +555,7 @@ class Peer:
             news = self._member_events.popleft()
             self._outputs.emit(news)
             if isinstance(news, MemberChanged):
-                self._strategy.member_changed(news.member, now)
+                self.strategy.member_changed(news.member, now)
                 self._origin.member_changed(news.member, now)
                 self._reunion.member_changed(news.member, now)
                 if news.member.state in (State.FAILED, State.LEFT):
@@ -540,25 +564,24 @@ class Peer:
         self._origin.step(now)
         if self.rounds.trains == self._standby.idle:
             self._source.aged(self._standby.trains(self.rounds.trains))
-        self.pacing.watch(now)
-        if self.spreading is not None:
-            self.spreading.step(self.clock, now)
-        self._reunion.step(now, () if self.spreading is None else self.spreading.astray)
+        self.pacing.watch(self.rounds.open, now)
+        self.strategy.advance(self.clock, now)
+        self._reunion.step(now, self.strategy.strays)
         if self.model is not None:
             self._attaching.let_in(self.model)
         self._attaching.seek_moments(self.model, partial(self._trusted, now), self._origin.giver, now)
         if self.rounds.held != bool(self._reunion.reason):
-            self.rounds.held = bool(self._reunion.reason)
+            self.rounds.hold(bool(self._reunion.reason))
             if self.rounds.held:
                 self._source.forget()
             else:
                 self.rounds.mixed()
                 self._attaching.let_in(self.model)
-        if self._unsettled and self.rounds.handed_out and self._strategy.satisfied:
+        if self._unsettled and self.rounds.handed_out and self.strategy.satisfied:
             self._outputs.emit(RoundSettled(self._unsettled))
             self._unsettled = 0
         leaving = self._leaving_at is not None and not self._left
-        if leaving and (self._strategy.at_rest or now >= (self._leaving_at or now)):
+        if leaving and (self.strategy.at_rest or now >= (self._leaving_at or now)):
             self._left = True
             self.membership.leave(now)
             self._outputs.emit(Left())
@@ -572,19 +595,12 @@ class Peer:
     @property
     def _spare(self) -> bool:
         """There is no training process that has made a round, and the model does not change."""
-        return self._standby.idle and self.spreading is None
+        return self._standby.idle and not self._exact
 
     @property
     def _outdated(self) -> bool:
         """The model is to be fetched anew before a training process begins with it."""
         return self._spare and self._standby.reason is not None
-
-    def _rests(self) -> str:
-        """Why there are no exchanges to make: no training process needs any, and the last one's are made, or of an old
-        model. With mode sync, others wait for the first round of one that has begun."""
-        if self.rounds.trains or (self.averaging.wants and self._standby.drift <= self.config.every):
-            return ""
-        return BUSY if self.config.sync and self.rounds.open else IDLE
 
     def _akin(self, peer: bytes) -> bool:
         """Does that member run this peer's own software?"""
@@ -632,7 +648,7 @@ class Peer:
 
     def _keeps(self, live: Live) -> bool:
         """May a live training process keep its parameters? A model is here: this peer's checkpoint, or another's."""
-        if self.spreading is None:
+        if not self._exact:
             return live.clock + 2 * self.config.every >= self.clock
         # Replicas are the same bits: what it has done since the checkpoint may be added while nothing else was.
         return self._own and self.pacing.fresh and live.clock >= self.clock
@@ -644,27 +660,23 @@ class Peer:
         self._accepted(live.clock, 0, 0, carried.state)
         self._source.took(0)
         self._standby.kept()
-        if self.spreading is not None:
-            self.spreading.submitted(live.samples, live.steps, self.clock)
+        self.strategy.submitted(live.samples, live.steps, self.clock)
 
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         ours = origin in ("founded", "taken over")
         carried = self._attaching.founding_carried if ours else self._origin.carried
-        settings, most = self.config.averaging.settings, self.config.most_chunk
+        settings, most = self.config.settings, self.config.most_chunk
         self.model = Model.of(schema_bytes, settings, most, clock, rounds, carried)
         schema = self.model.schema
         self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self.config.most_chunk))
-        self.rounds.rounds = rounds
+        self.rounds.resume(rounds)
         # Parts of the model may be older than what its last source has.
         self._clock = max(self._clock, clock, self._origin.begun, self.progress.clock())
         self._source.took(self._clock - clock)
         self._standby.came(self._clock - max(clock, self._origin.begun))
         self._rounds_before = rounds
-        if self.spreading is None:
-            self.averaging.model = self.model
-        else:
-            self.spreading.ready(self.model, self._origin.summary if origin == "received" else None, self._clock)
-        self.pacing.began(fresh=origin != "founded")
+        self.strategy.ready(self.model, self._origin.summary if origin == "received" else None, self._clock)
+        self.pacing.began(rounds, fresh=origin != "founded")
         self._report()
         self._took, self._own = origin, origin in ("restored", "taken over")
         self._outputs.emit(StateReady(origin, self._clock))
@@ -675,9 +687,8 @@ class Peer:
         """The model is another's now, `clock` steps and `rounds` old."""
         self._own = False
         self._clock = max(self._clock, clock, self._reunion.follower.begun)
-        if self.spreading is not None and self.model is not None:
-            self.spreading.adopt(self.model, self._reunion.follower.summary, self.clock)
         if self.model is not None:
+            self.strategy.adopt(self.model, self._reunion.follower.summary, self.clock)
             self.model = replace(self.model, carried=self._reunion.follower.carried)
             if memoryview(self.model.carried.state).nbytes:
                 self._outputs.emit(StateRenewed())
@@ -687,25 +698,28 @@ class Peer:
         if self._reunion.reason is Reason.IDLE:
             self.moments.outdated()
         ahead = max(0, rounds - self.rounds.rounds)
-        self.rounds.rounds += ahead
+        self.rounds.resume(self.rounds.rounds + ahead)
         self._rounds_before += ahead
-        self.pacing.resynced(duration)
+        self.pacing.resynced(self.rounds.rounds, duration)
         self._report()
 
-    # -- rounds -----------------------------------------------------------------------------------------------
+    # -- what the strategy and the pacing report --------------------------------------------------------------
 
-    def _round_done(self, now: float) -> None:
-        assert self.model is not None
-        self.pacing.round_done(now)
-        if self.spreading is None:
-            self._timetable.begin_round(self.progress.mine.clock, self.model.schema.digest, now)
+    def _paced(self) -> None:
+        self.strategy.paced()
+
+    def _exchange_began(self) -> None:
+        self._reunion.began()
+
+    def _refounded(self) -> None:
+        self._source.forget()
 
     def _exchange_ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
         if chunks:
             self.rounds.mixed()
             self._source.mixed()
             self._reunion.mixed(now)
-            self.pacing.mixed(chunks, duration, distance)
+            self.pacing.mixed(duration, distance)
         else:
             self.pacing.in_vain()
 

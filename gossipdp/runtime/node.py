@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from gossipdp.algorithms.epidemic.epidemic import Epidemic
-from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.algorithms.registry import Algorithm
 from gossipdp.error_codes import ADVICE
 from gossipdp.errors import DataError, GossipdpError, HardwareError
 from gossipdp.protocol import events, jobs
@@ -113,7 +112,7 @@ class Node:
         self,
         config: NodeConfig,
         peer: Peer,
-        algorithm: Pairwise | Epidemic,
+        algorithm: Algorithm,
         *,
         transport: wires.Transport,
         link: links.LinkServer,

@@ -17,9 +17,12 @@ from typing import Any, NamedTuple
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
-from gossipdp.protocol.config import SIMULATED_LINK, PeerConfig
+from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, Left, SessionRefused
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.strategy import PairwiseStrategy
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.presets import SIMULATED_LINK
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
 from simulations.campaigns.doubt_oracle import Knowledge, Named, named
@@ -127,6 +130,11 @@ class Wire(Network):
         super()._deliver(sender, target, frames, message)
 
 
+def pairwise(peer: Peer) -> PairwiseStrategy:
+    assert isinstance(peer.strategy, PairwiseStrategy)
+    return peer.strategy
+
+
 class Duel:
     """Args:
 
@@ -173,9 +181,10 @@ class Duel:
     def _config(self) -> PeerConfig:
         return PeerConfig(
             membership=SIMULATED_LINK.membership,
-            averaging=AveragingConfig(
+            settings=b"settings of duels"[:16],
+            strategy=PairwiseConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
-                settings=b"settings of duels"[:16],
+                early_steps=1000,
                 window=self.setting.window,
                 matching=SIMULATED_LINK.matching,
                 deadlines=SIMULATED_LINK.deadlines,
@@ -183,7 +192,6 @@ class Duel:
             transfer=SIMULATED_LINK.transfer,
             every=4,
             warmup_steps=5,
-            early_steps=1000,
             resume_after=SIMULATED_LINK.resume_after,
             leave_within=1.0,
         )
@@ -198,7 +206,7 @@ class Duel:
         network.at(0.2, "start", None, lambda: self._start(two))
         network.run(FORMED)
         assert all(host.running.ready for host in network.hosts), "the network has not formed"
-        while any(host.running.averaging.partner or not host.running.rounds.trains for host in network.hosts):
+        while any(host.running.strategy.partner or not host.running.rounds.trains for host in network.hosts):
             assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
         for host in network.hosts:
@@ -207,7 +215,7 @@ class Duel:
         self._waits = True
         offering = network.hosts if self.setting.crossing else network.hosts[:1]
         for host in offering:
-            network.command(host, "want", lambda peer: peer.averaging.want(1, network.now))
+            network.command(host, "want", lambda peer: pairwise(peer).want(1, network.now))
         network.run(network.now + 0.6)
         assert self.watched, "no exchange has begun"
         self._calm()

@@ -28,7 +28,7 @@ from functools import cache, partial
 from multiprocessing import get_context
 from random import Random
 
-from gossipdp.protocol.config import SIMULATED_LINK
+from gossipdp.protocol.presets import SIMULATED_LINK
 from simulations.campaigns.duel import Duel, Fault, Label, Setting
 
 __all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "others", "pairs", "play", "sample", "second", "singles"]

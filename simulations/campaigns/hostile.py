@@ -32,6 +32,7 @@ from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, ExchangeEnded, ExchangeStarted, Struck
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire import encoding as wire
@@ -180,7 +181,9 @@ class OneByteASecond(Behaviour):
         if not isinstance(envelope.message, Ranges | Data | Ack | Miss):
             return (envelope,)
         network = self.siege.network
-        wait = self.hesitates * self.host.config.averaging.deadlines.silence
+        strategy = self.host.config.strategy
+        assert isinstance(strategy, PairwiseConfig)
+        wait = self.hesitates * strategy.deadlines.silence
         network.at(network.now + wait, "hesitates", self.host, partial(network.say, self.host, envelope))
         return ()
 
@@ -443,8 +446,9 @@ class Siege(Cluster):
         fault in each of two exchanges is two."""
         config = super()._config()
         deadlines = Deadlines(ask=0.3, silence=1.0, doubt=0.5)
-        averaging = dataclasses.replace(config.averaging, deadlines=deadlines)
-        return dataclasses.replace(config, averaging=averaging, quarantine=QuarantineConfig(together=0.1))
+        assert isinstance(config.strategy, PairwiseConfig)
+        strategy = dataclasses.replace(config.strategy, deadlines=deadlines)
+        return dataclasses.replace(config, strategy=strategy, quarantine=QuarantineConfig(together=0.1))
 
     def begin(self) -> None:
         """All come, and have the model; then the culprit is what it is."""

@@ -22,7 +22,7 @@ ROOM: Final = 16
 """entries anything may have, however small the network"""
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
-    "AveragingConfig.fineness": 64,  # codecs
+    "PairwiseConfig.fineness": 64,  # codecs
     "Load._times": load.REMEMBERED,
     "Speed._rounds": speed.MOST,  # of the last minute
 }

@@ -24,7 +24,7 @@ from itertools import compress, pairwise
 import numpy as np
 
 from gossipdp.codecs import CODECS
-from gossipdp.protocol.config import SIMULATED, PeerConfig
+from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import (
     CheckpointAhead,
     Event,
@@ -39,7 +39,8 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.jobs import Job
 from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.membership.suspicion import suspicion_bounds
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.presets import SIMULATED
 from gossipdp.protocol.schema import Dtype, Kind, Schema
 from gossipdp.protocol.wire.messages import Message, State
 from simulations.simulator.bounds import check_bounds
@@ -137,9 +138,10 @@ class Cluster:
         plan = self.plan
         return PeerConfig(
             membership=PRESETS[plan.preset],
-            averaging=AveragingConfig(
+            settings=SETTINGS,
+            strategy=PairwiseConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
-                settings=SETTINGS,
+                early_steps=60,
                 window=plan.window,
                 matching=SIMULATED.matching,
                 deadlines=SIMULATED.deadlines,
@@ -147,7 +149,6 @@ class Cluster:
             transfer=SIMULATED.transfer,
             every=plan.every,
             warmup_steps=20,
-            early_steps=60,
             resume_after=SIMULATED.resume_after,
             apart_rounds=plan.apart_rounds,
             leave_within=2.0,

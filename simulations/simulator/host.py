@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.algorithms.registry import ALGORITHMS
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.peer import Peer, PeerConfig
@@ -63,7 +63,7 @@ class Host:
     life: int = 0
     peer: Peer | None = None
     algorithm: Any = field(default_factory=Pairwise)
-    """`Pairwise`, or `Epidemic`, as the config says"""
+    """that of the config's strategy"""
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
     pinned: list[Checkpoint] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Host:
 
     def forget(self) -> None:
         """All vectors are gone, as when a process begins."""
-        self.algorithm = Pairwise() if self.config.algorithm == "pairwise" else Epidemic()
+        self.algorithm = ALGORITHMS[self.config.algorithm]()
         self.bound = self.region = None
 
     @property

@@ -30,6 +30,7 @@ from gossipdp.protocol.events import (
     Struck,
     UpdateRefused,
 )
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.rounds.standby import MOST_ROUNDS
 from gossipdp.protocol.wire.messages import Member, State
 from simulations.simulator.host import Host, perform
@@ -245,7 +246,8 @@ class Books:
             initiator = next(other.index for other in self._hosts if other.id == key.initiator)
             self.half[key] = Half((initiator, key.exchange >> 32), life, moved, self._clock())
             alone = sum(each[:2] == key[:2] for each in self.half)
-            assert alone <= host.config.averaging.window, (
+            assert isinstance(host.config.strategy, PairwiseConfig)
+            assert alone <= host.config.strategy.window, (
                 f"I2 {host.name}: {alone} chunks of one exchange mixed on one side alone, the last {_named(key)}"
             )
             return
@@ -363,7 +365,7 @@ class Books:
         for host in up:
             assert host.peer is not None
             assert not host.peer.resyncing and not host.peer.apart, f"I15 {host.name}: two sides are still apart"
-            assert host.peer.averaging.in_doubt == 0 or len(up) < len(hosts), f"I2 {host.name}: still in doubt"
+            assert host.peer.strategy.in_doubt == 0 or len(up) < len(hosts), f"I2 {host.name}: still in doubt"
             if host.peer.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
         self.rested = True

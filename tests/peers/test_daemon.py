@@ -284,8 +284,8 @@ def test_rounds_after_which_a_side_is_apart_are_the_operators_to_set(text: str, 
 def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
-    peer = protocol_settings.peer_config(load(""))
-    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.spreading.rumours.retain <= 1 << 30
+    peer = protocol_settings.peer_config(load('[exchange]\nalgorithm = "epidemic"\n'))
+    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.strategy.rumours.retain <= 1 << 30
     assert start()._transport.limits.total_bytes <= 1 << 30
 
 
@@ -626,7 +626,7 @@ def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> 
 
 @pytest.mark.parametrize("text", ["", '[exchange]\nalgorithm = "epidemic"\n'])
 def test_keys_that_peers_share_are_told_so_that_those_which_differ_can_be_named(text: str) -> None:
-    peer, other = (protocol_settings.peer_config(load(text, flags={"outer.lr": lr})).averaging for lr in "12")
+    peer, other = (protocol_settings.peer_config(load(text, flags={"outer.lr": lr})) for lr in "12")
     assert keys_apart(peer.settings, other.settings, peer.keys) == ["outer.lr"]
 
 
@@ -635,9 +635,9 @@ def test_epidemic_is_what_the_configuration_says() -> None:
     text += "epoch_steps = 40\nwarmup_steps = 30\n"
     peer = protocol_settings.peer_config(load(text))
     assert peer.algorithm == "epidemic" and peer.most_chunk == MOST_EXACT
-    spreading = peer.spreading
-    assert (spreading.compressor, spreading.beta, spreading.lr, spreading.whole_until) == ("topk64", 0.9, 2.0, 30)
-    assert spreading.rumours.span == 40 and spreading.rumours.run == peer.averaging.settings
+    strategy = peer.strategy
+    assert (strategy.compressor, strategy.beta, strategy.lr, strategy.whole_until) == ("topk64", 0.9, 2.0, 30)
+    assert strategy.rumours.span == 40 and strategy.rumours.run == peer.settings
     assert protocol_settings.peer_config(load("")).algorithm == "pairwise"
 
 
@@ -645,6 +645,6 @@ def test_robust_rule_takes_away_the_warm_start() -> None:
     text = '[exchange]\nalgorithm = "epidemic"\nrobust = "nnm-median"\nrobust_share = 0.3\n'
     config = load(text)
     peer = protocol_settings.peer_config(config)
-    spreading = peer.spreading
-    assert (spreading.rule, spreading.lr, spreading.whole_until, peer.warmup_steps) == ("nnm-median", 1.0, 0, 0)
+    strategy = peer.strategy
+    assert (strategy.rule, strategy.lr, strategy.whole_until, peer.warmup_steps) == ("nnm-median", 1.0, 0, 0)
     assert protocol_settings.algorithm_of(config)._bad == 0.3  # type: ignore[union-attr]

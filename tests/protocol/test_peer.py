@@ -28,7 +28,7 @@ from gossipdp.protocol.events import (
     TransferProgress,
 )
 from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Frozen, Schema
@@ -57,13 +57,10 @@ OTHER = Schema.of([("w", (8192 + 100,), "float32", "parameter")])
 
 
 def configured(**changes):
-    averaging = AveragingConfig(
-        fineness={name: codec.fineness for name, codec in CODECS.items()},
-        settings=changes.pop("settings", b"the settings...."),
-    )
     options = {
         "membership": LOCAL,
-        "averaging": averaging,
+        "strategy": PairwiseConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+        "settings": b"the settings....",
         "transfer": TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
         "every": 5,
         "warmup_steps": 20,
@@ -416,7 +413,7 @@ def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_anot
         now = peer.timer()
         peer.handle_timer(now)
     assert asked == [jobs.Restore()]
-    settings = peer.config.averaging.settings
+    settings = peer.config.settings
     manifest = StateManifest(request.transfer, 1, SCHEMA.size, 8192, 9, 1, SCHEMA.digest, settings)
     buffers = [SCHEMA.to_bytes(), b"h" * 32, signed(manifest, SCHEMA.to_bytes(), b"h" * 32)]
     peer.receive(wire.encode(manifest, buffers), source.id, now)
@@ -562,9 +559,9 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
     town.train(1)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
-    while not (peer._unsettled and peer.averaging.partner) and town.net.now < until:
+    while not (peer._unsettled and peer.strategy.partner) and town.net.now < until:
         town.run(0.001)
-    assert peer._unsettled and peer.averaging.partner
+    assert peer._unsettled and peer.strategy.partner
     town.trainers[1].die()
     town.run(2.0)
     town.events[1].clear()

@@ -21,8 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
@@ -35,15 +34,14 @@ from gossipdp.protocol.epidemic.fingerprints import Fingerprints
 from gossipdp.protocol.epidemic.robust import RobustEpochs
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochSettled, IncrementPublished, UpdateRefused
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import NO_BASE, EpochDigest, Got, Graft, IHave, Prune, Rumour, RumourPart
 from gossipdp.protocol.wire.messages import Member, Message, State
 
-__all__ = ["Spreading", "SpreadingConfig"]
+__all__ = ["EpidemicConfig", "EpidemicStrategy"]
 
 LONELY: Final = GRACE + SETTLE + 1
 """epochs without anybody else alive after which a peer is alone again: what it publishes would come too late"""
@@ -54,8 +52,11 @@ AGAIN: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadingConfig:
+class EpidemicConfig:
     """All of it but times has to be the same for all peers of a network."""
+
+    name: ClassVar[str] = "epidemic"
+    exact: ClassVar[bool] = True
 
     rumours: RumoursConfig = field(default_factory=RumoursConfig)
     compressor: str = "topk256"
@@ -85,39 +86,29 @@ class _Round:
     made: bool = False
 
 
-class Spreading:
-    """`applied` is called when another's increment has moved the anchor, `refounded` when this peer is alone again, so
-    that what it has frozen is not its state any more; both are the owner's to set."""
+class EpidemicStrategy:
+    """Implements `Strategy`, with the outer step (`rounds.Steps`) and the shared state (`transfer.Shared`)."""
 
-    def __init__(
-        self,
-        config: SpreadingConfig,
-        membership: Membership,
-        progress: ProgressBoard,
-        outputs: Outputs,
-        random: Random,
-        now: float,
-        *,
-        sign: Callable[[bytes], bytes],
-        verify: Callable[[bytes, bytes, bytes], bool],
-        shuns: Callable[[bytes, float], bool],
-    ) -> None:
-        self._config, self._membership, self._progress, self._shuns = config, membership, progress, shuns
-        self._random, self._outputs = random, outputs
-        self.applied: Callable[[], None]
-        self.refounded: Callable[[], None]
+    partner = None
+    in_doubt = 0
+
+    def __init__(self, config: EpidemicConfig, surroundings: Surroundings) -> None:
+        membership, outputs, now = surroundings.membership, surroundings.outputs, surroundings.now
+        self._config, self._membership, self._progress = config, membership, surroundings.progress
+        self._surroundings, self._shuns = surroundings, surroundings.shuns
+        self._random, self._outputs = surroundings.random, outputs
         self._news = Outputs()
         self._news.messages = outputs.messages
         self._rumours = Rumours(
             replace(config.rumours, gather=bool(config.rule)),
             membership.me.id,
             incarnation=membership.me.incarnation,
-            random=random,
+            random=surroundings.random,
             outputs=self._news,
-            sign=sign,
-            verify=verify,
+            sign=surroundings.sign,
+            verify=surroundings.verify,
             knows=membership.members.__contains__,
-            shuns=shuns,
+            shuns=surroundings.shuns,
             now=now,
         )
         self._turns = Exclusive()
@@ -155,6 +146,14 @@ class Spreading:
         """what is inside the state that is to be replaced"""
         self._astray: tuple[bytes, ...] = ()
         self._astray_from = 0.0
+
+    @property
+    def steps(self) -> EpidemicStrategy:
+        return self
+
+    @property
+    def shared(self) -> EpidemicStrategy:
+        return self
 
     # -- the model --------------------------------------------------------------------------------------------
 
@@ -228,8 +227,8 @@ class Spreading:
         return True
 
     @property
-    def astray(self) -> tuple[bytes, ...]:
-        """Whose state is to be fetched now, for this peer's is not the network's."""
+    def strays(self) -> tuple[bytes, ...]:
+        """Members whose state is to be fetched now, because this peer's is not the network's."""
         return tuple(filter(self._live.__contains__, self._astray)) if self._now >= self._astray_from else ()
 
     # -- what a round does: see `rounds.Steps` ----------------------------------------------------------------
@@ -247,7 +246,7 @@ class Spreading:
         if not self._held and self._alone():
             if self._shared_at is not None:
                 self._found()
-                self.refounded()
+                self._surroundings.refounded()
             self._lone = True
             run(Outer(1.0, 0.0))
         elif self._held or self._stopped or not self._rumours.takes(self._clock):
@@ -297,7 +296,7 @@ class Spreading:
 
     def end(self) -> None:
         if self._round is not None:
-            self._round.made = True  # `step` tells of it
+            self._round.made = True  # `advance` tells of it
             return
         self._lone = False
         self._turns.over()
@@ -325,7 +324,7 @@ class Spreading:
         self._round = None
         self._turns.over()
 
-    # -- state for others: see `transfer.Shared` --------------------------------------------------------------
+    # -- state for others: see `transfer.source.Shared` --------------------------------------------------------------
 
     def freeze(self, begin: Callable[[], bool]) -> None:
         def begun() -> bool:
@@ -361,15 +360,31 @@ class Spreading:
             self._lives[member.id] = member.incarnation
         if before is not None and before < member.incarnation:
             self._rumours.link_down(member.id, now)  # that life has forgotten what was under way
-        self.follow(now)
+        self._follow(now)
 
     def link_down(self, peer: bytes, now: float) -> None:
         """The transport has lost its link to `peer`."""
         self._rumours.link_down(peer, now)
-        self.follow(now)
+        self._follow(now)
 
-    def follow(self, now: float) -> None:
-        """Who is there, or who is set aside, may have changed."""
+    def reputation_changed(self, now: float) -> None:
+        """A member has been set aside, or its time aside is over."""
+        self._follow(now)
+
+    def slept(self, seconds: float) -> None:
+        """Nothing: no time is measured here."""
+
+    def chunk_received(self, now: float) -> None:
+        """Nothing: the transfer says nothing about increments."""
+
+    def round_done(self, now: float) -> None:
+        """Nothing: a round is published as its outer step is made."""
+
+    def paced(self) -> None:
+        """Nothing: rounds are counted in steps of the network's clock."""
+
+    def _follow(self, now: float) -> None:
+        """Members have come or gone, or been set aside."""
         members = self._membership
         live = [member.id for member in members.alive() if members.reaches(member.id)]
         heard = [peer for peer in live if not self._shuns(peer, now)]
@@ -387,12 +402,12 @@ class Spreading:
 
     def handle_timer(self, now: float) -> None:
         self._now = now
-        self.follow(now)
+        self._follow(now)
         self._rumours.handle_timer(now)
         self._hear()
 
-    def step(self, clock: int, now: float) -> None:
-        """Whatever has happened; the network's clock is `clock`."""
+    def advance(self, clock: int, now: float) -> None:
+        """Every input ends with this call. clock: the network's, in steps."""
         self._now = now
         if self._round is not None and self._round.made:
             self._announce(self._round)
@@ -480,7 +495,7 @@ class Spreading:
     def _moved(self, rumour: Rumour, fingerprint: int) -> None:
         self._came(rumour)
         self._fingerprints.added(rumour.epoch, fingerprint)
-        self.applied()
+        self._surroundings.applied()
 
     def _judge(self, epoch: int, rumours: Sequence[tuple[Rumour, Sequence[Buffer]]]) -> None:
         if not all(parts for _, parts in rumours):
@@ -491,7 +506,7 @@ class Spreading:
 
     def _judged(self, epoch: int, fingerprint: int) -> None:
         self._fingerprints.added(epoch, fingerprint)
-        self.applied()
+        self._surroundings.applied()
 
     def _begin_fingerprint(self, epoch: int) -> bool:
         # A state that nobody shares is not in integers, and one that is to be replaced is nobody's.

@@ -9,33 +9,31 @@ anew, which it does only then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
-from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.appointments import Appointments
-from gossipdp.protocol.pairwise.exchange import Deadlines, Terms, keeps_to
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.exchange import Terms, keeps_to
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.matching import (
     BUSY,
     DONE,
     IDLE,
     Matching,
-    MatchingConfig,
     guests_per_round,
     out_of_reach,
 )
 from gossipdp.protocol.pairwise.partner_history import Acquaintances
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.schedule import Schedule
+from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.pairwise.timing import Tempo
 from gossipdp.protocol.settings_digest import unlike
+from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     Accept,
@@ -54,7 +52,7 @@ from gossipdp.protocol.wire.messages import (
     short,
 )
 
-__all__ = ["FORGOTTEN", "Averaging", "AveragingConfig"]
+__all__ = ["FORGOTTEN", "Averaging"]
 
 MAX_SETTLING = 4
 """lost exchanges kept for chunks in doubt; past it the oldest is given up, and counted"""
@@ -65,48 +63,29 @@ FORGOTTEN = 3600.0
 """seconds since it began after which an exchange is given up if membership does not know the partner any more"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AveragingConfig:
-    fineness: Mapping[str, int]
-    """the codecs this peer speaks; of two wishes the finer holds"""
-    settings: bytes
-    """digest of what peers must agree on (16 bytes, see `alike`)"""
-    keys: tuple[str, ...] = ()
-    """what it is of, in its order"""
-    weight: float = 0.5
-    """gamma: a_i += gamma k delta"""
-    rate: float = math.inf
-    """bytes a second this host spends on an exchange, each way"""
-    window: int = 8
-    """chunks open at once (credit)"""
-    matching: MatchingConfig = field(default_factory=MatchingConfig)
-    deadlines: Deadlines = field(default_factory=Deadlines)
-
-
 class Averaging:
-    """Args:
+    """All exchanges of one peer.
 
-    ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
-    rests: why this peer makes no exchanges, as an offer is refused (`IDLE`, `BUSY`), or "". Without a training process
-        its model would pull back those that train.
+    Args:
+        terms: what this peer offers, and accepts at least; chosen anew between rounds.
+        ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
     """
 
     def __init__(
         self,
-        config: AveragingConfig,
-        membership: Membership,
+        config: PairwiseConfig,
+        surroundings: Surroundings,
+        terms: ExchangeTerms,
         *,
-        incarnation: int,
-        random: Random,
-        outputs: Outputs,
         ended: Callable[[int, float, float, float], None],
-        rests: Callable[[], str] = str,
     ) -> None:
-        self._config, self._membership, self._outputs, self._ended = config, membership, outputs, ended
-        self._rests = rests
-        self._me = membership.me.id
-        self._matching = Matching(config.matching, random)
-        self._counter = incarnation << 32
+        self._config, self._surroundings, self._offered_terms, self._ended = config, surroundings, terms, ended
+        self._membership, self._outputs = surroundings.membership, surroundings.outputs
+        self._apart, self._shuns = surroundings.apart, surroundings.shuns
+        me = self._membership.me
+        self._me, self._incarnation = me.id, me.incarnation
+        self._matching = Matching(config.matching, surroundings.random)
+        self._counter = me.incarnation << 32
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}
         self._logs: dict[bytes, Responder] = {}
@@ -114,32 +93,24 @@ class Averaging:
         self._idle: dict[bytes, float] = {}
         """members without a training process, and when each is asked again"""
         self._offer_out: Offer | None = None
-        self._incarnation = incarnation
         self._first = 0
         self._round = 0
         self._stopped = self._held = False
         self._tempo = Tempo(config.deadlines.ask)
-        self.model: Model | None = None
-        self.codec, self.pull, self.window = "", 0.0, config.window
-        self.steps = False
-        """training makes rounds: of who makes none the others may have as much as they like; the owner's"""
-        self.schedule: Schedule | None = None
-        """to follow in the next round; the owner sets it before each"""
-        self.apart: Mapping[bytes, int] = {}
-        """members that nothing is exchanged with; the owner's"""
-        self.shuns: Callable[[bytes, float], bool] = lambda peer, now: False
-        """who is set aside for its faults; the owner's"""
-        self.began: Callable[[], None] = lambda: None
-        """called when an exchange begins; the owner's"""
+        self._model: Model | None = None
         self._appointments = Appointments(self._me)
 
     # -- commands ---------------------------------------------------------------------------------------------
 
-    def want(self, exchanges: int, now: float, number: int = 0) -> None:
+    def ready(self, model: Model) -> None:
+        """The model is here: exchanges may begin."""
+        self._model = model
+
+    def want(self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None) -> None:
         """A round has begun, the network's `number`th: look for so many partners; end what has lasted longer than a
         round. A meeting of this round that an earlier partner has already held is not held again."""
         self._round += 1
-        self._appointments.begin(self.schedule, number, exchanges)
+        self._appointments.begin(schedule, number, exchanges)
         if self._active is not None and self._active.round < self._round - 1:
             if isinstance(self._active, Initiator):
                 self._active.finish_early(now)
@@ -151,7 +122,7 @@ class Averaging:
     def stop(self, now: float) -> None:
         """Offer and accept no more, and end what is under way at the next chunk boundary."""
         self._stopped = True
-        self._matching.wanted = 0
+        self._matching.want_none()
         self._break_off(now, "leaving")
         self.step(now)
 
@@ -166,7 +137,7 @@ class Averaging:
     def slept(self, seconds: float) -> None:
         """This peer did not run for so long: that is no part of the exchange under way, and not its partner's doing."""
         if self._active is not None:
-            self._active.tally.started += seconds
+            self._active.slept(seconds)
 
     def _break_off(self, now: float, reason: str) -> None:
         if (offered := self._matching.withdraw()) is not None:
@@ -185,6 +156,17 @@ class Averaging:
     def wants(self) -> bool:
         """This round's exchanges are not all made."""
         return self._matching.wanted > 0
+
+    def _rests(self) -> str:
+        """Why this peer makes no exchanges, or "".
+
+        Without a training process it needs none once this round's are made, or while its model is old. With mode sync
+        the others wait for the first round of a training process that has begun.
+        """
+        around = self._surroundings
+        if around.trains() or (self.wants and around.drift() <= around.pacing.usual_every):
+            return ""
+        return BUSY if around.sync and around.attached() else IDLE
 
     @property
     def company(self) -> set[bytes]:
@@ -324,25 +306,25 @@ class Averaging:
         self._matching.withdraw()
         self._known.accepted(source, offer.exchange)
         fineness = self._config.fineness
-        codec = max(offer.codec, self.codec or offer.codec, key=lambda name: fineness[name])
+        codec = max(offer.codec, self._offered_terms.codec or offer.codec, key=lambda name: fineness[name])
         accept = Accept(
             offer.exchange,
             codec,
             min(offer.weight, self._wish(source)),
-            min(offer.pull, self.pull),
-            min(offer.window, self.window),
+            min(offer.pull, self._offered_terms.pull),
+            min(offer.window, self._offered_terms.window),
             self._incarnation,
             min(offer.rate, self._config.rate),
         )
-        assert self.model is not None
+        assert self._model is not None
         responder = Responder(
             # An exchange's number begins with its initiator's incarnation, which membership may not have heard of yet.
             self._terms(source, accept, offer.exchange >> 32),
             accept,
             self._outputs,
             self._config.deadlines,
-            chunks=self.model.chunks,
-            size=self.model.schema.trainable,
+            chunks=self._model.chunks,
+            size=self._model.schema.trainable,
             now=now,
             first=offer.first,
         )
@@ -355,12 +337,12 @@ class Averaging:
 
     def _barred(self, peer: bytes, now: float) -> str:
         """Why nothing is exchanged with this peer, whatever it offers."""
-        return "apart" if peer in self.apart else "aside" if self.shuns(peer, now) else ""
+        return "apart" if peer in self._apart() else "aside" if self._shuns(peer, now) else ""
 
     def _objection(self, offer: Offer, source: bytes, now: float) -> str:
         if self._stopped:
             return "leaving"
-        if self.model is None or self._held:
+        if self._model is None or self._held:
             return "joining"
         if resting := self._rests():
             return resting
@@ -370,17 +352,17 @@ class Averaging:
         if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):
             # Words of an earlier life; or it lives, and will soon have said so.
             return BUSY
-        if offer.schema != self.model.schema.digest:
+        if offer.schema != self._model.schema.digest:
             return "schema"
-        if offer.settings != self._config.settings:
+        if offer.settings != self._surroundings.settings:
             if self._known.differs(source, self._round):
-                mine, keys = self._config.settings, self._config.keys
+                mine, keys = self._surroundings.settings, self._surroundings.keys
                 self._outputs.emit(Notice("GD-303", unlike(f"member {short(source)}", mine, offer.settings, keys)))
             return "settings"
         if offer.codec not in self._config.fineness:
             return "codec"
         guests = self._guests(source)
-        free = self._matching.accepts(source, self._appointments.serves(source), self.steps, guests)
+        free = self._matching.accepts(source, self._appointments.serves(source), self._offered_terms.trains, guests)
         if self._active is not None or not free:
             if guests is None and member is not None and not self._leaves_alone(source, now):
                 self._matching.turned_away(source)
@@ -417,7 +399,7 @@ class Averaging:
         if 0 < accept.incarnation < terms.incarnation:
             return  # its life is over, and the next one may accept a copy of the offer on other terms
         unlawful = not keeps_to(accept, self._offer_out, self._config.fineness)
-        if unlawful or self.model is None or self._barred(source, now):
+        if unlawful or self._model is None or self._barred(source, now):
             self._matching.refused("terms", now)
             self._outputs.send(source, End(exchange, True, "unwanted"))
             return
@@ -427,8 +409,8 @@ class Averaging:
             self._outputs,
             self._config.deadlines,
             first=self._first,
-            chunks=self.model.chunks,
-            size=self.model.schema.trainable,
+            chunks=self._model.chunks,
+            size=self._model.schema.trainable,
             now=now,
             tempo=self._tempo,
         )
@@ -466,7 +448,7 @@ class Averaging:
         guest = not side.initiator and self._is_guest(partner)
         self._matching.matched(self._appointments.met(partner, initiator=side.initiator), guest)
         self._known.met(partner, self._round)
-        self.began()
+        self._surroundings.began()
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
 
@@ -477,7 +459,7 @@ class Averaging:
         if self._active is not None and (barred := self._barred(self._active.terms.partner, now)):
             self._break_off(now, barred)
         self._retire(now)
-        if self._active is None and self.model is not None and not self._stopped and not self._held:
+        if self._active is None and self._model is not None and not self._stopped and not self._held:
             self._make_offer(now)
 
     def _retire(self, now: float) -> None:
@@ -508,7 +490,7 @@ class Averaging:
             del self._logs[partner]
 
     def _make_offer(self, now: float) -> None:
-        assert self.model is not None
+        assert self._model is not None
         if self._matching.idle(now) or self._rests():
             return
         self._idle = {peer: until for peer, until in self._idle.items() if now < until}
@@ -518,8 +500,8 @@ class Averaging:
         alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | unsettled
         excluded |= dict.fromkeys(self._idle, IDLE)
-        excluded |= dict.fromkeys(self.apart, "apart")
-        excluded |= {member.id: "aside" for member in alive if self.shuns(member.id, now)}
+        excluded |= dict.fromkeys(self._apart(), "apart")
+        excluded |= {member.id: "aside" for member in alive if self._shuns(member.id, now)}
         excluded |= self._known.left_alone((member.id for member in alive if member.id not in excluded), now)
         scheduled = (self._matching.wanted and self._appointments.next()[0]) or None
         partner = self._matching.candidate(
@@ -530,13 +512,13 @@ class Averaging:
             self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)
             self._offer_out = Offer(
                 self._counter,
-                self.model.schema.digest,
-                self._config.settings,
-                self.codec,
+                self._model.schema.digest,
+                self._surroundings.settings,
+                self._offered_terms.codec,
                 self._wish(partner),
-                self.pull,
+                self._offered_terms.pull,
                 self._first,
-                self.window,
+                self._offered_terms.window,
                 self._config.rate,
             )
             self._send_offer(partner)
@@ -558,7 +540,7 @@ class Averaging:
         times = [side.timer() for side in self._settling.values()] + [log.timer() for log in self._logs.values()]
         if isinstance(self._active, Initiator):
             times.append(self._active.timer())
-        elif self._active is None and self.model is not None and not self._stopped and not self._held:
+        elif self._active is None and self._model is not None and not self._stopped and not self._held:
             # A peer that rests looks for no partner. An offer that it has made still expires.
             times.append(None if self._rests() and self._matching.offered is None else self._matching.timer())
         return min([time for time in times if time is not None], default=None)

@@ -137,6 +137,10 @@ class Side:
     def _send(self, message: Message, buffers: tuple[Buffer, ...] = ()) -> None:
         self.tally.sent += self._outputs.send(self.terms.partner, message, buffers)
 
+    def slept(self, seconds: float) -> None:
+        """This peer did not run for `seconds`: they are no part of the exchange."""
+        self.tally.started += seconds
+
     def owed(self, rate: float) -> float:
         """Seconds that its bytes take at so many a second."""
         return max(self.tally.sent, self.tally.received) / rate

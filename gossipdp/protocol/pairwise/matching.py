@@ -238,6 +238,10 @@ class Matching:
         """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
         return self.offered is None or (self.offered.partner == source and source < me)
 
+    def want_none(self) -> None:
+        """Look for no partner any more."""
+        self.wanted = 0
+
     def withdraw(self) -> Offered | None:
         offered, self.offered = self.offered, None
         return offered

@@ -18,14 +18,14 @@ from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, S
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 
-__all__ = ["Rounds", "Steps"]
+__all__ = ["Done", "Rounds", "Steps"]
 
 NO_SNAPSHOT: Final = 0
 """number of what a live training process wrote when it came: the training process counts its snapshots from 1"""
 
 
 class Steps(Protocol):
-    """What the outer step of a round is, where it is not the plain one: see `Spreading`."""
+    """What the outer step of a round is, where it is not the plain one."""
 
     def begin(self, run: Callable[[Outer | None], None]) -> None:
         """A snapshot stands in x. Call `run`, now or later; with None the round is left out: its progress stays in x,
@@ -39,6 +39,15 @@ class Steps(Protocol):
 
     def end(self) -> None:
         """All chunks are stepped."""
+
+
+class Done(enum.Enum):
+    """What the last job of a sequence has completed."""
+
+    FOUNDING = "founding"
+    """the model is that of the training process"""
+    ROUND = "round"
+    """the outer step of a round is made"""
 
 
 class _Phase(enum.Enum):
@@ -71,6 +80,7 @@ class Rounds:
         self.session = 0
         self.open = False
         self.rounds = 0
+        """of this peer's model, with those of earlier lives"""
         self.made = 0
         """rounds of this session"""
         self.movement = math.nan
@@ -84,12 +94,8 @@ class Rounds:
         self._releasable = 0
         self._dirty = False
         self._sealing = False
-        self.held = False
-        """corrections are kept back, for they are half of something; the owner says so"""
-        self.finished_round = False
-        self.founded = False
-        self.accepted: Callable[[], None] = lambda: None
-        """called when a snapshot has been found good, before anything is made of it; the owner's"""
+        self._held = False
+        self._accepted: Callable[[], None] = lambda: None
 
     @property
     def founding(self) -> bool:
@@ -105,6 +111,18 @@ class Rounds:
     def handed_out(self) -> bool:
         """Every correction so far is in a slot that the training process knows of."""
         return self._phase is _Phase.IDLE and not self._dirty and not self._sealing
+
+    def resume(self, rounds: int) -> None:
+        """The model is `rounds` old."""
+        self.rounds = rounds
+
+    def hold(self, held: bool) -> None:
+        """While `held`, hand out no corrections, because the model is half another's."""
+        self._held = held
+
+    @property
+    def held(self) -> bool:
+        return self._held
 
     def allocate(self, chunks: int, trainable: int, averaged: int = 0) -> None:
         """The model has so many chunks and parameters; the last `averaged` chunks hold buffers."""
@@ -131,7 +149,7 @@ class Rounds:
             self._outputs.ask(jobs.Bind())
             self._keeps = self._keep is not None
             if self._keep is not None and not self._founds:
-                self.accepted, self._clock = self._kept, self._keep
+                self._accepted, self._clock = self._kept, self._keep
                 self._snapshot, self._applied, self._outer = NO_SNAPSHOT, 0, Outer(1.0, 0.0)
                 self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
                 self._outputs.ask(jobs.Check(0))
@@ -150,11 +168,24 @@ class Rounds:
             self._bound = False
             self._outputs.ask(jobs.Unbind())
 
-    def submit(self, session: int, snapshot: int, applied: int, outer: Outer, clock: int) -> bool:
-        """A snapshot stands in x. False if it is of an older session, or not awaited: it is then dropped."""
+    def submit(
+        self,
+        session: int,
+        snapshot: int,
+        applied: int,
+        outer: Outer,
+        clock: int,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """A snapshot stands in x. False if it is of an older session, or not awaited: it is then dropped.
+
+        Args:
+            accepted: called when the snapshot has been found finite, before the outer step.
+        """
         if not self.open or session != self.session or self._phase is not _Phase.IDLE:
             return False
         self._snapshot, self._applied, self._outer, self._clock = snapshot, applied, outer, clock
+        self._accepted = accepted
         self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
         self._outputs.ask(jobs.Check(0))
         return True
@@ -177,12 +208,13 @@ class Rounds:
             self._seal()
 
     def _seal(self) -> None:
-        ready = self._dirty and not self.held and not self._out and not self._sealing
+        ready = self._dirty and not self._held and not self._out and not self._sealing
         if ready and self.open and self._phase is _Phase.IDLE:
             self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
 
-    def job_done(self, job: jobs.Job[object], result: object) -> None:
+    def job_done(self, job: jobs.Job[object], result: object) -> Done | None:
+        """The result of a job of this peer's rounds. Returns what it has completed, if anything."""
         match job:
             case jobs.Seal():
                 self._sealing = False
@@ -200,8 +232,9 @@ class Rounds:
                 elif chunk + 1 < self._chunks:
                     self._outputs.ask(jobs.Found(chunk + 1))
                 else:
-                    self._founds, self.founded = False, True
+                    self._founds = False
                     self._open_session()
+                    return Done.FOUNDING
             case jobs.Attach(chunk):
                 if chunk + 1 < self._chunks:
                     self._outputs.ask(jobs.Attach(chunk + 1))
@@ -211,12 +244,13 @@ class Rounds:
                 self._checked(chunk, job.typed(result))
             case jobs.OuterStep(chunk):
                 stepped = job.typed(result)
-                self._stepped(chunk, stepped.pseudo_gradient2, stepped.movement2)
+                return self._stepped(chunk, stepped.pseudo_gradient2, stepped.movement2)
             case jobs.Publish(chunk):
                 assert self._steps is not None
                 published = job.typed(result)
                 self._steps.published(chunk, published)
-                self._stepped(chunk, published.pseudo_gradient2, published.movement**2)
+                return self._stepped(chunk, published.pseudo_gradient2, published.movement**2)
+        return None
 
     def _open_session(self) -> None:
         self._phase = _Phase.IDLE
@@ -245,7 +279,7 @@ class Rounds:
             self._outputs.ask(jobs.Check(chunk + 1))
         else:
             self._phase = _Phase.STEPPING
-            self.accepted()
+            self._accepted()
             if self._steps is None:
                 self._step(0)
             else:
@@ -266,24 +300,25 @@ class Rounds:
         else:
             self._outputs.ask(self._steps.job(chunk, self._applied))
 
-    def _stepped(self, chunk: int, pseudo_gradient2: float, movement2: float) -> None:
+    def _stepped(self, chunk: int, pseudo_gradient2: float, movement2: float) -> Done | None:
         if chunk < self._counted:
             self._sums[0] += pseudo_gradient2
             self._sums[1] += movement2
         if chunk + 1 < self._chunks:
-            return self._step(chunk + 1)
+            self._step(chunk + 1)
+            return None
         if self._steps is not None:
             self._steps.end()
         self._phase = _Phase.IDLE
         self.rounds += 1
         self.made += 1
-        self.finished_round = True
         self._taken()
         pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)
         self.movement, outer = movement, self._outer
         self._outputs.emit(RoundDone(self.rounds, self._clock, pseudo_gradient, movement, outer.lr, outer.momentum))
         self._dirty = True
         self._idle()
+        return Done.ROUND
 
     def _idle(self) -> None:
         """Between two rounds: what had to wait for one to end."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from gossipdp.codecs.base import BLOCK
 from gossipdp.codecs.increments.compressor import Compressor
 from gossipdp.codecs.increments.error_feedback import ErrorFeedback
-from gossipdp.protocol.rounds.phases import WARMUP_EVERY
+from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from simulations.lab.baselines.costs import (
     FLOAT,
     Averaged,

@@ -31,7 +31,7 @@ from gossipdp.codecs.increments.lowrank import LowRank
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic.applying import Terms
 from gossipdp.protocol.epidemic.epidemic import WHOLE
-from gossipdp.protocol.rounds.phases import WARMUP_EVERY
+from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
 from simulations.lab.core import Lab
 

@@ -26,7 +26,8 @@ from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
 from gossipdp.protocol.jobs import Turn
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.rounds.phases import ALONE_AFTER, WARMUP_EVERY, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
+from gossipdp.protocol.rounds.pacing import ALONE_AFTER, WARMUP_EVERY
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 

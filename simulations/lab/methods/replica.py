@@ -19,7 +19,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS
-from gossipdp.protocol.rounds.phases import ALONE_AFTER
+from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer

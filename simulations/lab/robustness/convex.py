@@ -30,7 +30,7 @@ from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.config import EARLY_SHARE, Exchange, Outer
 from gossipdp.protocol import jobs
-from gossipdp.protocol.rounds.phases import exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
 
 __all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.rounds.phases import exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 
 __all__ = ["POLICIES", "Conditions", "Meetings", "agreement", "training"]
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gossipdp.protocol.model import Outer
-from gossipdp.protocol.rounds.phases import ALONE_AFTER
+from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import greeting_bytes

@@ -14,7 +14,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import ChunkCodec, Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Outer
-from gossipdp.protocol.rounds.phases import ALONE_AFTER
+from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Dialogue, Replica

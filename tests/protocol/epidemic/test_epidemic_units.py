@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
-from gossipdp.protocol.epidemic.epidemic import Spreading, SpreadingConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicConfig, EpidemicStrategy
 from gossipdp.protocol.epidemic.events import EpochClosed
 from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.shares import Shares
@@ -26,6 +26,7 @@ from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.wire.epidemic_messages import MAX_PARTS, NO_RUN, Rumour
 from gossipdp.protocol.wire.messages import Member, State
+from tests.protocol.surroundings import surroundings
 
 # -- exclusive operations ---------------------------------------------------------------------------------------------
 
@@ -297,11 +298,9 @@ class Members:
 
 def test_nothing_is_kept_of_members_that_leave():
     members, random = Members(), Random(1)
-    spreading = Spreading(
-        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), random, 0.0,
-        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
-    )  # fmt: skip
-    spreading.applied = lambda: None
+    spreading = EpidemicStrategy(
+        EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=random)
+    )
     for number in range(10_000):
         peer = number.to_bytes(32, "big")
         came = Member(peer, "p", "", 1, 0, State.ALIVE)
@@ -316,12 +315,11 @@ def test_nothing_is_kept_of_members_that_leave():
 def test_increment_longer_than_the_model_can_have_is_refused(size, told):
     members = Members()
     members.members = {RUMOUR.origin: Member(RUMOUR.origin, "o", "", 1, 0, State.ALIVE)}
-    spreading = Spreading(
-        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
-        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
-    )  # fmt: skip
+    spreading = EpidemicStrategy(
+        EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=Random(1))
+    )
     spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 50)
-    spreading.follow(0.0)
+    spreading.reputation_changed(0.0)
     header, table = make(replace(RUMOUR, epoch=2, clock=100), [bytes(size)], NO_RUN, lambda data: bytes(64))
     spreading.receive(header, [table], RUMOUR.origin, len(table), 0.0)
     refused = [event for event in spreading._outputs.events if isinstance(event, UpdateRefused)]
@@ -331,10 +329,9 @@ def test_increment_longer_than_the_model_can_have_is_refused(size, told):
 def weights(*rounds):
     """p of rounds of the given (samples, own steps, steps of the network's clock), at a peer that is not alone."""
     members, clock, told = Members(), 0, []
-    spreading = Spreading(
-        SpreadingConfig(), members, ProgressBoard(members.me.id), Outputs(), Random(1), 0.0,
-        sign=lambda data: bytes(64), verify=lambda *_: True, shuns=lambda peer, now: False,
-    )  # fmt: skip
+    spreading = EpidemicStrategy(
+        EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=Random(1))
+    )
     spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
     spreading.freeze(lambda: True)
     spreading.frozen()
@@ -425,7 +422,7 @@ def test_skipped_round_frees_the_snapshot_and_does_not_count():
     training.work()
     training.steps.run(None)
     assert training.events(SnapshotTaken) == [SnapshotTaken(1)]
-    assert not training.events(RoundDone) and not training.rounds.finished_round
+    assert not training.events(RoundDone)
     assert training.rounds.submit(1, 2, 0, Outer(0.7, 0.8), 100), "the next one is"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,13 +24,15 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise import averaging
 from gossipdp.protocol.pairwise import partner_history as acquaintances
-from gossipdp.protocol.pairwise.averaging import FORGOTTEN, IDLE_FOR, Averaging, AveragingConfig
+from gossipdp.protocol.pairwise.averaging import FORGOTTEN, IDLE_FOR, Averaging
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE, MatchingConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import digest_of
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, short
+from tests.protocol.surroundings import surroundings
 
 SIZE = 2 * 8192 + 600
 SETTINGS = b"the settings...."
@@ -58,9 +61,11 @@ class Members:
 
 
 class Node:
-    def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA):
+    def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA, settings=SETTINGS, keys=()):
         self.outputs, self.events, self.ended = Outputs(), [], []
-        self.membership = Members(me, others)
+        self.membership = Members(replace(me, incarnation=incarnation), others)
+        self.terms = SimpleNamespace(codec="modulo8", pull=0.0, window=2, trains=False)
+        self.shuns = lambda peer, now: False
         self.algorithm = Pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
@@ -68,17 +73,22 @@ class Node:
         self.id = me.id
         self.averaging = Averaging(
             config or configured(),
-            self.membership,
-            incarnation=incarnation,
-            random=Random(me.id[0]),
-            outputs=self.outputs,
+            surroundings(
+                self.membership,
+                random=Random(me.id[0]),
+                outputs=self.outputs,
+                settings=settings,
+                keys=keys,
+                shuns=self._shuns,
+            ),
+            self.terms,
             ended=self._has_ended,
         )
         self.distance = math.nan
-        self.averaging.codec = "modulo8"
-        self.averaging.model = Model(
-            schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0
-        )
+        self.averaging.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
+
+    def _shuns(self, peer, now):
+        return self.shuns(peer, now)
 
     def _has_ended(self, chunks, duration, distance, now):
         self.ended.append(chunks)
@@ -119,7 +129,7 @@ def member(letter, incarnation=1, state=State.ALIVE):
 
 def configured(**changes):
     fineness = {name: codec.fineness for name, codec in CODECS.items()}
-    return AveragingConfig(fineness=fineness, settings=changes.pop("settings", SETTINGS), window=2, **changes)
+    return PairwiseConfig(fineness=fineness, window=2, **changes)
 
 
 A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))
@@ -246,7 +256,7 @@ def an_offer(exchange, **changes):
 def test_who_can_be_dialled_by_nobody_is_a_guest__each_once_and_no_more_a_round_than_there_are_to_each_who_can():
     guests = [Member(bytes([letter]) * 32, "g", "", 1, 0, State.ALIVE) for letter in b"cdefghij"]
     node, number, mixed = Node(A, [B, *guests[:4]]), 1 << 32, 1
-    node.averaging.steps = True
+    node.terms.trains = True
 
     def accepted(source, now=0.0):
         nonlocal number
@@ -300,7 +310,7 @@ def test_offer_that_does_not_fit_is_refused_with_the_reason(reason, changes):
 
 def test_offer_with_other_settings_is_told_as_gd_303_once_a_partner_and_names_the_keys():
     keys, mine = ("exchange.algorithm", "outer.lr"), {"exchange.algorithm": "pairwise", "outer.lr": "0.7"}
-    node = Node(A, [B, C], config=configured(settings=digest_of(mine), keys=keys))
+    node = Node(A, [B, C], settings=digest_of(mine), keys=keys)
     other, third = digest_of({**mine, "outer.lr": "0.6"}), digest_of({**mine, "outer.lr": "0.5"})
     for number, (partner, settings) in enumerate([(B, other), (B, other), (C, other), (B, other), (B, third)], 1):
         node.hear(partner.id, an_offer(1 << 32 | number, settings=settings))
@@ -312,7 +322,7 @@ def test_offer_with_other_settings_is_told_as_gd_303_once_a_partner_and_names_th
 
 def test_offer_before_the_model_is_there_is_refused_as_joining():
     node = Node(A, [B])
-    node.averaging.model = None
+    node.averaging._model = None
     node.hear(B.id, an_offer(1 << 32 | 1))
     assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, "joining")]
 
@@ -344,7 +354,7 @@ def test_offer_of_an_earlier_life_or_of_the_dead_is_not_accepted(known):
 @pytest.mark.parametrize("trains", [True, False])
 def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     node = Node(A, [B])
-    node.averaging.steps = trains
+    node.terms.trains = trains
     node.averaging._matching.matched()
     node.hear(B.id, an_offer(1 << 32 | 1))
     (said,) = [envelope.message for envelope in node.post()]
@@ -355,7 +365,7 @@ def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
 def test_none_of_a_round_ahead_with_the_last_partner_while_another_was_turned_away_with_whom_one_could_be(alone):
     """T1 seed 6030: of three peers one met nobody for twenty rounds."""
     node = Node(A, [B, C])
-    node.averaging.steps = True
+    node.terms.trains = True
     matching = node.averaging._matching
     matching.matched()
     matching.parted(B.id, 0.1)
@@ -389,7 +399,7 @@ def test_offer_that_comes_again_after_its_exchange_begins_nothing():
 
 def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     node = Node(A, [B])
-    node.averaging.codec, node.averaging.pull = "modulo4", 0.2
+    node.terms.codec, node.terms.pull = "modulo4", 0.2
     node.hear(B.id, an_offer(1 << 32 | 1, codec="modulo16", weight=0.4, pull=0.3, window=1))
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
@@ -441,7 +451,7 @@ def test_accept_is_measured_by_what_was_offered_then_not_by_what_would_be_offere
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
-    node.averaging.codec, node.averaging.pull = "modulo16", 0.0
+    node.terms.codec, node.terms.pull = "modulo16", 0.0
     node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
     assert node.averaging.partner == B.id
 
@@ -846,7 +856,7 @@ def test_partners_remembered_are_bounded(monkeypatch):
 
 def test_offer_of_who_is_set_aside_is_refused_and_its_pause_over_accepted():
     node = Node(A, [B, C])
-    node.averaging.shuns = lambda peer, now: peer == B.id and now < 60.0
+    node.shuns = lambda peer, now: peer == B.id and now < 60.0
     node.hear(B.id, an_offer(1 << 32 | 1), now=1.0)
     assert [envelope.message for envelope in node.post(1.0)] == [Refuse(1 << 32 | 1, "aside")]
     node.hear(B.id, an_offer(1 << 32 | 2), now=60.0)
@@ -855,7 +865,7 @@ def test_offer_of_who_is_set_aside_is_refused_and_its_pause_over_accepted():
 
 def test_partner_is_chosen_among_those_not_set_aside_and_the_operator_is_told_why_nobody_is_left():
     node = Node(A, [B, C], config=configured(matching=MatchingConfig(lonely=5.0)))
-    node.averaging.shuns = lambda peer, now: peer == B.id
+    node.shuns = lambda peer, now: peer == B.id
     chosen = set()
     for number in range(20):
         node.averaging.want(1, float(number))
@@ -864,7 +874,7 @@ def test_partner_is_chosen_among_those_not_set_aside_and_the_operator_is_told_wh
                 chosen.add(envelope.to)
                 node.hear(envelope.to, Refuse(envelope.message.exchange, "busy"), now=float(number))
     assert chosen == {C.id}
-    node.averaging.shuns = lambda peer, now: True
+    node.shuns = lambda peer, now: True
     node.averaging.want(1, 40.0)
     node.averaging.handle_timer(50.0)
     node.work(50.0)
@@ -875,7 +885,7 @@ def test_accept_of_who_has_been_set_aside_meanwhile_begins_nothing():
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
-    node.averaging.shuns = lambda peer, now: True
+    node.shuns = lambda peer, now: True
     node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
     assert End(offer.message.exchange, True, "unwanted") in [envelope.message for envelope in node.post()]
     assert not node.of(ExchangeStarted)
@@ -885,7 +895,7 @@ def test_exchange_with_who_is_set_aside_ends_at_the_next_chunk():
     node = Node(A, [B])
     node.hear(B.id, an_offer(1 << 32 | 1))
     node.post()
-    node.averaging.shuns = lambda peer, now: True
+    node.shuns = lambda peer, now: True
     node.averaging.step(1.0)
     assert [envelope.message for envelope in node.post(1.0)] == [End(1 << 32 | 1, False, "aside")]
     assert node.averaging.partner is None

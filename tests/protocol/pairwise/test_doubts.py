@@ -5,7 +5,7 @@ machine."""
 from __future__ import annotations
 
 import math
-from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,13 +13,15 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.averaging import Averaging, AveragingConfig
+from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Tempo
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, Void
+from tests.protocol.surroundings import surroundings
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
 EXCHANGE = 1 << 32 | 7
@@ -227,18 +229,20 @@ class Rig(Machine):
     def __init__(self, me, partner, incarnation=1):
         super().__init__()
         self.partner = partner * 32
-        members = Members(*(Member(letter * 32, "", "x:1", 1, 0, State.ALIVE) for letter in (me, partner)))
+        members = Members(
+            *(
+                Member(letter * 32, "", "x:1", life, 0, State.ALIVE)
+                for letter, life in ((me, incarnation), (partner, 1))
+            )
+        )
         schema = Schema.of([("w", (300,), "float32", "parameter")])
         self.machine = Averaging(
-            AveragingConfig(fineness={"modulo4": 4}, settings=SETTINGS),
-            members,
-            incarnation=incarnation,
-            random=Random(0),
-            outputs=self.outputs,
+            PairwiseConfig(fineness={"modulo4": 4}),
+            surroundings(members, outputs=self.outputs, settings=SETTINGS),
+            SimpleNamespace(codec="modulo4", pull=0.0, window=8, trains=False),
             ended=lambda *_: None,
         )
-        self.machine.codec = "modulo4"
-        self.machine.model = Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0)
+        self.machine.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def test_what_was_said_to_an_earlier_life_of_the_responder_is_answered_as_unknow
     """A stranger repeats all of an exchange: the offer is taken for a new one, for nobody knows here how it ended. Its
     initiator is not told "void", for the earlier life may have mixed the chunk."""
     side = Rig(b"r", b"i", incarnation=2)
-    schema = side.machine.model.schema
+    schema = side.machine._model.schema
     side.hear(Offer(word.exchange, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
     [accept] = side.said()
     assert isinstance(accept, Accept) and accept.incarnation == 2
@@ -259,7 +263,7 @@ def test_what_was_said_to_an_earlier_life_of_the_responder_is_answered_as_unknow
 
 def test_what_was_said_to_an_earlier_life_and_comes_late_changes_nothing():
     side = Rig(b"r", b"i", incarnation=2)
-    schema, number = side.machine.model.schema, 1 << 32 | 7
+    schema, number = side.machine._model.schema, 1 << 32 | 7
     side.hear(Offer(number, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
     side.said()
     side.hear(Ranges(number, 0, 2), source=side.partner)
@@ -274,7 +278,7 @@ def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_a
     side = Rig(b"r", b"i")
 
     def offer(exchange):
-        schema = side.machine.model.schema
+        schema = side.machine._model.schema
         side.hear(Offer(exchange, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
 
     old, new = 1 << 32 | 7, 2 << 32 | 1

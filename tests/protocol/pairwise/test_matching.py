@@ -18,7 +18,7 @@ from gossipdp.protocol.pairwise.matching import (
     guests_per_round,
     out_of_reach,
 )
-from gossipdp.protocol.rounds.phases import exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from gossipdp.protocol.wire.messages import Member, State
 
 IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]

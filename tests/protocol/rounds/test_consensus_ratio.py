@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,9 @@ import pytest
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
-from gossipdp.protocol.rounds.pacing import FARTHEST, FORGET_AFTER, RATIO_DECAY, ConsensusRatio, Pacing, Timetable
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.rounds.consensus_ratio import FARTHEST, RATIO_DECAY, ConsensusRatio
+from gossipdp.protocol.rounds.pacing import FORGET_AFTER, Pacing
 
 SQRT2 = math.sqrt(2.0)
 
@@ -71,29 +71,26 @@ def test_what_is_forgotten_is_measured_anew() -> None:
 
 # -- in a peer -----------------------------------------------------------------------------------------------------
 
-AVERAGING = AveragingConfig(fineness={}, settings=b"the settings....")
-
 
 class Paced:
     """A peer past its warm start that exchanges once a round."""
 
     def __init__(self, *, clock: int = 10_000) -> None:
         self.speed = SimpleNamespace(factor=1.0, trained=lambda seconds, now: None, rests=lambda: None)
-        averaging = SimpleNamespace(model=SimpleNamespace(chunks=4), codec="", window=0, pull=0.0)
-        self.rounds = SimpleNamespace(rounds=50, open=True, movement=0.3)
-        self.now = clock
-        config = PeerConfig(membership=LOCAL, averaging=AVERAGING, every=50)
-        self.pacing = Pacing(config, self.rounds, averaging, Outputs(), self.speed, clock=lambda: self.now)
-        self.pacing.began(fresh=True)
+        self.now, self.rounds, self.movement = clock, 50, 0.3
+        strategy = PairwiseConfig(fineness={})
+        config = PeerConfig(membership=LOCAL, strategy=strategy, settings=bytes(16), every=50)
+        self.pacing = Pacing(config.pacing, Outputs(), self.speed, clock=lambda: self.now, changed=lambda: None)
+        self.pacing.began(self.rounds, fresh=True)
         self.play(1.0, 1)
 
     def play(self, ratio: float, rounds: int, *, exchanges: bool = True) -> None:
         for _ in range(rounds):
             self.pacing.submitted(50, self.now)
             if exchanges:
-                self.pacing.mixed(4, 0.0, SQRT2 * ratio * 0.3)
-            self.rounds.rounds += 1
-            self.pacing.round_done(0.0)
+                self.pacing.mixed(0.0, SQRT2 * ratio * 0.3)
+            self.rounds += 1
+            self.pacing.round_done(self.rounds, self.movement, True, 0.0)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 3.0])
@@ -108,7 +105,7 @@ def test_peer_that_is_alone_or_warms_up_measures_nothing() -> None:
     peer.play(2.0, 12)
     peer.play(2.0, 1, exchanges=False)
     ratio = peer.pacing.ratio
-    peer.rounds.movement = 1e6
+    peer.movement = 1e6
     peer.play(2.0, FORGET_AFTER - 3, exchanges=False)
     assert peer.pacing.ratio == ratio, "what it does alone is not measured"
     peer.play(2.0, 1, exchanges=False)
@@ -121,51 +118,5 @@ def test_peer_that_is_alone_or_warms_up_measures_nothing() -> None:
 def test_model_of_another_is_measured_anew() -> None:
     peer = Paced()
     peer.play(2.0, 6)
-    peer.pacing.resynced(3.0)
+    peer.pacing.resynced(62, 3.0)
     assert math.isnan(peer.pacing.ratio)
-
-
-# -- schedules -----------------------------------------------------------------------------------------------------
-
-
-class Wanted:
-    """Stands for `Averaging`: how many exchanges a round asked for, and along which schedule."""
-
-    def __init__(self, company: Iterable[bytes]) -> None:
-        self.company = set(company)
-        self.schedule: object = None
-        self.exchanges: list[tuple[int, bool]] = []
-
-    def want(self, exchanges: int, now: float, number: int) -> None:
-        self.exchanges.append((exchanges, self.schedule is not None))
-
-
-@pytest.mark.parametrize(
-    ("settled", "clocks", "followed"),
-    [
-        (8, {}, True),
-        (8, {5: 120, 6: 80}, True),
-        (8, {5: 121}, False),
-        (8, {5: 79}, False),
-        (8, {5: None}, False),
-        (7, {}, False),
-        (0, {}, False),
-    ],
-    ids=["in-step", "two-rounds-off", "ahead", "behind", "unheard", "no-power-of-two", "in-doubt"],
-)
-def test_schedule_is_followed_only_while_the_view_is_fresh_and_all_keep_step(
-    settled: int, clocks: dict[int, int | None], followed: bool
-) -> None:
-    ids = [bytes([number]) * 32 for number in range(8)]
-    averaging = Wanted(ids[1:])
-
-    def report(peer: bytes) -> SimpleNamespace | None:
-        clock = clocks.get(peer[0], 100)
-        return None if clock is None else SimpleNamespace(clock=clock)
-
-    pacing = SimpleNamespace(every=10, warming_up=False, speed=1.0)
-    membership = SimpleNamespace(settled=lambda now: tuple(ids[:settled]))
-    progress = SimpleNamespace(clock=lambda: 100, of=report)
-    config = PeerConfig(membership=LOCAL, averaging=AVERAGING)
-    Timetable(config, membership, progress, averaging, pacing).begin_round(100, bytes(16), 1.0)
-    assert averaging.exchanges == [(3, followed)]

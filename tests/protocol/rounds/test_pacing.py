@@ -7,14 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicConfig
 from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, Pacing
 
 CHUNKS = 16
-AVERAGING = AveragingConfig(fineness={}, settings=b"the settings....")
-WINDOW, PATIENCE = AVERAGING.window, AVERAGING.deadlines.ask
+PAIRWISE = PairwiseConfig(fineness={})
+WINDOW, PATIENCE = PAIRWISE.window, PAIRWISE.deadlines.ask
 
 
 class Paced:
@@ -25,19 +27,33 @@ class Paced:
         self.speed = SimpleNamespace(
             factor=1.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
         )
-        model = SimpleNamespace(chunks=CHUNKS)
-        self.averaging = SimpleNamespace(model=model, codec="", window=0, pull=0.0)
-        rounds = SimpleNamespace(rounds=50, open=True, movement=0.1)
-        config = PeerConfig(**{"membership": LOCAL, "averaging": AVERAGING, "every": 10, **changed})
+        settings = {"membership": LOCAL, "strategy": PAIRWISE, "settings": bytes(16), "every": 10}
+        config = PeerConfig(**{**settings, **changed})
         self.clock = 10_000
-        self.pacing = Pacing(config, rounds, self.averaging, Outputs(), self.speed, clock=lambda: self.clock)
+        self._terms = ExchangeTerms("modulo", PAIRWISE.bits, WINDOW, PAIRWISE.kappa, PATIENCE)
+        self.pacing = Pacing(
+            config.pacing,
+            Outputs(),
+            self.speed,
+            clock=lambda: self.clock,
+            changed=lambda: self._terms.choose(self.pacing),
+        )
         for chunk in range(CHUNKS):
-            self.pacing.state_came(5.0 + chunk * seconds)
-        self.pacing.began(fresh=True)
+            self._terms.chunk_received(5.0 + chunk * seconds)
+        self._terms.fetched()
+        self.pacing.began(50, fresh=True)
+
+    def mixed(self, duration: float) -> None:
+        self._terms.exchanged(CHUNKS, CHUNKS)
+        self.pacing.mixed(duration)
+
+    def in_vain(self) -> None:
+        self._terms.exchanged(0, CHUNKS)
+        self.pacing.in_vain()
 
     @property
     def terms(self) -> tuple[str, int]:
-        return self.averaging.codec, self.averaging.window
+        return self._terms.codec, self._terms.window
 
 
 @pytest.mark.parametrize(
@@ -50,15 +66,15 @@ def test_terms_follow_how_fast_the_state_came(patiences: float, terms: tuple[str
 
 def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_window_back() -> None:
     paced = Paced()
-    paced.pacing.in_vain()
+    paced.in_vain()
     assert paced.terms == ("modulo16", WINDOW), "a partner may have died"
-    paced.pacing.in_vain()
+    paced.in_vain()
     assert paced.terms == ("modulo8", 1)
-    paced.pacing.in_vain()
+    paced.in_vain()
     assert paced.terms == ("modulo4", 1)
     windows = []
     for _ in range(3):
-        paced.pacing.mixed(CHUNKS, 1.0)
+        paced.mixed(1.0)
         windows.append(paced.terms)
     assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
 
@@ -67,11 +83,11 @@ def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_
     paced = Paced()
     paced.pacing.submitted(10, 100.0)
     paced.pacing.submitted(10, 105.0)
-    paced.pacing.mixed(CHUNKS, 3.0)
+    paced.mixed(3.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 3.0 / 0.5)
-    paced.pacing.resynced(40.0)
+    paced.pacing.resynced(50, 40.0)
     assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
-    paced.pacing.mixed(CHUNKS, 30.0)
+    paced.mixed(30.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
 
 
@@ -146,7 +162,9 @@ def test_peer_without_a_training_process_says_so() -> None:
     assert rested == [True]
 
 
-@pytest.mark.parametrize(("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"algorithm": "epidemic"}, [])])
+@pytest.mark.parametrize(
+    ("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"strategy": EpidemicConfig()}, [])]
+)
 def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
     paced = Paced(**changed)
     paced.pacing.submitted(7, 1.0)
@@ -171,7 +189,7 @@ def test_training_is_not_said_to_stand_still_for_that_the_daemon_slept() -> None
     paced = Paced()
     for steps, now in ((10, 100.0), (10, 105.0)):
         paced.pacing.submitted(steps, now)
-    paced.pacing.round_done(105.0)
+    paced.pacing.round_done(51, 0.1, True, 105.0)
     due = paced.pacing.timer() - 105.0
     paced.pacing.slept(1000.0)
     assert paced.pacing.timer() == pytest.approx(1000.0 + due)

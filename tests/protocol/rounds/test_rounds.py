@@ -8,7 +8,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.rounds.rounds import Done, Rounds
 
 CHUNKS = 3
 OUTER = Outer(0.7, 0.8)
@@ -22,6 +22,7 @@ class Thread:
         self.rounds = Rounds(self.outputs)
         self.rounds.allocate(CHUNKS, 300)
         self.finite, self.slot, self.dirty = True, 0, (0,)
+        self.done = set()
 
     def run(self, count=1000):
         """Up to `count` jobs; returns those run."""
@@ -37,7 +38,7 @@ class Thread:
                 self.slot += 1
                 result = jobs.Sealed(self.slot, self.dirty) if self.dirty else jobs.Sealed(0, ())
             ran.append(job)
-            self.rounds.job_done(job, result)
+            self.done |= {self.rounds.job_done(job, result)} - {None}
         self.events += self.outputs.events
         self.outputs.events.clear()
         self.ran += ran
@@ -55,8 +56,8 @@ def training():
     return thread
 
 
-def submit(thread, snapshot=1, applied=0, session=None):
-    return thread.rounds.submit(session or thread.rounds.session, snapshot, applied, OUTER, 50)
+def submit(thread, snapshot=1, applied=0, session=None, accepted=lambda: None):
+    return thread.rounds.submit(session or thread.rounds.session, snapshot, applied, OUTER, 50, accepted)
 
 
 def test_attach_binds_copies_each_chunk_and_opens_a_session():
@@ -100,7 +101,7 @@ def test_found_takes_each_chunk_and_opens_a_session():
     thread = Thread()
     thread.rounds.attach(found=True)
     assert thread.run() == ["Bind", "Found", "Found", "Found"]
-    assert thread.rounds.founded and thread.events == [SessionOpened(1)]
+    assert Done.FOUNDING in thread.done and thread.events == [SessionOpened(1)]
 
 
 def test_found_with_nan_is_refused_and_may_be_tried_again():
@@ -108,13 +109,13 @@ def test_found_with_nan_is_refused_and_may_be_tried_again():
     thread.finite = False
     thread.rounds.attach(found=True)
     assert thread.run() == ["Bind", "Found"]
-    assert [event.code for event in thread.of(SessionRefused)] == ["GD-402"] and not thread.rounds.founded
+    assert [event.code for event in thread.of(SessionRefused)] == ["GD-402"] and not thread.done
     thread.rounds.detach()
     assert thread.run() == ["Unbind"]
     thread.finite = True
     thread.rounds.attach(found=True)
     thread.run()
-    assert thread.rounds.founded and thread.of(SessionOpened)
+    assert Done.FOUNDING in thread.done and thread.of(SessionOpened)
 
 
 def test_submit_checks_every_chunk_before_it_steps_any_then_seals():
@@ -133,12 +134,11 @@ def test_submit_with_nan_is_refused_and_nothing_is_stepped():
     thread = training()
     thread.finite = False
     counted = []
-    thread.rounds.accepted = lambda: counted.append(1)
-    assert submit(thread)
+    assert submit(thread, accepted=lambda: counted.append(1))
     assert thread.run() == ["Check"] and thread.events == [SnapshotTaken(1, "nan")]
-    assert thread.rounds.rounds == 0 and not thread.rounds.finished_round and not counted
+    assert thread.rounds.rounds == 0 and Done.ROUND not in thread.done and not counted
     thread.finite = True
-    assert submit(thread, 2)
+    assert submit(thread, 2, accepted=lambda: counted.append(1))
     thread.run()
     assert counted == [1], "what was done since counts once its snapshot is good"
 

@@ -10,7 +10,7 @@ from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, StateReady
 from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.claims import Held
@@ -45,12 +45,10 @@ class Returning:
     """Peer B comes back. The test speaks for all others."""
 
     def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
-        averaging = AveragingConfig(
-            fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
-        )
         config = PeerConfig(
             membership=LOCAL,
-            averaging=averaging,
+            strategy=PairwiseConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+            settings=SETTINGS,
             transfer=TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
             every=every,
             resume_after=RESUME,

@@ -12,7 +12,7 @@ from gossipdp.codecs import moments as codec
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, SessionOpened, StateReady
 from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
@@ -48,7 +48,8 @@ class Hosts:
         fineness = {name: each.fineness for name, each in CODECS.items()}
         return PeerConfig(
             membership=LOCAL,
-            averaging=AveragingConfig(fineness=fineness, settings=b"the settings...."),
+            strategy=PairwiseConfig(fineness=fineness),
+            settings=b"the settings....",
             transfer=TransferConfig(manifest=5.0, chunk=1.0, silence=5.0),
             every=5,
             warmup_steps=20,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gossipdp.codecs import CODECS
-from gossipdp.protocol.config import SIMULATED, PeerConfig
-from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
+from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicConfig
 from gossipdp.protocol.events import (
     EpochDiverged,
     EpochSettled,
@@ -22,7 +21,7 @@ from gossipdp.protocol.events import (
     StateReady,
     UpdateRefused,
 )
-from gossipdp.protocol.pairwise.averaging import AveragingConfig
+from gossipdp.protocol.presets import SIMULATED
 from gossipdp.protocol.schema import Schema
 from simulations.simulator.host import Host
 from simulations.simulator.invariants import Books
@@ -41,12 +40,9 @@ def config(span=SPAN, **changes):
     return PeerConfig(
         **{
             "membership": SIMULATED.membership,
-            "averaging": AveragingConfig(
-                fineness={name: codec.fineness for name, codec in CODECS.items()}, settings=SETTINGS
-            ),
+            "settings": SETTINGS,
             "transfer": SIMULATED.transfer,
-            "spreading": SpreadingConfig(rumours=rumours, whole_until=20),
-            "algorithm": "epidemic",
+            "strategy": EpidemicConfig(rumours=rumours, whole_until=20),
             "every": span,
             "warmup_steps": 20,
             "resume_after": 3.0,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossipdp.protocol.config import SIMULATED
-from gossipdp.protocol.epidemic.epidemic import SpreadingConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicConfig
 from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochJudged, ResyncEnded, StateJudged
+from gossipdp.protocol.presets import SIMULATED
 from simulations.simulator.network import Conditions
 from tests.simulations.simulator.epidemic_network import SETTINGS, SPAN, Epidemics
 
@@ -19,8 +19,8 @@ LOSSY = Conditions(latency=0.03, jitter=0.05, loss=0.05, job=0.002)
 
 def judged(seed, peers, rule="nnm-trimmed", **changes):
     rumours = replace(SIMULATED.rumours, run=SETTINGS, span=SPAN)
-    spreading = SpreadingConfig(rumours=rumours, lr=1.0, rule=rule)
-    return Epidemics(seed, peers, spreading=spreading, warmup_steps=0, **changes)
+    strategy = EpidemicConfig(rumours=rumours, lr=1.0, rule=rule)
+    return Epidemics(seed, peers, strategy=strategy, warmup_steps=0, **changes)
 
 
 def shared(net):
@@ -109,10 +109,10 @@ def test_peer_alone_is_the_bare_optimizer_and_has_no_lead_left():
     net.form()
     net.run(8.0)
     first = net.up[0]
-    assert first.algorithm.ledger.lead.any() and first.peer.spreading._robust._leads
+    assert first.algorithm.ledger.lead.any() and first.peer.strategy._robust._leads
     net.crash(1)
     net.run(20.0)
-    assert not first.algorithm.ledger.lead.any() and not first.peer.spreading._robust._leads
+    assert not first.algorithm.ledger.lead.any() and not first.peer.strategy._robust._leads
     net.start(1)
     net.until_ready()
     net.run(10.0)

@@ -364,14 +364,14 @@ def test_peer_stopped_amid_an_exchange_follows_and_holds_the_time_against_nobody
     """Neither is the end of that exchange a sign that it is in step, nor its length one of a slow partner."""
     cluster = Divided(5)
     stopped = cluster.network.hosts[2]
-    while stopped.running.averaging.partner is None:
+    while stopped.running.strategy.partner is None:
         cluster.go_on(0.01)
     cluster.network.pause(stopped, rounds * ROUND)
     cluster.go_on(rounds * ROUND + 12.0)
     assert cluster.followed(reason) == [2]
     others = [host.id for host in cluster.network.hosts]
     for host in cluster.network.hosts:
-        assert not host.running.averaging._known.left_alone(others, cluster.network.now)
+        assert not host.running.strategy._averaging._known.left_alone(others, cluster.network.now)
 
 
 def test_two_stopped_together_while_a_third_went_on_end_with_it_at_one_model():

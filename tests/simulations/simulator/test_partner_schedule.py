@@ -27,14 +27,14 @@ class Early(Cluster):
 
     def _config(self):
         config = super()._config()
-        matching = replace(config.averaging.matching, schedule=self.schedule)
-        averaging = replace(config.averaging, matching=matching)
-        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9, early_exchanges=self.most)
+        matching = replace(config.strategy.matching, schedule=self.schedule)
+        strategy = replace(config.strategy, matching=matching, early_steps=10**9, early_exchanges=self.most)
+        return replace(config, strategy=strategy, warmup_steps=0)
 
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
             self.exchanges += 1
-            self.scheduled += host.peer.averaging.schedule is not None
+            self.scheduled += host.peer.strategy._averaging._appointments._schedule is not None
         super()._heard(host, event)
         if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
             self.spread.append(self.disagreement())
@@ -94,11 +94,12 @@ def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
 
     class Late(Early):
         def _config(self):
-            return replace(super()._config(), early_steps=0)
+            config = super()._config()
+            return replace(config, strategy=replace(config.strategy, early_steps=0))
 
         def _heard(self, host, event):
             if isinstance(event, ExchangeStarted):
-                weights.add(host.peer.averaging._active.terms.weight)
+                weights.add(host.peer.strategy._averaging._active.terms.weight)
             super()._heard(host, event)
 
     plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)

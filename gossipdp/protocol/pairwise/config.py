@@ -1,0 +1,39 @@
+"""Settings of the `pairwise` strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gossipdp.protocol.pairwise.exchange import Deadlines
+from gossipdp.protocol.pairwise.matching import MatchingConfig
+
+__all__ = ["PairwiseConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairwiseConfig:
+    name: ClassVar[str] = "pairwise"
+    exact: ClassVar[bool] = False
+
+    fineness: Mapping[str, int]
+    """the codecs this peer speaks; of two wishes the finer one holds"""
+    codec: str = "modulo"
+    bits: int = 4
+    """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
+    weight: float = 0.5
+    """gamma: a_i += gamma k delta"""
+    kappa: float = 0.3
+    """share of the mixing that momentum sees, while momentum is not 0"""
+    rate: float = math.inf
+    """bytes a second this host spends on an exchange, each way"""
+    window: int = 8
+    """chunks open at once"""
+    early_steps: int = 1000
+    """steps of the network's clock with several exchanges a round, while the learning rate is high"""
+    early_exchanges: int = 3
+    """exchanges a round in that time, at most"""
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+    deadlines: Deadlines = field(default_factory=Deadlines)
