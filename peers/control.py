@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import select
 import socket
@@ -30,8 +29,9 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.unix_sockets import MAX_PATH, check_private, user_of
+from gossipdp.runtime.unix_sockets import check_private, user_of
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
 
@@ -40,8 +40,6 @@ MAX_REQUEST: Final = 64 << 10
 MAX_REPLY: Final = 16 << 20
 MAX_CONNECTIONS: Final = 16
 """at one more, the oldest connection is dropped"""
-SHORT: Final = Path(f"/tmp/gossipdp-{os.geteuid()}")
-"""where sockets of homes with long paths are"""
 
 _ERRORS: Final = {
     kind.exit_code: kind
@@ -68,12 +66,8 @@ class _Answer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def socket_path(home: Path) -> Path:
-    """HOME/control.sock, or, like the link's, a short path named after it if that is too long for a socket."""
-    path = Path(os.path.realpath(home)) / "control.sock"
-    if len(os.fsencode(path)) <= MAX_PATH:
-        return path
-    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
-    return SHORT / f"{name}.sock"
+    """The path of the control socket."""
+    return unix_sockets.socket_path(home, "control.sock")
 
 
 # -- the daemon's side -------------------------------------------------------------------------------------------
@@ -168,8 +162,8 @@ class ControlServer:
         self.path = socket_path(home)
         self._connections: dict[int, _Connection] = {}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path.parent == SHORT:
-            check_private(SHORT)
+        if self.path.name != "control.sock":
+            check_private(self.path.parent)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # A lock, because it always ends with its process. A socket file may stay behind.
@@ -287,8 +281,8 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
         # On a full backlog a non-blocking connect fails at once. A blocking one waits for SO_SNDTIMEO.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout), int(timeout % 1 * 1e6)))
         try:
-            if (path := socket_path(home)).parent == SHORT:
-                check_private(SHORT)
+            if (path := socket_path(home)).name != "control.sock":
+                check_private(path.parent)
             peer.connect(os.fspath(path))
             peer.settimeout(timeout)
             peer.sendall(line)

@@ -18,7 +18,17 @@ from typing import Final
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 
-__all__ = ["MAX_PACKET", "check_private", "default_home", "expected", "receive", "shut", "socket_path", "user_of"]
+__all__ = [
+    "MAX_PACKET",
+    "check_private",
+    "default_home",
+    "expected",
+    "receive",
+    "short_paths",
+    "shut",
+    "socket_path",
+    "user_of",
+]
 
 DEFAULT_NETWORK: Final = "gossipdp"
 KEY: Final = "identity.key"
@@ -37,17 +47,21 @@ def default_home(environment: Mapping[str, str] | None = None) -> Path:
     return homes_of_user(environment) / (environment.get("GOSSIPDP_NETWORK_NAME") or DEFAULT_NETWORK)
 
 
-def socket_path(home: Path) -> Path:
-    """HOME/link.sock, or a short path named after it if that is too long for a socket.
+def short_paths() -> Path:
+    """The folder for sockets of homes with long paths."""
+    return Path(f"/tmp/gossipdp-{os.geteuid()}")
 
-    The short path depends on nothing in the environment, so that a daemon and a training process started by
-    different means agree on it.
+
+def socket_path(home: Path, name: str = "link.sock") -> Path:
+    """HOME/NAME, or a short path if that is too long for a socket.
+
+    The short path does not depend on the environment, so a daemon and a training process started by different means
+    agree on it.
     """
-    path = Path(os.path.realpath(home)) / "link.sock"
+    path = Path(os.path.realpath(home)) / name
     if len(os.fsencode(path)) <= MAX_PATH:
         return path
-    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
-    return Path(f"/tmp/gossipdp-{os.geteuid()}") / f"{name}.sock"
+    return short_paths() / f"{hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()}.sock"
 
 
 def expected(home: Path) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from gossipdp.errors import GossipdpError, HardwareError, RefusedError, UnreachableError
+from gossipdp.runtime import unix_sockets
 from peers import control
 from peers.control import ControlServer, Request, ask
 
@@ -282,7 +283,7 @@ def test_a_home_with_a_long_path_gets_a_short_hashed_one(tmp_path: Path) -> None
     home = tmp_path / ("long" * 30)
     home.mkdir()
     path = control.socket_path(home)
-    assert path.parent == control.SHORT and path != control.socket_path(tmp_path / ("lonh" * 30))
+    assert path.parent == unix_sockets.short_paths() and path != control.socket_path(tmp_path / ("lonh" * 30))
     with daemon(home, echo):
         assert ask(home, "status")["verb"] == "status"
         assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -294,7 +295,7 @@ def test_a_short_path_in_a_directory_open_to_others_is_not_used(
 ) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    monkeypatch.setattr(control, "SHORT", tmp_path / "open")
+    monkeypatch.setattr(unix_sockets, "short_paths", lambda: tmp_path / "open")
     home = tmp_path / ("long" * 30)
     with pytest.raises(OSError, match="not a directory of this user alone"):
         ControlServer(home)

@@ -48,7 +48,7 @@ class Sides:
         self._followers: set[bytes] = set()
         """Members held apart that are giving up their model."""
 
-    # -- who is there -----------------------------------------------------------------------------------------
+    # -- members of each side ---------------------------------------------------------------------------------
 
     def present(self) -> list[bytes]:
         """Members held apart that are alive and can be heard. Two outbound-only peers never hear each other."""

@@ -27,7 +27,7 @@ ALONE: Final = 24
 class Verdict:
     """Args:
 
-    sides: What members say, and who is apart.
+    sides: What members say, and which of them are apart.
     apart_rounds: Rounds of absence that hold a member apart, for the notice.
     period: Seconds.
     me: This peer's progress.

@@ -16,7 +16,6 @@ waits for another. All ranks get the same blocks in the same order, for the daem
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
 import socket
@@ -31,7 +30,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.wire.messages import MAX_BLOCKS, U32, U63, Digest, Name
-from gossipdp.runtime.unix_sockets import MAX_PATH, check_private, receive, user_of
+from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
 
 __all__ = ["DataLink", "DataLost", "Group", "data_path"]
 
@@ -130,12 +129,8 @@ def decode_from_reader(packet: bytes) -> FromReader:
 
 
 def data_path(home: Path) -> Path:
-    """HOME/data.sock, or, like the link's, a short path named after it if that is too long for a socket."""
-    path = Path(os.path.realpath(home)) / "data.sock"
-    if len(os.fsencode(path)) <= MAX_PATH:
-        return path
-    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
-    return Path(f"/tmp/gossipdp-{os.geteuid()}") / f"{name}.sock"
+    """The path of the socket for readers of data."""
+    return socket_path(home, "data.sock")
 
 
 # -- the reader's end ---------------------------------------------------------------------------------------------

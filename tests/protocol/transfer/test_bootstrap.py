@@ -131,7 +131,7 @@ def test_all_remembered_members_are_dialled_though_one_has_answered():
 @pytest.mark.parametrize(
     ("other", "held", "restores"),
     [
-        (A, (100, 10), 0),  # alike: the lower id
+        (A, (100, 10), 0),  # equal: the lower id
         (C, (100, 10), 1),
         (C, (100, 11), 0),  # as late, but more rounds
         (C, (101, 3), 0),

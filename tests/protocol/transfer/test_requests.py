@@ -12,7 +12,7 @@ from gossipdp.protocol.transfer.requests import Requests
 def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozenset(), slower=None):
     """Fetch over a link that carries one chunk in `seconds`. Returns time, chunks asked for, sources given up.
 
-    `lost`: numbers of the asks that are lost; `slower`: from this number on a chunk takes so many times as long.
+    lost: numbers of the requests that are lost. slower: (number, factor) from which on chunks take longer.
     """
     requests, now, free, asks, under_way, missing = (
         Requests(window, again, silence),

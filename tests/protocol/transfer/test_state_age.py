@@ -1,7 +1,7 @@
 """The age that a peer reports for a state after a long transfer, to joiners and as a witness (algorithms section 8).
 
-A transfer takes time while others train. Whoever hands on what it has fetched as the state of now is called
-implausible; so its age counts, and halves with every exchange.
+A transfer takes time while others train. A peer that passes a fetched state on as current would be called implausible.
+So the age of the state counts, and halves with each exchange.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ASKED = 7
 
 
 class Hosts:
-    """The last of them is asked for its state, and may be on a slow link.
+    """The last host is asked for its state, and may be on a slow link.
 
     Args:
-        keep: seconds after which it makes its state anew for whoever asks.
+        keep: Seconds after which it freezes its state anew for the next joiner.
     """
 
     def __init__(self, peers: int, *, keep: float) -> None:
@@ -132,7 +132,7 @@ def test_followed_state_is_given_with_its_age_and_the_snapshot_before_is_dropped
     hosts.until(ResyncBegan)
     [ended] = hosts.until(ResyncEnded)
     assert ended.reason == "lag" and ended.complete
-    # At once, before a newer state is frozen for somebody, and before the first exchange, which makes it half as old.
+    # At once: before a newer state is frozen, and before the first exchange, which halves the age.
     assert hosts.ask(StateAsk(ASKED, manifest.snapshot, (0,))) == [StateRefuse(ASKED, "gone")]
     behind = hosts.behind
     assert 6.0 / STEP - 4 * EVERY < behind < 8.0 / STEP + 4 * EVERY

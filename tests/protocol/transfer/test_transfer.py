@@ -171,7 +171,7 @@ def test_source_dies_half_way_and_the_rest_comes_from_another(given):
     carry(taker, sources, 2.0)
     assert taker.joiner.done and taker.allocated == 1
     assert taker.joiner.manifest.clock == 100, "a patchwork is as old as its oldest part"
-    assert taker.joiner.begun == 160, "the network is as far as its last source"
+    assert taker.joiner.begun == 160, "the clock of the last source counts"
     for chunk in range(CHUNKS):
         span = taker.algorithm.ledger.span(chunk)
         source = first if chunk in kept else sources[B]
