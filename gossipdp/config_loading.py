@@ -1,4 +1,8 @@
-"""Reads the configuration from its sources: flags, environment, file, preset, defaults."""
+"""Reads the configuration from its sources.
+
+The order of precedence is flag, environment (``GOSSIPDP_SECTION_KEY``), file, preset, default. An error names file,
+line, value, range and the nearest known key. Texts and mappings are arguments: nothing here opens a file.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from gossipdp.errors import ConfigError
 __all__ = ["load"]
 
 PREFIX: Final = "GOSSIPDP_"
-"""of every variable that is gossipdp's"""
+"""prefix of gossipdp's variables"""
 OTHERS: Final = frozenset(
     f"{PREFIX}{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
 )
-"""variables that are no key of the configuration"""
+"""variables that are not keys of the configuration"""
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
-"""Kubernetes puts such variables into every container for a service named, say, gossipdp-metrics."""
+"""variables that Kubernetes sets in every container for a service with a name such as gossipdp-metrics"""
 _Value: TypeAlias = tuple[str, object, str]
 """key, value, origin"""
 
@@ -35,39 +39,52 @@ def load(
     flags: Mapping[str, str] = {},
     presets: Mapping[str, str] = {},
 ) -> Config:
-    """The configuration that all sources together give.
+    """Combine all sources into one configuration.
 
     Args:
-        text: the TOML file's text.
+        text: text of the TOML file.
         file: its name, for errors.
-        environment: variables; of GOSSIPDP_ ones every name that is neither a key's nor in OTHERS is an error.
+        environment: variables. A GOSSIPDP_ variable that is neither a key nor in `OTHERS` is an error.
         flags: "section.key" (or "preset") -> text.
         presets: name -> TOML text.
 
     Raises:
-        ConfigError: exit code 3; names file:line, the value, the range, the nearest key.
+        ConfigError: GD-310 invalid TOML, GD-311 a value out of range, GD-312 an unknown key.
     """
     name = file or "configuration"
     tables, lines = _parse(text, name)
     top = tables.pop("preset", None)
-    wanted: list[tuple[object, str]] = [(DEFAULT_PRESET, "default")]
-    if top is not None:
-        wanted.append((top, f"{name}:{lines.get('preset', 1)}"))
-    if "GOSSIPDP_PRESET" in environment:
-        wanted.append((environment["GOSSIPDP_PRESET"], "environment GOSSIPDP_PRESET"))
-    if "preset" in flags:
-        wanted.append((flags["preset"], "flag"))
-    preset, origin = wanted[-1]
-    if presets and (not isinstance(preset, str) or preset not in presets):
-        raise _wrong("preset", preset, Choice(*presets).allowed, origin)
-
+    in_file = [] if top is None else [(top, f"{name}:{lines.get('preset', 1)}")]
+    preset = _preset(in_file, environment, flags, presets)
     values: list[_Value] = []
-    if isinstance(preset, str) and preset in presets:
+    if preset in presets:
         values += _from_file(*_parse(presets[preset], f"preset {preset}"), f"preset {preset}", line_in_origin=False)
     values += _from_file(tables, lines, name)
     values += _from_environment(environment)
     values += _from_flags(flags)
+    return _checked(_config(values, preset))
 
+
+def _preset(
+    in_file: Sequence[tuple[object, str]],
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+    presets: Mapping[str, str],
+) -> str:
+    """The name of the preset: that of the flag, of the environment, of the file, or the default."""
+    chosen: list[tuple[object, str]] = [(DEFAULT_PRESET, "default"), *in_file]
+    if "GOSSIPDP_PRESET" in environment:
+        chosen.append((environment["GOSSIPDP_PRESET"], "environment GOSSIPDP_PRESET"))
+    if "preset" in flags:
+        chosen.append((flags["preset"], "flag"))
+    preset, origin = chosen[-1]
+    if presets and (not isinstance(preset, str) or preset not in presets):
+        raise _wrong("preset", preset, Choice(*presets).allowed, origin)
+    return str(preset)
+
+
+def _config(values: Sequence[_Value], preset: str) -> Config:
+    """Read the values by their rules. A later value of a key replaces an earlier one."""
     read: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, value, origin in values:
@@ -80,17 +97,16 @@ def load(
         section: kind(**{key.partition(".")[2]: value for key, value in read.items() if key.startswith(f"{section}.")})
         for section, kind in SECTIONS.items()
     }
-    config = Config(**sections, preset=str(preset), origins=origins)  # type: ignore[arg-type]
-    if config.exchange.rule and config.exchange.strategy != "epidemic":
-        # Whoever asks for a defence is to have it.
-        raise _wrong(
-            "exchange.robust",
-            config.exchange.robust,
-            '"off" unless exchange.algorithm = "epidemic"',
-            origins["exchange.robust"],
-        )
-    if config.exchange.rule and config.exchange.mode == "sync":
-        # It would wait for what is applied epochs later.
+    return Config(**sections, preset=preset, origins=origins)  # type: ignore[arg-type]
+
+
+def _checked(config: Config) -> Config:
+    """Refuse a robust rule that would not be applied, or that mode sync would wait for."""
+    exchange, origins = config.exchange, config.origins
+    if exchange.rule and exchange.strategy != "epidemic":
+        allowed = '"off" unless exchange.algorithm = "epidemic"'
+        raise _wrong("exchange.robust", exchange.robust, allowed, origins["exchange.robust"])
+    if exchange.rule and exchange.mode == "sync":
         raise _wrong("exchange.mode", "sync", '"async" or "overlap" with exchange.robust', origins["exchange.mode"])
     return config
 
@@ -103,12 +119,12 @@ def _parse(text: str, file: str) -> tuple[dict[str, Any], dict[str, int]]:
         line = re.match(r"line (\d+)", where)
         number = int(line[1]) if line else text.count("\n") + 1
         raise ConfigError(
-            "GD-310", f"{file}:{number} is not valid TOML", seen=what, do="texts stand in quotes, one key a line"
+            "GD-310", f"{file}:{number} is not valid TOML", seen=what, do="put texts in quotes, and one key on a line"
         ) from None
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Where each "section" and "section.key" stands; tomllib does not tell."""
+    """The line of each "section" and "section.key", which tomllib does not report."""
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -166,7 +182,7 @@ def _unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], ori
     bare = {key.removeprefix(PREFIX): key for key in known}
     close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
     near = (elsewhere or [bare[each] for each in close])[:1]
-    do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for every key there is"
+    do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for all keys"
     return ConfigError("GD-312", f"{origin}: unknown {noun} {name}", do=do)
 
 

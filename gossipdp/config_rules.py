@@ -1,6 +1,6 @@
-"""How one key of the configuration is read from TOML or text, shown again, and explained to whoever got it wrong.
+"""Rules of the configuration's keys: how to read a value from TOML or text, show it, and name its range.
 
-A rule knows values, their range and their units; which keys there are, and what they mean, stands in `config`.
+`config` has the keys and their meaning.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 RATES: Final = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
 MAX_ADDRESS: Final = 80
-"""characters of host:port in what members tell each other"""
+"""characters of host:port in a member's record (`protocol.wire.messages.Address`)"""
 MAX_LABEL: Final = 63
-"""characters between two dots of a name (RFC 1035 section 2.3.4)"""
+"""characters between two dots of a host name (RFC 1035 section 2.3.4)"""
 
 
 class Rule:
-    """Reads one key. `read` takes what TOML gives and raises ValueError, whose text completes "must be ..."; if it has
-    none, `allowed` does."""
+    """Base of all rules."""
 
     allowed: str
+    """completes the sentence "must be ..." """
 
     def read(self, value: object) -> Any:
+        """The setting for a TOML value. Raises ValueError, with a text if it says more than `allowed`."""
         raise NotImplementedError
 
     def from_text(self, text: str) -> object:
-        """A flag's or environment variable's text as the TOML value it stands for."""
+        """The TOML value for the text of a flag or an environment variable."""
         return text
 
     def show(self, value: Any) -> str:
-        """The value as a TOML literal that `read` takes again."""
+        """The setting as a TOML literal that `read` accepts."""
         return json.dumps(value, ensure_ascii=False)
 
 
@@ -121,8 +122,15 @@ class Text(Rule):
 
 
 class Endpoint(Text):
-    """``host:port``, short enough for a member's record, of a host that can be looked up; an IPv6 address stands in
-    brackets."""
+    """``host:port`` that fits into a member's record. An IPv6 address has brackets.
+
+    Args:
+        allowed: see `Rule`.
+        words: values in place of an address.
+        prefix: text before the address.
+        portless: whether the port may be missing.
+        any_port: whether port 0 is allowed.
+    """
 
     def __init__(
         self, allowed: str, *words: str, prefix: str = "", portless: bool = False, any_port: bool = True
@@ -148,7 +156,7 @@ class Endpoint(Text):
 
 
 class Many(Rule):
-    """A list of what `each` reads; commas separate its text form."""
+    """A list of at most `most` values of the rule `each`. The text form has commas."""
 
     def __init__(self, each: Rule, most: int) -> None:
         self.each, self.most = each, most
@@ -167,7 +175,7 @@ class Many(Rule):
 
 
 class Measure(Rule):
-    """A number with a unit, such as "10m"; held in the base unit (the one worth 1)."""
+    """A number with a unit, such as "10m". The setting is in the base unit, whose worth is 1."""
 
     def __init__(self, units: Mapping[str, float], low: float, high: float, noun: str, words: Mapping[str, float] = {}):
         self.units, self.words, self.low, self.high = dict(units), dict(words), low, high

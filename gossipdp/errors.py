@@ -1,20 +1,20 @@
-"""Every error gossipdp raises, and whose fault it is.
+"""The errors of gossipdp, and their exit codes.
 
     GossipdpError
-    ├── ConfigError            GD-3xx / usage: what the operator wrote             exit 3
-    ├── UnreachableError       GD-1xx: nobody answers where we were told to look   exit 4
-    ├── RefusedError           GD-2xx: somebody answered, and said no              exit 5
-    ├── MismatchError          GD-3xx: two peers that cannot train together        exit 6
-    ├── HardwareError          GD-5xx: something on this host                      exit 7
-    ├── DataError              GD-6xx: a checkpoint or a data file                 exit 8
-    ├── LocalProtocolError     this process called the protocol out of order: a bug here
-    └── RemoteProtocolError    a peer sent what the protocol does not allow: a fact, never a crash
+    ├── ConfigError            GD-3xx / usage: a mistake of the operator            exit 3
+    ├── UnreachableError       GD-1xx: no peer answers at the given addresses       exit 4
+    ├── RefusedError           GD-2xx: a peer answered and refused                  exit 5
+    ├── MismatchError          GD-3xx: two peers that cannot train together         exit 6
+    ├── HardwareError          GD-5xx: a fault of this host                         exit 7
+    ├── DataError              GD-6xx: a checkpoint or a data file                  exit 8
+    ├── LocalProtocolError     this process called the protocol out of order: a bug
+    └── RemoteProtocolError    a peer sent what the protocol does not allow
 
-A port that is taken (GD-104) is an UnreachableError too: it may pass, as others do. A daemon that is a copy of a live
-one (GD-205) exits with 9, and one that is to be started again with 75.
+A busy port (GD-104) is an UnreachableError too, because it may pass. A daemon that is a copy of a live one (GD-205)
+exits with 9, and a daemon that should be restarted exits with 75.
 
-An error says four things: a code, the cause in one sentence, what was seen, and what to do. Nothing here may
-import anything of gossipdp, print, or log.
+An error has four parts: a code, the cause in one sentence, what was observed, and what to do. Nothing here may import
+another module of gossipdp, print, or log.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 
 
 class GossipdpError(Exception):
-    """An error an operator can act on.
+    """An error that an operator can act on.
 
     Args:
         code: stable identifier, such as ``GD-101``; documented in the README.
-        cause: one sentence, no trailing full stop.
+        cause: one sentence without a full stop.
         seen: what was observed (addresses, values, names), or "".
-        do: what to do about it, or "".
+        do: what to do, or "".
     """
 
     exit_code = 70
@@ -83,16 +83,16 @@ class DataError(GossipdpError):
 
 
 def refused_here(error: OSError) -> HardwareError:
-    """GD-505: the operating system refused something."""
-    do = "see to the disk or device that it names"
+    """GD-505: the operating system refused an operation."""
+    do = "check the disk or device that it names"
     if isinstance(error, PermissionError):
         do = "let this user read and write there, or name another directory"
     return HardwareError("GD-505", "this host refused", seen=str(error), do=do)
 
 
 class LocalProtocolError(Exception):
-    """This process broke the contract of a state machine: a bug in the caller."""
+    """The caller broke the contract of a state machine: a bug."""
 
 
 class RemoteProtocolError(Exception):
-    """A peer sent something the protocol does not allow. It is counted and dropped, never propagated."""
+    """A peer sent what the protocol does not allow. The message is counted and dropped."""

@@ -239,16 +239,7 @@ def run(
     Raises:
         ConfigError: GD-316, the training command does not exist or cannot be executed.
     """
-    if command and shutil.which(command[0]) is None:
-        there = Path(command[0]).is_file()
-        raise ConfigError(
-            "GD-316",
-            f"the training command cannot be {'executed' if there else 'found'}",
-            seen=command[0],
-            do=f"write its interpreter before it, or chmod +x {command[0]}"
-            if there
-            else "write the command after --, as in a shell",
-        )
+    _check(command)
     policy = policy or Policy()
     style = "json" if log_format == "json" else "text"
     logs.configure("supervisor", style)
@@ -281,6 +272,20 @@ def run(
     finally:
         # The guard then ends what an exception may have left running.
         guard.close()
+
+
+def _check(command: Sequence[str]) -> None:
+    """Raise ConfigError GD-316 if the system cannot execute `command`."""
+    if command and shutil.which(command[0]) is None:
+        there = Path(command[0]).is_file()
+        raise ConfigError(
+            "GD-316",
+            f"the training command cannot be {'executed' if there else 'found'}",
+            seen=command[0],
+            do=f"write its interpreter before it, or chmod +x {command[0]}"
+            if there
+            else "write the command after --, as in a shell",
+        )
 
 
 @contextlib.contextmanager

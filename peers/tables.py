@@ -13,9 +13,20 @@ from typing import Any, NamedTuple
 
 from gossipdp.protocol.wire.messages import printable
 
-__all__ = ["MEMBER_COLUMNS", "Column", "duration", "print_json", "print_pairs", "print_table", "quantity"]
+__all__ = [
+    "MEMBER_COLUMNS",
+    "TERMINAL_WIDTH",
+    "Column",
+    "duration",
+    "print_json",
+    "print_pairs",
+    "print_table",
+    "quantity",
+]
 
 NONE = "-"
+TERMINAL_WIDTH = 80
+"""columns of text that is not fitted to the terminal"""
 STYLES = {
     "alive": "green",
     "ready": "green",

@@ -163,8 +163,8 @@ GOLDEN = {
     "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
     '[network]\npreset = "lan"\n': "GD-312 run.toml:2: unknown key network.preset\n  do:   did you mean preset?",
     "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",
-    "\n[zzz]\n": "GD-312 run.toml:2: unknown section zzz\n  do:   see `gossipdp config show` for every key there is",
-    "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   see `gossipdp config show` for every key there is",
+    "\n[zzz]\n": "GD-312 run.toml:2: unknown section zzz\n  do:   see `gossipdp config show` for all keys",
+    "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   see `gossipdp config show` for all keys",
     "exchange = 5\n": "GD-311 run.toml:1: exchange = 5 is not allowed\n  do:   exchange must be a section: [exchange]",
     "[exchange]\nevery = 50\nbits = 40\n": (
         "GD-311 run.toml:3: exchange.bits = 40 is not allowed\n"
@@ -200,12 +200,12 @@ GOLDEN = {
     "[network]\nname = tiny\n": (
         "GD-310 run.toml:2 is not valid TOML\n"
         "  seen: Invalid value\n"
-        "  do:   texts stand in quotes, one key a line"
+        "  do:   put texts in quotes, and one key on a line"
     ),
     "[network\n": (
         "GD-310 run.toml:1 is not valid TOML\n"
         "  seen: Expected ']' at the end of a table declaration\n"
-        "  do:   texts stand in quotes, one key a line"
+        "  do:   put texts in quotes, and one key on a line"
     ),
 }  # fmt: skip
 
@@ -235,7 +235,7 @@ def test_an_unknown_variable_is_an_error_and_others_of_gossipdp_and_service_link
     for variable in ("GOSSIPDP_VERSION", "GOSSIPDP_RANK", "GOSSIPDP_DEBUG", "GOSSIPDP_NAME", "GOSSIPDP_SECRET"):
         with pytest.raises(ConfigError, match="GD-312") as caught:
             load(environment={variable: "1"})
-        assert caught.value.do == "see `gossipdp config show` for every key there is", "what all begin with counts not"
+        assert caught.value.do == "see `gossipdp config show` for all keys", "what all begin with counts not"
     harmless = {"GOSSIPDP_HOME": "/x", "GOSSIPDP_OFF": "1", "GOSSIPDP_INVITE": "?", "PATH": "/bin"}
     harmless |= {"GOSSIPDP_ATTEMPT": "1", "GOSSIPDP_CHILD": "x", "GOSSIPDP_KILL_AT": "x"}
     kubernetes = {
@@ -397,7 +397,7 @@ def test_robust_rule_is_not_waited_for() -> None:
 
 
 def test_every_robust_rule_that_may_be_set_is_there() -> None:
-    assert set(config.RULES_OF_EPOCHS) <= set(robust.RULES)
+    assert set(config.ROBUST_RULES) <= set(robust.RULES)
 
 
 def test_every_compressor_may_be_set() -> None:

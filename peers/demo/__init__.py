@@ -1,1 +1,1 @@
-"""`gossipdp demo`: several peers on this machine train a small GPT beside a replica that trains alone."""
+"""`gossipdp demo`: several peers on this machine train a small GPT. One more replica trains alone, for comparison."""

@@ -1,11 +1,11 @@
-"""`gossipdp demo`: N peers on this machine train a small GPT together, and one replica trains alone beside them.
+"""`gossipdp demo`: N peers on this machine train a small GPT together. One more replica trains alone, for comparison.
 
-Everything is real: each peer is started as a user would start it (`up`, then `join` by the invite), with a daemon and
-a training process of its own, CURVE on, talking over loopback. What is printed at the end was measured in this run
-and is written to OUT/summary.json, OUT/loss.png and OUT/report.txt. A mark that is missed is named there, and the exit
-status stays 0, for a demo shows what a run of its length gives; a process that fails ends the demo with GD-503.
+Each peer starts as a user's peer does (`up`, then `join` with the invite). It has its own daemon and training process,
+and talks to the others over loopback, with CURVE on. The figures of the run go to OUT/summary.json, OUT/loss.png and
+OUT/report.txt. A missed mark is named there, and the exit code stays 0, because the marks hold only for runs of the
+default length. A process that fails ends the demo with GD-503.
 
-Nothing heavy may be imported before a process is started: `gossipdp demo --help` answers at once.
+Modules that are slow to import are imported inside functions, so that `gossipdp demo --help` answers at once.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from peers.demo.process import Process
 POLL = 1.0
 """seconds between looks at the peers"""
 SIZES = ("0.25M", "1M", "3M", "11M")
-"""those of byte_gpt, which is not asked because it imports torch"""
+"""sizes of byte_gpt, which is not imported because it imports torch"""
 ALGORITHMS = ("auto", "pairwise", "epidemic")
 RESTARTS = 3
-"""so many of one peer's processes, and it is not going to work: the back-off has grown to seconds by then"""
+"""restarts of one peer's processes after which the demo fails; the pauses have grown to seconds by then"""
 
 
 def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gossipdp demo", description="Peers on this machine train a GPT together.")
-    parser.add_argument("--peers", type=_count, default=4, help="how many (%(default)s)")
+    parser = argparse.ArgumentParser(prog="gossipdp demo", description="Train a GPT with peers on this machine.")
+    parser.add_argument("--peers", type=_count, default=4, help="number of peers (%(default)s)")
     parser.add_argument("--steps", type=_count, default=1200, help="optimizer steps of each replica (%(default)s)")
     parser.add_argument("--size", choices=SIZES, default="0.25M", help="parameters of the model (%(default)s)")
-    parser.add_argument("--batch", type=_count, default=4, help="windows a step (%(default)s)")
-    parser.add_argument("--every", type=_count, default=30, help="steps a round, H (%(default)s)")
-    parser.add_argument(
-        "--algorithm", choices=ALGORITHMS, default="auto", help="what peers tell each other (%(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="a folder of its own (%(default)s)")
+    parser.add_argument("--batch", type=_count, default=4, help="windows per step (%(default)s)")
+    parser.add_argument("--every", type=_count, default=30, help="steps per round, H (%(default)s)")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto", help="averaging algorithm (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for this demo only (%(default)s)")
     parser.add_argument("--no-live", action="store_true", help="plain lines instead of a live table")
     chosen = parser.parse_args(argv)
     if not 2 <= chosen.peers <= 32:
@@ -54,11 +52,13 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 class Demo:
+    """One demo: its options and its processes."""
+
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.options = chosen
         self.out: Path = chosen.out.absolute()
@@ -104,7 +104,7 @@ class Demo:
             time.sleep(0.1)
 
     def run(self) -> dict[str, Any]:
-        """From the first process to the last one's end; the figures.
+        """Start all processes, and wait for their end. Return the figures of the run.
 
         Raises:
             HardwareError: GD-503, a process failed, or the run was too short.
@@ -119,43 +119,43 @@ class Demo:
         self.wait_for(invite, first, 60.0)
         for number in range(2, self.options.peers + 1):
             self.start_peer(number, invite)
-        # Peer 1's windows, so that the two differ in nothing but the company.
+        # The windows of peer 1: the two differ only in the exchanges.
         self.start("alone", self.training_command("alone", 1), None, {"GOSSIPDP_OFF": "1"})
         with demo_table.live(self.options) as show:
             while any(process.child.poll() is None for process in self.processes):
                 for process in self.processes:
                     process.ask()
                 show(self.processes, time.monotonic() - started)
-                self.check_nobody_fails()
-                self.check_nobody_is_left_behind()
+                self.check_processes()
+                self.check_all_have_joined()
                 time.sleep(POLL)
-        self.check_nobody_fails()
+        self.check_processes()
         for process in self.processes:
             if not process.weights.exists():
-                raise process.failed(f"{process.name} ended without having trained")
+                raise process.failed(f"{process.name} ended without saving its weights")
         return demo_report.summarize(self.processes, self.options, time.monotonic() - started)
 
-    def check_nobody_fails(self) -> None:
-        """A supervisor never gives up: what a person would look into after a while, a demo must notice itself."""
+    def check_processes(self) -> None:
+        """Fail if a process ended with an error or was restarted too often. A supervisor itself retries for ever."""
         for process in self.processes:
             if code := process.child.poll():
                 raise process.failed(f"{process.name} ended with {code}")
             if process.restarts() >= RESTARTS:
-                raise process.failed(f"{process.name} was restarted {process.restarts()} times, in vain")
+                raise process.failed(f"{process.name} was restarted {process.restarts()} times, without success")
 
-    def check_nobody_is_left_behind(self) -> None:
-        """In a very short run the first peer may be done, and gone, before another has got the model from it."""
+    def check_all_have_joined(self) -> None:
+        """Fail if the first peer is done before another has fetched the model, as in a very short run."""
         peers = [process for process in self.processes if process.home is not None]
         running = [process for process in peers if process.child.poll() is None]
         alone = len(running) < len(peers) and all(process.status.get("state") == "joining" for process in running)
         if running and alone:
             names = ", ".join(process.name for process in running)
             raise HardwareError(
-                "GD-503", "the run was over before every peer had the model", seen=names, do="take more --steps"
+                "GD-503", "the run ended before every peer had the model", seen=names, do="give more --steps"
             )
 
     def stop(self) -> None:
-        """End what this demo started, and nothing else."""
+        """End the processes of this demo."""
         for process in self.processes:
             if process.child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -169,9 +169,9 @@ class Demo:
 
 @contextlib.contextmanager
 def stopping(demo: Demo) -> Iterator[None]:
-    """However this ends, the peers end too: they lead sessions of their own, and no closed terminal reaches them."""
+    """End the peers with this process. They lead their own sessions, so a closed terminal does not reach them."""
     numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup stays what it is
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers}
     try:
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = options(argv)
     demo = Demo(chosen)
     with demo_folder.claimed(chosen.out):
-        print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; all is in {chosen.out}")
+        print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; output in {chosen.out}")
         with stopping(demo):
             try:
                 summary = demo.run()

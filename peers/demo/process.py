@@ -1,4 +1,4 @@
-"""One child of the demo, what it says and what it leaves behind."""
+"""One child of the demo: its log, its status and the files it writes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gossipdp.errors import GossipdpError, HardwareError
 __all__ = ["Process"]
 
 _RESTART = re.compile(rb" supervisor \w+: (?:peer daemon|training command) .*; again in [\d.]+ s$")
-"""the line with which a supervisor says that a child is gone and will be started again"""
+"""the supervisor's line about a child that it will restart"""
 
 
 @dataclass
 class Process:
-    """One child of the demo and what it leaves behind in `out`. `home` is None for the replica that trains alone."""
+    """One child of the demo, and its files in `out`. `home` is None for the replica that trains alone."""
 
     name: str
     out: Path
@@ -29,14 +29,14 @@ class Process:
     child: subprocess.Popen[bytes]
     status: dict[str, Any] = field(default_factory=dict)
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """of its replica at the end of each epoch that it has told of; with epidemic"""
+    """with epidemic: epoch -> fingerprint of its replica at the end of the epoch"""
     _restarts: int = 0
     _read: int = 0
-    """bytes of `log` in which restarts have been counted"""
+    """bytes of `log` that `restarts` has read"""
 
     @property
     def log(self) -> Path:
-        """What the processes printed."""
+        """Output of its processes."""
         return self.out / f"{self.name}.log"
 
     @property
@@ -48,7 +48,7 @@ class Process:
         return self.out / f"{self.name}.safetensors"
 
     def last_line(self) -> dict[str, Any]:
-        """The newest complete line of the training log that has a training loss."""
+        """The newest complete line of the training log with a training loss; empty if there is none."""
         try:
             with open(self.losses, "rb") as lines:
                 lines.seek(max(0, lines.seek(0, os.SEEK_END) - 2000))
@@ -59,7 +59,7 @@ class Process:
         return json.loads(lines_with_loss[-1]) if lines_with_loss else {}
 
     def ask(self) -> None:
-        """Look at the daemon; what it said last stays when it is gone."""
+        """Update `status` from the daemon. Without a daemon the last status stays."""
         from peers.control import ask
 
         if self.home is not None and self.child.poll() is None:
@@ -68,7 +68,7 @@ class Process:
                 self.fingerprints.update(self.status.get("fingerprints", {}))
 
     def restarts(self) -> int:
-        """How often its supervisor has said that the daemon or the training command is to be started again."""
+        """Number of restarts of the daemon and the training command, as the supervisor logged them."""
         with open(self.log, "rb") as lines:
             lines.seek(self._read)
             for line in lines:
@@ -79,6 +79,7 @@ class Process:
         return self._restarts
 
     def failed(self, cause: str) -> HardwareError:
+        """GD-503 with the end of the log."""
         with open(self.log, "rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
             tail = log.read().decode(errors="replace").splitlines()[-12:]

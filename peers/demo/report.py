@@ -1,6 +1,6 @@
-"""What `demo` says at the end: figures, the marks they are held against, text, picture.
+"""Report of the demo: figures, marks, text and picture.
 
-Every figure comes from the peers' own answers and files of this run. No process may be started here.
+Every figure comes from the peers' answers and files of this run. No process may be started here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from peers.tables import TERMINAL_WIDTH
+
 if TYPE_CHECKING:
     from peers.demo.process import Process
 
 __all__ = ["MARKS", "judge", "summarize", "write"]
 
-COLUMNS = 80
-
 
 class Mark(NamedTuple):
-    says: str
+    """The mark of one figure."""
+
+    text: str
+    """follows the value in the report"""
     mark: float
     holds: Callable[[float, float], bool]
+    """called with the value and the mark"""
     form: str
+    """format of both"""
 
 
 MARKS = {
@@ -38,52 +43,39 @@ MARKS = {
     "bytes_off_formula": Mark("between the bytes measured and the formula's, at most", 0.05, operator.le, ".1%"),
     "identical_epochs": Mark("of the closed epochs with the same bits everywhere, at least", 1.0, operator.ge, ".0%"),
 }
-"""What a demo of the default length is expected to reach on any machine; a very short one misses some."""
+"""Marks that a demo of the default length reaches on any machine. A very short demo misses some."""
 JUDGED = {
     "pairwise": ("gain_over_alone", "spread_of_replicas", "escalated_median", "bytes_off_formula"),
     "epidemic": ("gain_over_alone", "identical_epochs", "bytes_off_formula"),
 }
-"""Nothing is escalated with epidemic, and its replicas are to be the same, not nearly so. What each saves at the end
-has its own last steps in it, which nobody else has: so they are compared as of the ends of epochs."""
+"""Marks by algorithm.
+
+epidemic escalates nothing, and its replicas must be identical. They are compared at the ends of epochs, because the
+weights saved at the end contain last steps that were not sent.
+"""
 LOST = """\
-Time lost is what a training process spends in gossipdp's hook after its steps;
-what daemons take by working on the same cores is not in it."""
+Time lost is the time of training processes in gossipdp's hook after a step.
+The work of daemons on the same cores is not counted."""
 
 
 # -- figures ---------------------------------------------------------------------------------------------------
 
 
 def summarize(processes: Sequence[Process], options: Namespace, seconds: float) -> dict[str, Any]:
-    """The figures of one run. Evaluates every replica, their average and the lone one on the same windows.
+    """The figures of one run; None for a figure that the run did not give.
 
-    `stall_share` is the mean over the peers of the share of its training time that a training process spent in
-    gossipdp's hook after each optimizer step: handing over snapshots, adding corrections, looking for either. Not in
-    it: waiting for the first model before the first step, and handing over the last steps after it; nor what the
-    daemons take from training by working on the same cores. A figure that the run did not give is None.
+    `stall_share` is the mean, over the peers, of the share of training time that is spent in gossipdp's hook after each
+    optimizer step. The hook hands over snapshots and adds corrections. Not counted are the wait for the first model,
+    the hand-over of the last steps, and the work of daemons on the same cores.
+
+    Args:
+        processes: the peers, and the replica that trained alone.
+        options: of the demo.
+        seconds: duration of the run.
     """
-    import torch
-    from safetensors.torch import load_file
-
-    from peers.jobs import byte_gpt
-
     print("evaluating every replica, their average and the lone one on held-out files ...", flush=True)
-    held_out = byte_gpt.validation_windows(256, 128)
-    model = byte_gpt.build_model(options.size)
-
-    def loss(weights: dict[str, torch.Tensor]) -> float | None:
-        model.load_state_dict(weights)
-        return _rounded(byte_gpt.evaluate(model, held_out), 4)
-
     peers = [process for process in processes if process.home is not None]
-    replicas = [load_file(process.weights) for process in peers]
-    average = {name: torch.stack([replica[name] for replica in replicas]).mean(0) for name in replicas[0]}
-    alone = next(process for process in processes if process.home is None)
     statuses = [process.status for process in peers]
-
-    def total(key: str) -> float:
-        return sum(status.get(key) or 0 for status in statuses)
-
-    medians = sorted(status["escalated_median"] for status in statuses if status.get("escalated_median") is not None)
     exchanges: Counter[str] = Counter()
     for status in statuses:
         exchanges.update(status.get("exchanges", {}))
@@ -98,32 +90,69 @@ def summarize(processes: Sequence[Process], options: Namespace, seconds: float) 
         "seconds": round(seconds, 1),
         "rounds": max((status.get("round", 0) for status in statuses), default=0),
         "exchanges": dict(exchanges),
-        "validation_loss": {
-            "replicas": [loss(replica) for replica in replicas],
-            "average": loss(average),
-            "alone": loss(load_file(alone.weights)),
-        },
+        "validation_loss": _validation_loss(processes, options.size),
+        **_traffic(statuses),
+        "closed_epochs": _epochs([process.fingerprints for process in peers]),
+        "received_bytes": [status.get("received_bytes", 0) for status in statuses],
+        "stall_share": _ratio(sum(stalls), len(stalls), 6),
+        "machine": _machine(),
+    }
+    return summary | {"marks": judge(summary)}
+
+
+def _machine() -> dict[str, str]:
+    import torch
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "processor": platform.machine()}
+
+
+def _validation_loss(processes: Sequence[Process], size: str) -> dict[str, Any]:
+    """Loss of every replica, of their average and of the lone replica, all on the same windows."""
+    import torch
+    from safetensors.torch import load_file
+
+    from peers.jobs import byte_gpt
+
+    held_out = byte_gpt.validation_windows(256, 128)
+    model = byte_gpt.build_model(size)
+
+    def loss(weights: dict[str, torch.Tensor]) -> float | None:
+        model.load_state_dict(weights)
+        return _rounded(byte_gpt.evaluate(model, held_out), 4)
+
+    replicas = [load_file(process.weights) for process in processes if process.home is not None]
+    alone = next(process for process in processes if process.home is None)
+    average = {name: torch.stack([replica[name] for replica in replicas]).mean(0) for name in replicas[0]}
+    return {
+        "replicas": [loss(replica) for replica in replicas],
+        "average": loss(average),
+        "alone": loss(load_file(alone.weights)),
+    }
+
+
+def _traffic(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Bytes per parameter, measured and by the codec's formula, and shares of escalated blocks."""
+
+    def total(key: str) -> float:
+        return sum(status.get(key) or 0 for status in statuses)
+
+    medians = sorted(status["escalated_median"] for status in statuses if status.get("escalated_median") is not None)
+    return {
         "bytes_per_parameter_per_exchange": {
-            "measured": _ratio(total("exchanged_bytes") * _times(statuses), total("exchanged_parameters"), 4),
+            "measured": _ratio(total("exchanged_bytes") * _copies(statuses), total("exchanged_parameters"), 4),
             "formula": _ratio(total("formula_bytes"), total("exchanged_parameters"), 4),
         },
         "escalated_blocks": {
             "share": _ratio(total("escalated_blocks"), total("blocks"), 4),
             "median_exchange": round(medians[len(medians) // 2], 4) if medians else None,
         },
-        "closed_epochs": _epochs([process.fingerprints for process in peers]),
-        "received_bytes": [status.get("received_bytes", 0) for status in statuses],
-        "stall_share": _ratio(sum(stalls), len(stalls), 6),
-        "machine": {"python": platform.python_version(), "torch": torch.__version__, "processor": platform.machine()},
     }
-    return summary | {"marks": judge(summary)}
 
 
 def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each mark of the algorithm: the value, the mark, and whether it is reached; a value that is missing (None)
-    reaches none."""
+    """Each mark of the algorithm: its value, the mark, and whether it is reached. A missing value (None) is not."""
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
-    names = JUDGED["epidemic" if _spreads(summary) else "pairwise"]
+    names = JUDGED["epidemic" if _is_epidemic(summary) else "pairwise"]
     values: dict[str, float | None] = dict.fromkeys(MARKS)
     if None not in (*losses["replicas"], losses["alone"]):
         mean = sum(losses["replicas"]) / len(losses["replicas"])
@@ -132,7 +161,7 @@ def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     values["escalated_median"] = summary["escalated_blocks"]["median_exchange"]
     if sent["measured"] is not None and sent["formula"]:
         values["bytes_off_formula"] = round(abs(sent["measured"] / sent["formula"] - 1), 4)
-    if _spreads(summary):
+    if _is_epidemic(summary):
         epochs = summary["closed_epochs"]
         values["identical_epochs"] = _ratio(epochs["identical"], epochs["compared"], 4)
     return {
@@ -145,12 +174,12 @@ def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _spreads(summary: Mapping[str, Any]) -> bool:
+def _is_epidemic(summary: Mapping[str, Any]) -> bool:
     return summary.get("algorithm") == "epidemic"
 
 
-def _times(statuses: Sequence[Mapping[str, Any]]) -> float:
-    """How often, in the mean, what was received of increments came: 1 but for what the tree repeats."""
+def _copies(statuses: Sequence[Mapping[str, Any]]) -> float:
+    """Mean number of copies of a received increment: 1 plus what the broadcast tree repeats."""
     kinds: Counter[str] = Counter()
     for status in statuses:
         kinds.update(status.get("rumour_bytes", {}))
@@ -158,12 +187,12 @@ def _times(statuses: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _epochs(replicas: Sequence[Mapping[str, str]]) -> dict[str, int]:
-    """Closed epochs of which two peers or more have told the fingerprint, and those of which all told the same."""
-    told: defaultdict[str, list[str]] = defaultdict(list)
+    """Counts of closed epochs with at least two reported fingerprints, and of those whose fingerprints are equal."""
+    reported: defaultdict[str, list[str]] = defaultdict(list)
     for fingerprints in replicas:
         for epoch, value in fingerprints.items():
-            told[epoch].append(value)
-    compared = [values for values in told.values() if len(values) > 1]
+            reported[epoch].append(value)
+    compared = [values for values in reported.values() if len(values) > 1]
     return {"compared": len(compared), "identical": sum(len(set(values)) == 1 for values in compared)}
 
 
@@ -181,7 +210,7 @@ def _ratio(part: float, whole: float, digits: int) -> float | None:
 
 
 def _stall_share(process: Process) -> float | None:
-    """Out of the JSON line that a training process prints last."""
+    """The figure in the JSON line that a training process prints last."""
     for line in reversed(process.log.read_text(errors="replace").splitlines()):
         if line.startswith("{") and '"stall_share"' in line:
             return float(json.loads(line)["stall_share"])
@@ -192,7 +221,7 @@ def _stall_share(process: Process) -> float | None:
 
 
 def write(summary: dict[str, Any], out: Path) -> None:
-    """Print the report, and write report.txt, summary.json and, where matplotlib is, loss.png into `out`."""
+    """Print the report. Write report.txt, summary.json and, if matplotlib is installed, loss.png to `out`."""
     (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     files = ["summary.json", "report.txt", *(["loss.png"] if _picture(out, summary) else []), "logs"]
     text = f"{_text(summary)}\n{out}/: {', '.join(files)}\n"
@@ -207,7 +236,7 @@ def _text(summary: dict[str, Any]) -> str:
     spread = _shown(max(known) - min(known) if len(known) == len(losses["replicas"]) else None, ".3f")
     gain = _shown(marks["gain_over_alone"]["value"], ".3f")
     exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
-    if _spreads(summary):
+    if _is_epidemic(summary):
         epochs = summary["closed_epochs"]
         agreement = (
             "replicas identical, bit for bit",
@@ -226,7 +255,7 @@ def _text(summary: dict[str, Any]) -> str:
         ("gossip is better by", f"{gain}; replicas differ by {spread}"),
         ("rounds; exchanges (both ends)", f"{summary['rounds']}; {exchanges or 'none'}"),
         (
-            f"bytes/parameter/{'increment' if _spreads(summary) else 'exchange'} received",
+            f"bytes/parameter/{'increment' if _is_epidemic(summary) else 'exchange'} received",
             f"{_shown(sent['measured'], '.3f')} measured, {_shown(sent['formula'], '.3f')} by the formula",
         ),
         agreement,
@@ -236,7 +265,7 @@ def _text(summary: dict[str, Any]) -> str:
     width = max(len(name) for name, _ in rows)
     lines = []
     for name, value in rows:
-        first, *more = textwrap.wrap(value, COLUMNS - width - 2)
+        first, *more = textwrap.wrap(value, TERMINAL_WIDTH - width - 2)
         lines += [f"{name:<{width}}  {first}", *(" " * (width + 2) + line for line in more)]
     return "\n".join([*lines, "", LOST, "", *_verdict(marks), ""])
 
@@ -244,11 +273,11 @@ def _text(summary: dict[str, Any]) -> str:
 def _verdict(marks: dict[str, dict[str, Any]]) -> list[str]:
     missed = [name for name, judged in marks.items() if not judged["reached"]]
     if not missed:
-        return [f"all {len(marks)} marks are reached (they are in summary.json)"]
+        return [f"all {len(marks)} marks are reached (see summary.json)"]
     lines = [f"{len(missed)} of {len(marks)} marks missed:"]
     for name in missed:
         mark = MARKS[name]
-        lines.append(f"  {_shown(marks[name]['value'], mark.form)} {mark.says} {mark.mark:{mark.form}}")
+        lines.append(f"  {_shown(marks[name]['value'], mark.form)} {mark.text} {mark.mark:{mark.form}}")
     return lines
 
 
@@ -260,11 +289,11 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def _picture(out: Path, summary: dict[str, Any]) -> bool:
-    """Draw loss.png from the logs of this run's processes; False if nothing here can draw."""
+    """Draw loss.png from the training logs of this run. Return False if matplotlib is missing."""
     try:
         import matplotlib.figure
     except ModuleNotFoundError:
-        print("no picture: `pip install 'gossipdp[demo]'` brings matplotlib")
+        print("no picture: `pip install 'gossipdp[demo]'` installs matplotlib")
         return False
 
     figure = matplotlib.figure.Figure(figsize=(8, 4.5), dpi=120, layout="tight")

@@ -1,6 +1,6 @@
-"""What `demo` shows while it runs: a live table on a terminal, else a few plain words every ten seconds.
+"""Progress of the demo: a live table on a terminal, else plain lines every ten seconds.
 
-Figures come from the peers' own answers and logs; none may be worked out here.
+Figures come from the peers' answers and logs; none may be computed here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peers.tables import quantity
+from peers.tables import TERMINAL_WIDTH, quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,17 +25,16 @@ __all__ = ["live", "plain", "table"]
 Show = Callable[[Sequence["Process"], float], None]
 PLAIN_EVERY = 10.0
 """seconds between two plain reports"""
-COLUMNS = 80
 WIDTHS = {
     "peer": 6, "state": 8, "round": 5, "steps": 6, "loss": 5, "partner": 7, "received": 8, "sent": 7, "distance": 8
 }  # fmt: skip
-"""of the columns at least, so that they stand still; with two spaces between them 76 characters"""
+"""smallest width of each column, so that the table does not move; with two spaces between them 76 characters"""
 FIXED_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @contextlib.contextmanager
 def live(options: Namespace) -> Iterator[Show]:
-    """A function to call with the processes and the seconds so far."""
+    """Yield a function that shows the processes, called with them and the seconds since the start."""
     if options.no_live or not sys.stdout.isatty():
         last = -math.inf
 
@@ -55,17 +54,20 @@ def live(options: Namespace) -> Iterator[Show]:
 
 
 def plain(processes: Sequence[Process], seconds: float) -> str:
-    """Step and loss of each; a name and its figures stay on one line."""
-    words = []
+    """Step and loss of each process. A name and its figures stay on one line."""
+    parts = []
     for process in processes:
         line = process.last_line()
         figures = f"{line['step']}:{line['loss']:.3f}" if line else _state(process)
-        words.append(f"{process.name} {figures}".replace(" ", FIXED_SPACE))
-    text = textwrap.fill("  ".join(words), COLUMNS, initial_indent=f"{seconds:5.0f} s  ", subsequent_indent=" " * 9)
+        parts.append(f"{process.name} {figures}".replace(" ", FIXED_SPACE))
+    text = textwrap.fill(
+        "  ".join(parts), TERMINAL_WIDTH, initial_indent=f"{seconds:5.0f} s  ", subsequent_indent=" " * 9
+    )
     return text.replace(FIXED_SPACE, " ")
 
 
 def table(processes: Sequence[Process], options: Namespace, seconds: float) -> Table:
+    """One row per process, from its newest line of the training log and its daemon's status."""
     from rich.table import Table
 
     shown = Table(title=f"byte_gpt {options.size}, {seconds:.0f} s", title_justify="left", box=None, pad_edge=False)

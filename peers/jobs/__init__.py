@@ -1,1 +1,1 @@
-"""Example training jobs, one file each, to be read from top to bottom. A job knows one name of gossipdp: `attach`."""
+"""Example training jobs, one per file. Each reads from top to bottom, and uses one name of gossipdp: `attach`."""

@@ -5,9 +5,9 @@
     gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard          # the same, sharded by FSDP2
     GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt                                       # alone
 
-Settings, data, model, optimizer, loop, in this order. All that gossipdp needs of it is the one line with `attach`;
-nothing else here knows of peers, rounds or networks. The model follows GPT-2 (Radford et al. 2019) with rotary
-positions (Su et al. 2021, arXiv 2104.09864) in place of learned ones, so that its size does not depend on the context.
+Settings, data, model, optimizer, loop, in this order. gossipdp needs only the one line with `attach`. Nothing else here
+knows of peers, rounds or networks. The model follows GPT-2 (Radford et al. 2019). Rotary positions (Su et al. 2021,
+arXiv 2104.09864) replace learned ones, so its size does not depend on the context.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import os
 import socket
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,7 @@ class Size(NamedTuple):
     heads: int
     width: int
     lr: float
-    """peak learning rate for windows in the tens; the smaller the model, the more it stands"""
+    """peak learning rate for tens of windows per step; a smaller model tolerates a higher one"""
 
 
 VOCABULARY = 256
@@ -58,33 +58,33 @@ SIZES = {
 
 
 def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command line says. Under torchrun write --log-file: it takes --log for an abbreviation of its own."""
+    """Parse the command line. Under torchrun write --log-file: torchrun takes --log as an abbreviation of its own."""
     parser = argparse.ArgumentParser(prog="byte_gpt", description="Train a byte-level GPT on the standard library.")
     add = parser.add_argument
     add("--size", choices=SIZES, default="0.25M", help="parameters (%(default)s)")
     add("--steps", type=int, default=1000, help="optimizer steps (%(default)s)")
-    add("--batch", type=int, default=8, help="windows a step and process (%(default)s)")
-    add("--context", type=int, default=128, help="bytes a window (%(default)s)")
+    add("--batch", type=int, default=8, help="windows per step and process (%(default)s)")
+    add("--context", type=int, default=128, help="bytes per window (%(default)s)")
     add("--lr", type=float, help="peak learning rate (by size: " + ", ".join(f"{s.lr:g}" for s in SIZES.values()) + ")")
     add("--warmup", type=int, help="steps of linear warm-up (a twentieth of --steps, at most 100)")
-    add("--seed", type=int, default=0, help="initial weights: the same on every peer (%(default)s)")
-    add("--data-seed", type=int, help="which windows are read (from the host, the peer's home and the rank)")
+    add("--seed", type=int, default=0, help="seed of the initial weights, the same on every peer (%(default)s)")
+    add("--data-seed", type=int, help="seed of the windows (default: from host, home and rank)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (%(default)s)")
-    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the matrix products; weights are fp32")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="type of matrix products; weights are fp32")
     add("--shard", action="store_true", help="under torchrun: FSDP2 instead of DDP")
-    add("--threads", type=int, default=0, help="torch threads on a CPU; 0: torch's own choice")
+    add("--threads", type=int, default=0, help="torch threads on a CPU; 0: torch's choice")
     add("--eval-every", type=int, default=200, help="steps between validations; 0: only at the end (%(default)s)")
-    add("--eval-windows", type=int, default=128, help="validation windows, the same for all (%(default)s)")
-    add("--log", "--log-file", type=Path, help="append JSON lines here: step, loss, tokens, elapsed, val")
+    add("--eval-windows", type=int, default=128, help="validation windows, the same on all peers (%(default)s)")
+    add("--log", "--log-file", type=Path, help="append JSON lines to this file: step, loss, tokens, elapsed, val")
     add("--log-every", type=int, default=10, help="steps between lines (%(default)s)")
-    add("--save", type=Path, help="write the final weights here (safetensors)")
+    add("--save", type=Path, help="write the final weights to this file (safetensors)")
     return parser.parse_args(argv)
 
 
 # -- data ------------------------------------------------------------------------------------------------------
 
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "encodings"}
-"""Not the library, or (encodings) tables so alike that a validation file would be known from its neighbours."""
+"""Folders that are not the library, or (encodings) whose files are so similar that validation would leak."""
 
 
 class Corpus(NamedTuple):
@@ -95,16 +95,18 @@ class Corpus(NamedTuple):
 
 
 def is_validation(path: str) -> bool:
-    """Whether a file, named relative to the library with forward slashes, is held out: one in ten.
+    """Whether a file is held out. One in ten is.
 
-    The name alone decides. Peers with another version of Python hold out the same files, so no peer trains
-    on what another one validates on.
+    The name alone decides, so peers with different versions of Python hold out the same files.
+
+    Args:
+        path: relative to the library, with forward slashes.
     """
     return hashlib.blake2b(path.encode(), digest_size=8).digest()[0] % 10 == 0
 
 
 def corpus_files(root: Path) -> list[str]:
-    """The sources below `root`, relative, in an order that no file system decides."""
+    """The sources below `root`, as sorted relative paths."""
     found = []
     for directory, inner, names in os.walk(root):
         inner[:] = [name for name in inner if name not in SKIPPED]
@@ -124,22 +126,22 @@ def load_corpus(root: Path | None = None) -> Corpus:
 
 
 def windows_at(text: Tensor, starts: Tensor, context: int) -> Tensor:
-    """`context` bytes and the one after them, from each start: (len(starts), context + 1), int64."""
+    """`context` bytes and the next one, from each start: (len(starts), context + 1), int64."""
     return text[starts[:, None] + torch.arange(context + 1)].long()
 
 
 def validation_windows(n: int, context: int) -> Tensor:
-    """`n` windows spread evenly over the validation text: fixed, so that losses of different peers compare."""
+    """`n` fixed windows, evenly spread over the validation text, so that losses of different peers compare."""
     text = load_corpus().validation
     starts = torch.linspace(0, len(text) - context - 1, n, dtype=torch.float64).long()
     return windows_at(text, starts, context)
 
 
 def data_generator(seed: int | None, rank: int) -> torch.Generator:
-    """Where the windows come from: another stream for every peer, rank and start of the process.
+    """The random generator of windows: a different stream for every peer, rank and start of the process.
 
-    Without a seed the peer's home and its host name it. GOSSIPDP_ATTEMPT counts restarts: a process that
-    comes back must not read the same windows again.
+    Without a seed, host and home determine it. GOSSIPDP_ATTEMPT counts restarts: a restarted process must not read the
+    same windows again.
     """
     home = os.environ.get("GOSSIPDP_HOME", "")
     source = f"{socket.gethostname()}:{Path(home).resolve()}" if seed is None and home else str(seed or 0)
@@ -153,7 +155,7 @@ def data_generator(seed: int | None, rank: int) -> torch.Generator:
 
 @functools.cache
 def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position x frequency, (length, width / 2). No buffer: there is nothing here to average."""
+    """Cosine and sine of position x frequency, (length, width / 2). Not a buffer, because peers would average it."""
     frequency = 10_000.0 ** -(torch.arange(0, width, 2, device=device) / width)
     angle = torch.arange(length, device=device)[:, None] * frequency
     return angle.cos(), angle.sin()
@@ -210,12 +212,12 @@ class GPT(nn.Module):
 
 
 def build_model(size: str, seed: int = 0) -> GPT:
-    """A model of one of SIZES; the same `seed` gives the same weights on every host."""
+    """A model of one of SIZES. The same `seed` gives the same weights on every host."""
     model = GPT(SIZES[size])
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            # what is added to the residual stream starts smaller, by the number of additions (GPT-2, section 2.3)
+            # Layers that add to the residual stream start smaller, by the number of additions (GPT-2, section 2.3).
             scale = (2 * len(model.blocks)) ** -0.5 if name.endswith("output.weight") else 1.0
             nn.init.normal_(parameter, std=0.02 * scale, generator=generator)
     return model
@@ -228,7 +230,7 @@ def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, windows: Tensor, batch: int = 32) -> float:
-    """Mean loss over `windows`, in nats a byte; the device is the model's. Of a sharded model every rank calls it."""
+    """Mean loss over `windows`, in nats per byte. Every rank of a sharded model must call this."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -241,7 +243,7 @@ def evaluate(model: nn.Module, windows: Tensor, batch: int = 32) -> float:
 
 
 def build_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """AdamW; matrices decay, gains do not."""
+    """AdamW with weight decay on matrices, and none on gains."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     gains = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
@@ -249,7 +251,7 @@ def build_optimizer(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Linear warm-up, then a cosine down to zero (Loshchilov & Hutter 2017, arXiv 1608.03983)."""
+    """Linear warm-up, then a cosine to zero (Loshchilov & Hutter 2017, arXiv 1608.03983)."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - warmup)
@@ -260,16 +262,10 @@ def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """One training process from start to end; returns what `main` prints."""
+    """One training process from start to end. Return what `main` prints."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device(
-        options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    )
-    if device.type == "cuda":
-        device = torch.device("cuda", local_rank if device.index is None else device.index)
-        torch.cuda.set_device(device)
+    rank, device = int(os.environ.get("RANK", "0")), choose_device(options.device)
     distributed = "WORLD_SIZE" in os.environ
     if distributed:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -282,22 +278,15 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     warmup = min(100, options.steps // 20) if options.warmup is None else options.warmup
     model = build_model(options.size, options.seed).to(device)
     sharded = distributed and options.shard
-    replica: nn.Module = model
-    if sharded:
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-    elif distributed:
-        replica = DistributedDataParallel(model)
+    replica = wrapped(model, distributed, sharded)
     optimizer = build_optimizer(model, peak)
     precision = torch.autocast(device.type, torch.bfloat16) if options.dtype == "bf16" else contextlib.nullcontext()
 
     peer = gossipdp.attach(model, optimizer, samples_per_step=options.batch)
 
-    evaluating = 0.0
-    start = time.monotonic()
-    log = contextlib.nullcontext() if options.log is None or rank else options.log.open("a", buffering=1)
-    with log as lines:
+    evaluates = rank == 0 or sharded
+    with contextlib.nullcontext() if options.log is None or rank else options.log.open("a", buffering=1) as lines:
+        log = Log(options, lines, peer, functools.partial(evaluate, model, held_out) if evaluates else None)
         for step in range(options.steps):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, options.steps, warmup, peak)
@@ -309,45 +298,91 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            log.step(step + 1, loss)
 
-            done = step + 1
-            record: dict[str, Any] = {}
-            if done % options.log_every == 0 or done == options.steps:
-                record = {"step": done, "loss": loss.item()}
-                peer.report(loss=record["loss"])
-            looks = options.eval_every and done % options.eval_every == 0 and done < options.steps
-            if looks and (rank == 0 or sharded):
-                before = time.monotonic()
-                record |= {"step": done, "loss": loss.item(), "val": evaluate(model, held_out)}
-                evaluating += time.monotonic() - before
-            if record and lines:
-                elapsed = time.monotonic() - start - evaluating
-                record |= {"tokens": done * windows[:, 1:].numel() * world_size(), "elapsed": round(elapsed, 4)}
-                lines.write(json.dumps(record) + "\n")
-
-        seconds = time.monotonic() - start - evaluating
+        seconds = log.seconds()
         peer.detach()
         summary = {
-            "validation_loss": evaluate(model, held_out) if rank == 0 or sharded else math.nan,
+            "validation_loss": evaluate(model, held_out) if evaluates else math.nan,
             "steps": options.steps,
             "parameters": sum(p.numel() for p in model.parameters()),
             "seconds": round(seconds, 4),
             "stall_seconds": round(peer.stall_seconds, 4),
             "stall_share": round(peer.stall_seconds / seconds, 6) if seconds else 0.0,
         }
-        if lines:
-            lines.write(json.dumps({"step": options.steps, "val": summary["validation_loss"]}) + "\n")
+        log.write({"step": options.steps, "val": summary["validation_loss"]})
     if options.save is not None:
-        full = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights: dict[str, Any] = get_model_state_dict(model, options=full)
-        if rank == 0:
-            save_file(weights, options.save)
+        save(model, options.save, rank)
     if distributed:
-        # DDP's reducer waits for the group's threads while it holds the GIL, which they may want, if it is the last to
-        # let go of the group.
+        # DDP's reducer must not be the last owner of the group: it would wait for the group's threads while it holds
+        # the GIL, which they may need.
         del replica
         dist.destroy_process_group()
     return summary
+
+
+def choose_device(wish: str) -> torch.device:
+    """The device of --device; on CUDA that of the local rank, unless an index is given."""
+    device = torch.device(wish if wish != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device("cuda", local_rank if device.index is None else device.index)
+        torch.cuda.set_device(device)
+    return device
+
+
+def wrapped(model: GPT, distributed: bool, sharded: bool) -> nn.Module:
+    """The module to call: `model` itself, sharded in place by FSDP2, or in DDP."""
+    if sharded:
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    return DistributedDataParallel(model) if distributed and not sharded else model
+
+
+Validate: TypeAlias = Callable[[], float]
+
+
+class Log:
+    """Reports steps to `peer` and to JSON `lines`. `lines` or `validate` is None in a process that does not do that."""
+
+    def __init__(
+        self, options: argparse.Namespace, lines: TextIO | None, peer: gossipdp.Attachment, validate: Validate | None
+    ) -> None:
+        self._options, self._lines, self._peer, self._validate = options, lines, peer, validate
+        self._start, self._evaluating = time.monotonic(), 0.0
+
+    def seconds(self) -> float:
+        """Training time since the start, without validations."""
+        return time.monotonic() - self._start - self._evaluating
+
+    def step(self, done: int, loss: Tensor) -> None:
+        """After `done` steps: report, validate and log, each if it is due."""
+        options = self._options
+        record: dict[str, Any] = {}
+        if done % options.log_every == 0 or done == options.steps:
+            record = {"step": done, "loss": loss.item()}
+            self._peer.report(loss=record["loss"])
+        looks = options.eval_every and done % options.eval_every == 0 and done < options.steps
+        if looks and self._validate is not None:
+            before = time.monotonic()
+            record |= {"step": done, "loss": loss.item(), "val": self._validate()}
+            self._evaluating += time.monotonic() - before
+        if record and self._lines is not None:
+            tokens = done * options.batch * options.context * world_size()
+            self.write(record | {"tokens": tokens, "elapsed": round(self.seconds(), 4)})
+
+    def write(self, record: dict[str, Any]) -> None:
+        if self._lines is not None:
+            self._lines.write(json.dumps(record) + "\n")
+
+
+def save(model: nn.Module, path: Path, rank: int) -> None:
+    """Write the whole weights, also of a sharded model, from rank 0. Every rank calls this."""
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights: dict[str, Any] = get_model_state_dict(model, options=full)
+    if rank == 0:
+        save_file(weights, path)
 
 
 def world_size() -> int:

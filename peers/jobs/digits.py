@@ -4,8 +4,8 @@
     gossipdp join @invite -- python -m peers.jobs.digits --peers 2 --rank 1          # on the other: other images
     GOSSIPDP_OFF=1 python -m peers.jobs.digits                             # alone
 
-Settings, data (`images`), model, optimizer, loop, in this order; the smallest job there is, done in seconds. All that
-gossipdp needs of it is the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
+Settings, data (`images`), model, optimizer, loop, in this order. It is the smallest job, and takes seconds. gossipdp
+needs only the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="digits", description="Train a small network to read handwritten digits.")
     add = parser.add_argument
     add("--steps", type=int, default=500, help="optimizer steps (%(default)s)")
-    add("--batch", type=int, default=32, help="images a step (%(default)s)")
+    add("--batch", type=int, default=32, help="images per step (%(default)s)")
     add("--lr", type=float, default=0.05, help="learning rate of SGD with momentum 0.9 (%(default)s)")
-    add("--width", type=int, default=64, help="of the hidden layers (%(default)s)")
-    add("--peers", type=int, default=1, help="into how many shares the training images are cut (%(default)s)")
-    add("--rank", type=int, default=0, help="which share is this process's (%(default)s)")
-    add("--seed", type=int, default=0, help="initial weights: the same on every peer (%(default)s)")
-    add("--data-seed", type=int, help="order of the images (--rank)")
+    add("--width", type=int, default=64, help="width of the hidden layers (%(default)s)")
+    add("--peers", type=int, default=1, help="number of shares of the training images (%(default)s)")
+    add("--rank", type=int, default=0, help="this process's share (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the initial weights, the same on every peer (%(default)s)")
+    add("--data-seed", type=int, help="seed of the order of images (default: --rank)")
     add("--threads", type=int, default=1, help="torch threads (%(default)s)")
-    add("--log", type=Path, help="append JSON lines here: step, loss, accuracy, elapsed")
+    add("--log", type=Path, help="append JSON lines to this file: step, loss, accuracy, elapsed")
     add("--log-every", type=int, default=50, help="steps between lines (%(default)s)")
     chosen = parser.parse_args(argv)
     if not 0 <= chosen.rank < chosen.peers:
@@ -51,7 +51,7 @@ def settings(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def share(images: Images, rank: int, peers: int) -> Images:
-    """The images of one of `peers`: disjoint, and together all of them."""
+    """The share of one of `peers`. The shares are disjoint, and together are all images."""
     return Images(images.pixels[rank::peers], images.labels[rank::peers])
 
 
@@ -59,7 +59,7 @@ def share(images: Images, rank: int, peers: int) -> Images:
 
 
 def build_model(width: int = 64, seed: int = 0) -> nn.Sequential:
-    """Two hidden layers; the same `seed` gives the same weights on every host."""
+    """Two hidden layers. The same `seed` gives the same weights on every host."""
     model = nn.Sequential(
         nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
     )  # fmt: skip
@@ -74,7 +74,7 @@ def build_model(width: int = 64, seed: int = 0) -> nn.Sequential:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, images: Images) -> float:
-    """The share of `images` that is read correctly."""
+    """The share of `images` that the model classifies correctly."""
     return (model(images.pixels).argmax(1) == images.labels).float().mean().item()
 
 
@@ -82,7 +82,7 @@ def evaluate(model: nn.Module, images: Images) -> float:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """One training process from start to end; returns what `main` prints."""
+    """One training process from start to end. Return what `main` prints."""
     torch.set_num_threads(options.threads)
     everything, test = load_images()
     images = share(everything, options.rank, options.peers)

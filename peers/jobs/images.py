@@ -1,6 +1,6 @@
-"""Images of handwritten digits, as they come with scikit-learn: what the job `digits` and the laboratory learn from.
+"""Images of handwritten digits from scikit-learn, for the job `digits` and the laboratory.
 
-Nothing of this project may be imported here: results that are kept depend on this file and on nothing that trains.
+Nothing of this project may be imported here: kept results of the laboratory depend on this file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Images(NamedTuple):
 
 
 def load_images() -> tuple[Images, Images]:
-    """Training and test images: every fifth is a test image, on every host the same."""
+    """Training and test images. Every fifth is a test image, the same on every host."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

@@ -47,9 +47,9 @@ def test_a_peer_that_waits_for_a_model_nobody_has_any_more_ends_the_demo(first, 
     demo.processes = [a_process("peer1", *first), a_process("peer2", *second)]
     if left_behind:
         with pytest.raises(HardwareError, match="GD-503"):
-            demo.check_nobody_is_left_behind()
+            demo.check_all_have_joined()
     else:
-        demo.check_nobody_is_left_behind()
+        demo.check_all_have_joined()
 
 
 # -- options -----------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_refused_folder_is_a_usage_error_that_says_what_is_there(
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("mine")
-    with pytest.raises(FolderError, match="no folder"), claimed(tmp_path / "report"):
+    with pytest.raises(FolderError, match="not a folder"), claimed(tmp_path / "report"):
         raise AssertionError("claimed")
     assert (tmp_path / "report").read_text() == "mine"
 
@@ -273,7 +273,7 @@ def test_a_first_peer_that_does_not_start__is_shown_with_its_log(start: Callable
 
 def test_a_process_that_ends_well_without_weights__is_named(start: Callable[[Start], Demo]) -> None:
     error = fails(start(lambda name: (0, b"leaving\n")))
-    assert "peer1 ended without having trained" in error.cause and "leaving" in error.seen
+    assert "peer1 ended without saving its weights" in error.cause and "leaving" in error.seen
 
 
 def test_one_restart_is_no_failure__and_lines_are_counted_once(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_demo_told_to_end__or_whose_terminal_is_closed__ends_its_processes(
 ) -> None:
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended, demos.stopping(demo := start(lambda name: (None, b""))):
-        demo.check_nobody_is_left_behind = lambda: os.kill(os.getpid(), number)  # type: ignore[method-assign]
+        demo.check_all_have_joined = lambda: os.kill(os.getpid(), number)  # type: ignore[method-assign]
         demo.run()
     assert ended.value.code == 128 + number and signal.getsignal(number) == before
     assert [process.child.poll() for process in demo.processes] == [-signal.SIGTERM] * 3

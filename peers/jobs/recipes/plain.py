@@ -1,4 +1,4 @@
-"""One process and a loop of one's own: `python plain.py`."""
+"""One process with a hand-written loop: `python plain.py`."""
 
 import torch
 from torch.utils.data import DataLoader

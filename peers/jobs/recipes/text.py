@@ -1,4 +1,4 @@
-"""What the recipes read and where they write: bytes of the standard library's own sources, and two arguments.
+"""Data and arguments of the recipes. The data are bytes of the standard library's sources.
 
 A recipe takes `[STEPS] [OUT.safetensors]`. Nothing here may know of gossip.
 """
@@ -25,12 +25,12 @@ class Options(NamedTuple):
 
 
 def options() -> Options:
-    words = sys.argv[1:3]
-    return Options(int(words[0]) if words else 300, Path(words[1]) if len(words) > 1 else None)
+    given = sys.argv[1:3]
+    return Options(int(given[0]) if given else 300, Path(given[1]) if len(given) > 1 else None)
 
 
 class Windows(Dataset[Tensor]):
-    """`count` windows of `context` bytes and the next one: others on every host, the same on all ranks of one."""
+    """`count` windows of `context` bytes and the next one. They differ between hosts, and not between ranks of one."""
 
     def __init__(self, count: int, context: int = 32) -> None:
         self._text, self._context = load_corpus().train, context
