@@ -270,9 +270,9 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     monkeypatch.setattr(node, "_save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
     node.peer.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
-    node.peer._reunion.follower.reason = Reason.LAG
+    node.peer._replica._reunion.follower.reason = Reason.LAG
     assert not node.checkpoint() and not saved
-    node.peer._reunion.follower.reason = None
+    node.peer._replica._reunion.follower.reason = None
     assert node.checkpoint() and saved == [True]
 
 

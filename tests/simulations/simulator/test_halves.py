@@ -419,7 +419,7 @@ def half_taken():
     cluster.heal(still=False)
     for _ in range(800):
         cluster.go_on(0.05)
-        if alone.running.resyncing and len(alone.running._reunion.follower._taken) >= 3:
+        if alone.running.resyncing and len(alone.running._replica._reunion.follower._taken) >= 3:
             return cluster, alone
     pytest.fail("it never began to follow")
 
