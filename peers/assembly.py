@@ -107,7 +107,6 @@ def build(home: Path, config: Config) -> Node:
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
     )
-    node.serve_data(home)
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)

@@ -1,7 +1,8 @@
-"""The one thread that owns every vector of a peer: jobs in, results out, in order.
+"""One thread that carries out work in order: jobs in, results out.
 
-The I/O thread submits and collects; an eventfd in its poll set tells it that results wait. At most `limit` jobs are
-inside at once and the rest wait outside, so that the queue's fullness can be seen. No protocol may stand here.
+The I/O thread submits and collects. An eventfd in its poll set tells it that results wait. At most `limit` units of
+work are inside at once and the others wait outside, so that the length of the queue is visible. No protocol may stand
+here.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Compute", "Finished"]
+__all__ = ["Call", "Compute", "Finished"]
 
 LIMIT = 64
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """Runs `function` on the compute thread, and then `done` with its result on the I/O thread."""
+
+    def __call__(self, function: Callable[[], T], done: Callable[[T], None]) -> None: ...
 
 
 class Finished(NamedTuple):
-    """One unit of work that is over: what was asked, and its result or the exception that ended it."""
+    """One finished unit of work, and its result or the exception that ended it."""
 
     work: Any
     result: Any
@@ -27,7 +35,12 @@ class Finished(NamedTuple):
 
 
 class Compute:
-    """Args: run: executes one unit of work; called on the compute thread only."""
+    """Args:
+
+    run: executes one unit of work; called on the thread only.
+    limit: units of work inside at once.
+    name: of the thread.
+    """
 
     def __init__(self, run: Callable[[Any], Any], *, limit: int = LIMIT, name: str = "compute") -> None:
         self._run, self._limit = run, limit
@@ -40,12 +53,12 @@ class Compute:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Readable when `collect` has something to give."""
+        """Readable when `collect` has something to return."""
         return self._wake
 
     @property
     def waiting(self) -> int:
-        """Units of work not finished yet."""
+        """Units of work that are not finished."""
         return self._inside + len(self._backlog)
 
     def submit(self, work: Any) -> None:
@@ -53,7 +66,7 @@ class Compute:
         self._feed()
 
     def collect(self) -> list[Finished]:
-        """What has finished since the last call, in the order it was submitted."""
+        """The work finished since the last call, in the order of submission."""
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
@@ -66,7 +79,7 @@ class Compute:
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
-        """Finish what is inside, then stop."""
+        """Finish the work inside, then stop. Waits at most `timeout` seconds."""
         self._backlog.clear()
         self._asked.put(None)
         self._thread.join(timeout)

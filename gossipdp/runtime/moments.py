@@ -1,8 +1,8 @@
-"""The inner optimizer's moments between shared memory and what is held of them: encoded and decoded chunk by chunk.
+"""Copies the inner optimizer's moments between shared memory and their encoded form, chunk by chunk.
 
-The training process writes one moment at a time where its snapshots stand, and waits for none of this; a joining one
-finds them there in the same order. Each chunk is one piece of work for the compute thread, asked for when the one
-before is done, so that exchanges go on in between. Nothing here may know a socket or a peer.
+The training process writes one moment at a time into the memory of its snapshots, and does not wait. A joining process
+finds the moments there in the same order. Each chunk is one piece of work for the compute thread, asked for when the
+piece before is done, so that exchanges go on in between. Nothing here may know a socket or a peer.
 """
 
 from __future__ import annotations
@@ -20,40 +20,47 @@ from gossipdp.codecs.base import PayloadError, Vector
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
+from gossipdp.runtime.compute import Call
 from gossipdp.runtime.link import Moment
 
-__all__ = ["ROUNDS", "MomentsKeeper"]
+__all__ = ["ROUNDS", "MomentsCopier"]
 
 log = logging.getLogger("gossipdp.node")
 
 ROUNDS: Final = 10
-"""between two times that the training process tells its moments: a second moment lives for hundreds of steps, and
-telling both costs what two snapshots do"""
+"""rounds between two transfers of the moments from the training process. A second moment stays valid for hundreds of
+steps, and a transfer of both costs as much as two snapshots."""
 
 Piece: TypeAlias = Callable[[], Any]
-Taken: TypeAlias = Callable[[Moments | None], None]
 
 
-class MomentsKeeper:
-    """One thing at a time: what begins ends what was going on, for the memory it is about is another's by then.
+class MomentsCopier:
+    """Copies one moment at a time. A new copy ends the one under way, whose memory has another use by then.
 
     Args:
-        run: queues a function on the compute thread; `ran` is to be called with its result.
+        call: runs a piece of work on the compute thread.
     """
 
-    def __init__(self, run: Callable[[Piece], None]) -> None:
-        self._run = run
+    def __init__(self, call: Call) -> None:
+        self._call = call
         self._task = 0
         self._pieces: list[Piece] = []
         self._results: list[Any] = []
         self._end: Callable[[list[Any]], None] = _nothing
         self._seconds: list[NDArray[np.uint8]] = []
-        """second moments that are encoded, and wait for the first"""
+        """encoded second moments that wait for the first ones"""
 
-    def take(
+    def read(
         self, which: Moment, steps: int, x: Vector, schema: Schema, done: Callable[[Moments | None], None]
     ) -> None:
-        """Encode what stands in `x`; `done` is called with both moments once both are here."""
+        """Encode the moment in `x`.
+
+        Args:
+            which: the second moment comes first.
+            steps: of the optimizer.
+            x: shape (schema.size,), fp32.
+            done: called with both moments once both are encoded, else with None.
+        """
         seconds = self._seconds
 
         def second(results: list[Any]) -> None:
@@ -73,8 +80,8 @@ class MomentsKeeper:
         else:
             done(None)
 
-    def give(self, which: Moment, x: Vector, held: Moments, schema: Schema, done: Callable[[], None]) -> None:
-        """Decode what is held into `x`."""
+    def write(self, which: Moment, x: Vector, held: Moments, schema: Schema, done: Callable[[], None]) -> None:
+        """Decode a moment of `held` into `x`, shape (schema.size,), then call `done`."""
         decode = codec.decode_second if which == "second" else codec.decode_first
 
         def piece(at: slice, chunk: Frozen) -> bool:
@@ -82,29 +89,26 @@ class MomentsKeeper:
             return True
 
         def end(_: object) -> None:
-            # Whatever a source says stands there, training takes no part of it, and the next snapshot would.
+            # A source may send anything for the padding. Training ignores it, but the next snapshot would contain it.
             x[schema.padding] = 0.0
             done()
 
         pairs = zip(_spans(schema), held.chunks, strict=True)
         self._begin([partial(piece, at, chunk) for at, chunk in pairs], end)
 
-    def ran(self, result: tuple[int, Any]) -> None:
-        """A piece has been carried out."""
-        task, value = result
-        if task == self._task:
-            self._results.append(value)
-            self._next()
-
     def _begin(self, pieces: Sequence[Piece], end: Callable[[list[Any]], None]) -> None:
         self._task += 1
         self._pieces, self._results, self._end = list(pieces), [], end
         self._next()
 
+    def _ran(self, task: int, result: Any) -> None:
+        if task == self._task:
+            self._results.append(result)
+            self._next()
+
     def _next(self) -> None:
         if len(self._results) < len(self._pieces) and not _failed(self._results):
-            piece, task = self._pieces[len(self._results)], self._task
-            self._run(lambda: (task, piece()))
+            self._call(self._pieces[len(self._results)], partial(self._ran, self._task))
             return
         results, self._results, self._pieces = self._results, [], []
         self._end(results)
@@ -137,4 +141,4 @@ def _both(m: Vector, second: NDArray[np.uint8]) -> Frozen | None:
 
 
 def _nothing(_: object) -> None:
-    """Nothing is going on."""
+    """Nothing is under way."""

@@ -29,7 +29,6 @@ from gossipdp.protocol.schema import MOST_EXACT, Schema
 from gossipdp.protocol.settings_digest import keys_apart
 from gossipdp.protocol.wire.messages import Member, Ping, State
 from gossipdp.runtime import files
-from gossipdp.runtime.compute import Finished
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.transport import DialFailed, LinkUp
 from gossipdp.runtime.node import Node
@@ -174,7 +173,7 @@ def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(wher
     save(where, 90)
     path = save(where, 120)
     node = start()
-    node._from_peer(CheckpointAhead(120, 12, 80), 0.0)
+    node._act(CheckpointAhead(120, 12, 80), 0.0)
     store = Store(where / "checkpoints", keep=1)
     assert store.pinned(path) and [store.pinned(each) for each in store.list()] == [False, True]
     [notice] = node.status.notices
@@ -192,7 +191,7 @@ def test_fifth_checkpoint_ahead_costs_the_first_its_pin_and_that_is_told(where: 
     for clock in (100, 200, 300, 400, 500):
         if clock > 100:
             save(where, clock)
-        node._from_peer(CheckpointAhead(clock, clock // 10, 80), 0.0)
+        node._act(CheckpointAhead(clock, clock // 10, 80), 0.0)
     assert [notice[:6] for notice in node.status.notices] == ["GD-605"] * 5 + ["GD-606"]
     assert str(first) in node.status.notices[-1]
     assert noticed(node) == {"GD-605": 5.0, "GD-606": 1.0}
@@ -201,24 +200,24 @@ def test_fifth_checkpoint_ahead_costs_the_first_its_pin_and_that_is_told(where: 
 def test_checkpoint_that_cannot_be_looked_at_is_told_and_the_peer_goes_on(where: Path, start: Start) -> None:
     node = start()
     (where / "checkpoints").write_bytes(b"no directory")
-    node._from_peer(CheckpointAhead(120, 12, 80), 0.0)
+    node._act(CheckpointAhead(120, 12, 80), 0.0)
     assert [notice[:6] for notice in node.status.notices] == ["GD-601"] and noticed(node) == {"GD-601": 1.0}
-    assert node._restore()[0] is None
+    assert node._jobs.restore()[0] is None
 
 
 def test_checkpoint_that_could_not_be_written_is_told_counted_and_tried_again_soon(where: Path, start: Start) -> None:
     node = start()
     now = node._clock()
-    node._next_checkpoint = now + node._config.checkpoint_every
-    node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
+    node._checkpoints.due = now + node._checkpoints._config.checkpoint_every
+    node._checkpoints.saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
     assert list(node.status.notices) == ["GD-602 checkpoint-00000001 could not be written"]
     assert noticed(node) == {"GD-602": 1.0}
-    assert 0.05 < (node._next_checkpoint - now) / node._config.checkpoint_every < 0.5
-    node._keeper.busy = True
-    node._next_checkpoint = now
+    assert 0.05 < (node._checkpoints.due - now) / node._checkpoints._config.checkpoint_every < 0.5
+    node._checkpoints.writer.busy = True
+    node._checkpoints.due = now
     node._tick(now)
     assert "still being written" in node.status.notices[-1] and noticed(node) == {"GD-602": 2.0}
-    assert node._next_checkpoint == now + node._config.checkpoint_every
+    assert node._checkpoints.due == now + node._checkpoints._config.checkpoint_every
 
 
 @pytest.mark.parametrize("reason", ["apart", "lag"])
@@ -230,21 +229,21 @@ def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
     begun: list[bool] = []
     done: list[jobs.Job] = []
     asked = iter([jobs.Keep(reason)])
-    monkeypatch.setattr(node, "_save", lambda: begun.append(True) or True)
+    monkeypatch.setattr(node._checkpoints, "save", lambda: begun.append(True) or True)
     monkeypatch.setattr(node.peer, "next_job", lambda: next(asked, None))
     monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
-    node._keeper.busy = True
+    node._checkpoints.writer.busy = True
     node._drain(0.0)
     assert not begun
-    node._keeper.busy = False
-    node._checkpoint_saved(save(where, 90))
+    node._checkpoints.writer.busy = False
+    node._checkpoints.saved(save(where, 90))
     assert begun == [True] and not done
     path = save(where, 100)
-    node._checkpoint_saved(path)
+    node._checkpoints.saved(path)
     assert done == [jobs.Keep(reason)]
     pinned = reason == "apart"
     assert Store.pinned(path) == pinned and noticed(node) == {"GD-604": 1.0, **({"GD-607": 1.0} if pinned else {})}
-    node._checkpoint_saved(save(where, 110))
+    node._checkpoints.saved(save(where, 110))
     assert len(done) == 1
 
 
@@ -254,11 +253,10 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     files.save_run(where / "run", RUN)
     node = start()
     done: list[jobs.Job] = []
-    monkeypatch.setattr(node, "_save", lambda: True)
+    monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
-    node._keeping = jobs.Keep("apart")
-    node._keep_own()
-    node._checkpoint_saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
+    node._checkpoints.keep(jobs.Keep("apart"))
+    node._checkpoints.saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
     assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-604": 1.0, "GD-602": 1.0}
 
 
@@ -267,7 +265,7 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
 ) -> None:
     node = start()
     saved: list[bool] = []
-    monkeypatch.setattr(node, "_save", lambda: saved.append(True) or True)
+    monkeypatch.setattr(node._checkpoints, "save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
     node.peer.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
     node.peer._replica._reunion.follower.reason = Reason.LAG
@@ -369,9 +367,9 @@ def test_damaged_checkpoint_passed_over_at_a_restore_is_told_and_counted(
     save(where, 120)
     (save(where, 240) / "state.safetensors").write_bytes(b"")
     node = start()
-    _, notices = node._store.latest()
+    _, notices = node._jobs._store.latest()
     monkeypatch.setattr(node.peer, "job_done", lambda *_: None)
-    node._finish(Finished((jobs.Restore(), None), (None, notices), None))
+    node._jobs.restored(jobs.Restore(), (None, notices))
     (notice,) = node.status.notices
     assert notice.startswith("GD-601 checkpoint ") and noticed(node) == {"GD-601": 1.0}
 
@@ -388,19 +386,19 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
         files.save_members(where / assembly.MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
     node = start()
     if met == "link":
-        node._from_transport(LinkUp(b"b" * 32, seed, False, 1), 0.0)
+        node._network.handle(LinkUp(b"b" * 32, seed, False, 1), 0.0)
     refused = DialFailed(b"", seed, f"{seed} refused this peer's key", "GD-204")
     for now in (1.0, 2.0):
-        node._from_transport(refused, now)
+        node._network.handle(refused, now)
     with pytest.raises(RefusedError, match="GD-204 every address") if met is None else nullcontext():
-        node._from_transport(refused, 3.0)
+        node._network.handle(refused, 3.0)
 
 
 def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     node = start()
-    node._from_peer(ResyncBegan("lag", 4, 0), 0.0)
-    node._from_peer(ResyncEnded("lag", b"p" * 32, True, 3.0), 0.0)
+    node._act(ResyncBegan("lag", 4, 0), 0.0)
+    node._act(ResyncEnded("lag", b"p" * 32, True, 3.0), 0.0)
     shown = node.status.describe()
     assert (shown["resyncs"], shown["resyncing"], shown["apart"]) == ({"lag": 1}, "", 0)
     assert shown["consensus_ratio"] is None
@@ -474,13 +472,13 @@ class Leaving:
 
     def __init__(self, node: Node) -> None:
         self.node, self.disk, self.now = node, Slow(), node._clock()
-        node._clock, node._store.files = lambda: self.now, self.disk
+        node._clock, node._jobs._store.files = lambda: self.now, self.disk
         schema = Schema.of([("w", (1024,), "float32", "parameter")])
         node._algorithm.allocate(schema.size, schema.trainable, 256)
         node.peer.model = Model.of(schema.to_bytes(), b"", 256, 0, 0)
         node.leave()
         self.live(2.0)
-        assert node.status.leaving and node._keeper.busy
+        assert node.status.leaving and node._checkpoints.writer.busy
 
     def live(self, seconds: float) -> None:
         for _ in range(10):
@@ -491,14 +489,14 @@ class Leaving:
     def until(self, done: Callable[[], bool]) -> None:
         """No time passes, but for the disk."""
         while not done():
-            threads = [self.node._keeper, self.node._compute]
+            threads = [self.node._checkpoints.writer, self.node._jobs]
             assert select.select(threads, [], [], 10.0)[0], "the disk is stuck"
             self.node._turn()
 
     def let(self, pieces: int) -> None:
-        steps = self.node._keeper.steps
+        steps = self.node._checkpoints.writer.steps
         self.disk.let.release(pieces)
-        self.until(lambda: self.node._keeper.steps >= steps + pieces)
+        self.until(lambda: self.node._checkpoints.writer.steps >= steps + pieces)
 
 
 def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: Start) -> None:
@@ -507,7 +505,7 @@ def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: 
     word = Signer(other.sign, Identity.verify).sign_member(word)
     node.peer.membership.receive(Ping(1, (word,)), other.id, 0.0)
     for address in ("127.0.0.1:9", "127.0.0.1:11"):
-        node._from_transport(DialFailed(b"", address, "refused", "GD-101"), 1.0)
+        node._network.handle(DialFailed(b"", address, "refused", "GD-101"), 1.0)
     assert [notice.split(":")[:2] for notice in node.status.notices] == [["GD-101 127.0.0.1", "11"]]
 
 
@@ -547,7 +545,7 @@ def test_checkpoint_under_way_when_the_peer_is_told_to_leave_is_not_its_last(whe
     leaving = Leaving(start())
     leaving.node._final_checkpoint = False
     leaving.disk.let.release(16)
-    leaving.until(lambda: len(leaving.node._store.list()) == 1)
+    leaving.until(lambda: len(leaving.node._jobs._store.list()) == 1)
     assert leaving.node.saving and not leaving.node._finished
     leaving.live(0.1)
     leaving.until(lambda: leaving.node._finished)
@@ -573,7 +571,7 @@ def test_last_checkpoint_on_a_disk_that_hangs_is_given_up_and_told(
 
 def test_peer_that_is_not_leaving_is_not_saving__whatever_is_written(start: Start) -> None:
     node = start()
-    node._keeper.busy = True
+    node._checkpoints.writer.busy = True
     assert not node.saving
 
 
@@ -594,14 +592,14 @@ def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_w
     asked: list[Any] = [Asked() for _ in range(3)]
     control = services.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
     monkeypatch.setattr(type(node.peer), "whole", property(lambda peer: True))
-    monkeypatch.setattr(node, "_save", lambda: True)
+    monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     control.handle(0)
     path, error = save(where, 90), DataError("GD-602", "checkpoint-00000002 could not be written", seen="No space left")
     assert asked[0].answers == [], "not yet"
-    node._checkpoint_saved(path)
+    node._checkpoints.saved(path)
     control.handle(1)
-    node._checkpoint_saved(error)
-    node._keeper.busy = True
+    node._checkpoints.saved(error)
+    node._checkpoints.writer.busy = True
     control.handle(2)
     assert [each.answers for each in asked] == [[{"saved": str(path)}], [error], [{"saved": ""}]]
 

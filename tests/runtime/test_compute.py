@@ -24,7 +24,7 @@ def call(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def test_results_come_in_the_order_of_the_jobs_whatever_their_length() -> None:
+def test_results_come_in_the_order_of_submission() -> None:
     compute = Compute(lambda number: sum(range(number)))
     numbers = [100_000, 1, 50_000, 2]
     for number in numbers:
@@ -42,7 +42,7 @@ def test_all_work_runs_on_one_thread_that_is_not_the_caller() -> None:
     compute.close()
 
 
-def test_an_exception_is_a_result_and_the_thread_goes_on() -> None:
+def test_exception_is_a_result_and_the_thread_goes_on() -> None:
     compute = Compute(lambda number: 1 // number)
     for number in (1, 0, 1):
         compute.submit(number)
@@ -52,7 +52,7 @@ def test_an_exception_is_a_result_and_the_thread_goes_on() -> None:
     compute.close()
 
 
-def test_no_more_than_the_limit_is_inside_and_the_rest_waits_in_order() -> None:
+def test_work_past_the_limit_waits_outside_in_order() -> None:
     gate, started = threading.Event(), []
 
     def work(number: int) -> int:
@@ -70,7 +70,7 @@ def test_no_more_than_the_limit_is_inside_and_the_rest_waits_in_order() -> None:
     compute.close()
 
 
-def test_collect_without_anything_finished_is_empty_and_does_not_wait() -> None:
+def test_collect_without_finished_work__empty_and_does_not_wait() -> None:
     compute = Compute(call)
     assert compute.collect() == []
     compute.close()

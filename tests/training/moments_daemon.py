@@ -1,4 +1,4 @@
-"""The tests' daemon of one peer, with the real keeper of moments; several may hold the same, as if fetched."""
+"""The tests' daemon of one peer, with the real copier of moments. Several may hold the same, as if fetched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.runtime import link as links
-from gossipdp.runtime.moments import MomentsKeeper
+from gossipdp.runtime.moments import MomentsCopier
 from tests.training.ledger_daemon import LedgerDaemon
 
 
@@ -15,11 +15,11 @@ class MomentsDaemon(LedgerDaemon):
     def __init__(self, home: Path, *, moments_every: int = 1, held: Moments | None = None, **options: Any) -> None:
         super().__init__(home, **options)
         self.moments_every, self.held = moments_every, held
-        self.keeper = MomentsKeeper(self._run)
+        self.copier = MomentsCopier(self._run)
         self.told: list[str] = []
 
-    def _run(self, piece: Any) -> None:
-        self.keeper.ran(piece())
+    def _run(self, piece: Any, done: Any) -> None:
+        done(piece())
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
         """As the base's, and says what there is of moments."""
@@ -35,10 +35,10 @@ class MomentsDaemon(LedgerDaemon):
                     self.held = moments or self.held
                     self.server.send(links.MomentsTaken(event.number))
 
-                self.keeper.take(event.which, event.steps, self.region.x, self.schema, done)
+                self.copier.read(event.which, event.steps, self.region.x, self.schema, done)
             case links.MomentsWanted(_, which):
                 assert self.held is not None and self.schema is not None
                 given = links.MomentsGiven(which)
-                self.keeper.give(which, self.region.x, self.held, self.schema, lambda: self.server.send(given))
+                self.copier.write(which, self.region.x, self.held, self.schema, lambda: self.server.send(given))
             case _:
                 super().feed(event)

@@ -1,7 +1,7 @@
-"""Writes checkpoints beside the running peer: copies on the compute thread, disk on a thread of its own.
+"""Writes checkpoints beside the running peer: the compute thread copies, and a storage thread writes.
 
-One chunk is copied at a time, between other jobs, and handed to the storage thread; nothing waits for the disk, and
-no second copy of the model is ever held. What a checkpoint is and how it is written is `store`'s business.
+One chunk at a time is copied between other jobs and handed to the storage thread. Nothing waits for the disk, and no
+second copy of the model is held. `store` knows what a checkpoint is and how it is written.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.carried_state import NOTHING, Carried
-from gossipdp.runtime.compute import Compute, Finished
+from gossipdp.runtime.compute import Call, Compute, Finished
 from gossipdp.runtime.storage.checkpoint import BESIDE
 from gossipdp.runtime.storage.store import UNSYNCED, CheckpointMeta, Store, Writer
 
-__all__ = ["Keeper", "layout"]
+__all__ = ["Checkpointer", "layout"]
 
 VECTORS: Final = ("anchor", "momentum")
 SLOWEST: Final = 10e6
-"""bytes a second at which a disk must at least take what the system has kept for it"""
+"""least bytes a second at which a disk must take what the system has buffered for it"""
 PIECE: Final = 10.0 + UNSYNCED / SLOWEST
-"""seconds that one piece may take to be copied and written, and what was written before it to be synced"""
+"""seconds for one piece to be copied and written, and for what was written before to be synced"""
 
 
 def layout(ledger: Ledger, carried: Carried = NOTHING) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The arrays of a checkpoint: anchor and momentum, and what is carried beside them, if anything is."""
+    """The arrays of a checkpoint as name -> (dtype, shape): anchor, momentum, and carried state if there is any."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(VECTORS, ("float32", (ledger.size,)))
     for name, data in zip(BESIDE, (carried.reference, carried.state), strict=True):
         if size := memoryview(data).nbytes:
@@ -38,36 +38,37 @@ def layout(ledger: Ledger, carried: Carried = NOTHING) -> dict[str, tuple[str, t
     return arrays
 
 
-class Keeper:
+class Checkpointer:
     """Saves one checkpoint at a time.
 
     Args:
-        copy: queues a function on the compute thread; the keeper's `copied` is to be called with its result.
-        saved: called on the I/O thread with the path of a finished checkpoint, or the error.
+        call: runs a copy on the compute thread.
+        saved: called on the I/O thread with the path of a finished checkpoint, or with the error.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        copy: Callable[[Callable[[], Vector | memoryview]], None],
-        saved: Callable[[Path | DataError], None],
-    ) -> None:
-        self._store, self._copy, self._saved = store, copy, saved
+    def __init__(self, store: Store, call: Call, saved: Callable[[Path | DataError], None]) -> None:
+        self._store, self._call, self._saved = store, call, saved
         self._disk = Compute(_call, limit=2, name="storage")
         self._writer: Writer | None = None
         self._pieces: Iterator[Callable[[], Vector | memoryview]] = iter(())
         self._bytes = 0.0
         self.busy = False
         self.steps = 0
-        """taken so far, of all checkpoints: while they become more, the disk moves"""
+        """steps taken so far, of all checkpoints; while the number grows, the disk works"""
         self.patience = PIECE
-        """seconds within which the step that is next must come, or the disk hangs"""
+        """seconds within which the next step must come, or the disk hangs"""
 
     def fileno(self) -> int:
         return self._disk.fileno()
 
     def save(self, ledger: Ledger, meta: CheckpointMeta, schema: bytes, carried: Carried = NOTHING) -> None:
-        """Begin a checkpoint, unless one is being written."""
+        """Begin a checkpoint, unless one is being written.
+
+        Args:
+            ledger: anchor and momentum, copied chunk by chunk.
+            schema: canonical bytes.
+            carried: state beside the vectors.
+        """
         if self.busy:
             return
         self.busy = True
@@ -89,8 +90,7 @@ class Keeper:
     def _begin(self, meta: CheckpointMeta, schema: bytes, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         self._writer = self._store.begin(meta, schema, arrays)
 
-    def copied(self, values: Vector | memoryview) -> None:
-        """A piece has been copied: write it."""
+    def _copied(self, values: Vector | memoryview) -> None:
 
         def write() -> None:
             assert self._writer is not None
@@ -99,7 +99,7 @@ class Keeper:
         self._disk.submit(write)
 
     def collect(self) -> None:
-        """Called when `fileno` is readable: the disk has finished something."""
+        """The disk has finished something: `fileno` is readable."""
         for finished in self._disk.collect():
             self._advance(finished)
 
@@ -114,7 +114,7 @@ class Keeper:
         elif self.busy:
             following = next(self._pieces, None)
             if following is not None:
-                self._copy(following)
+                self._call(following, self._copied)
             else:
                 self.patience = PIECE + self._bytes / SLOWEST
                 self._disk.submit(self._commit)
@@ -132,9 +132,9 @@ class Keeper:
         self._saved(outcome)
 
     def close(self) -> None:
-        """Wait for the disk; a checkpoint half written is abandoned."""
+        """Wait for the disk. A half-written checkpoint is abandoned."""
         if self.busy:
-            self._disk.submit(self._abandon)  # by the thread that writes, for it may be in the middle of a step
+            self._disk.submit(self._abandon)  # on the storage thread, which may be in the middle of a step
         self._disk.close()
 
 

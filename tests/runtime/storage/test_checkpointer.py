@@ -1,4 +1,4 @@
-"""Checkpoints beside the running peer: whole, verified, and honest about a disk that fails."""
+"""Checkpoints beside the running peer: whole, verified, and an error if the disk fails."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import select
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gossipdp.algorithms.ledger import Ledger
-from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.files import Files
-from gossipdp.runtime.storage.checkpointer import PIECE, SLOWEST, Keeper
+from gossipdp.runtime.storage.checkpointer import PIECE, SLOWEST, Checkpointer
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
 
 SCHEMA = Schema.of([("w", (700,), "float32", "parameter")])
@@ -32,50 +32,67 @@ def ledger() -> Ledger:
     return ledger
 
 
-def save(keeper: Keeper, ledger: Ledger, copies: list[Callable[[], Vector]], outcomes: list[object]) -> None:
-    """Drive the keeper as the node does: run each copy asked for, and collect until an outcome is there."""
-    keeper.save(ledger, META, SCHEMA.to_bytes())
+class Copies:
+    """Stands in for the compute thread: copies wait until the test runs them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def queue(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((function, done))
+
+    def run(self) -> None:
+        function, done = self._waiting.pop(0)
+        done(function())
+
+
+def save(checkpointer: Checkpointer, ledger: Ledger, copies: Copies, outcomes: list[object]) -> None:
+    """Drive the checkpointer as the node does: run each copy, and collect until an outcome is there."""
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
     poll = select.poll()
-    poll.register(keeper, select.POLLIN)
+    poll.register(checkpointer, select.POLLIN)
     while not outcomes:
         assert poll.poll(5000), "the storage thread said nothing for 5 s"
-        keeper.collect()
+        checkpointer.collect()
         while copies:
-            keeper.copied(copies.pop(0)())
+            copies.run()
 
 
-def test_a_checkpoint_holds_anchor_and_momentum_of_every_chunk(tmp_path: Path, ledger: Ledger) -> None:
-    copies: list[Callable[[], Vector]] = []
+def test_checkpoint_holds_anchor_and_momentum_of_every_chunk(tmp_path: Path, ledger: Ledger) -> None:
+    copies = Copies()
     outcomes: list[object] = []
     store = Store(tmp_path / "checkpoints")
-    keeper = Keeper(store, copies.append, outcomes.append)
-    save(keeper, ledger, copies, outcomes)
+    checkpointer = Checkpointer(store, copies.queue, outcomes.append)
+    save(checkpointer, ledger, copies, outcomes)
     checkpoint, notices = store.latest()
     assert checkpoint is not None and not notices and outcomes == [checkpoint.path]
     assert checkpoint.meta == META and Schema.from_bytes(checkpoint.schema) == SCHEMA
     assert np.array_equal(checkpoint.read("anchor"), ledger.a)
     assert np.array_equal(checkpoint.read("momentum"), ledger.v)
-    assert not keeper.busy
-    keeper.close()
+    assert not checkpointer.busy
+    checkpointer.close()
 
 
-def test_a_chunk_is_copied_when_its_turn_comes_not_before(tmp_path: Path, ledger: Ledger) -> None:
-    copies: list[Callable[[], Vector]] = []
+def test_chunks_are_copied_one_at_a_time(tmp_path: Path, ledger: Ledger) -> None:
+    copies = Copies()
     outcomes: list[object] = []
-    keeper = Keeper(Store(tmp_path / "checkpoints"), copies.append, outcomes.append)
-    keeper.save(ledger, META, SCHEMA.to_bytes())
-    keeper.save(ledger, META, SCHEMA.to_bytes())  # one at a time: the second asking changes nothing
+    checkpointer = Checkpointer(Store(tmp_path / "checkpoints"), copies.queue, outcomes.append)
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())  # the second request changes nothing
     poll = select.poll()
-    poll.register(keeper, select.POLLIN)
+    poll.register(checkpointer, select.POLLIN)
     most = 0
     while not outcomes:
         assert poll.poll(5000)
-        keeper.collect()
+        checkpointer.collect()
         most = max(most, len(copies))
         while copies:
-            keeper.copied(copies.pop(0)())
+            copies.run()
     assert most == 1
-    keeper.close()
+    checkpointer.close()
 
 
 class FullDisk(Files):
@@ -83,22 +100,22 @@ class FullDisk(Files):
         raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_is_an_outcome_and_the_next_checkpoint_is_tried(tmp_path: Path, ledger: Ledger) -> None:
-    copies: list[Callable[[], Vector]] = []
+def test_full_disk__an_outcome__and_the_next_checkpoint_is_tried(tmp_path: Path, ledger: Ledger) -> None:
+    copies = Copies()
     outcomes: list[object] = []
     store = Store(tmp_path / "checkpoints", files=FullDisk())
-    keeper = Keeper(store, copies.append, outcomes.append)
-    save(keeper, ledger, copies, outcomes)
-    assert isinstance(outcomes[0], DataError) and outcomes[0].code == "GD-602" and not keeper.busy
+    checkpointer = Checkpointer(store, copies.queue, outcomes.append)
+    save(checkpointer, ledger, copies, outcomes)
+    assert isinstance(outcomes[0], DataError) and outcomes[0].code == "GD-602" and not checkpointer.busy
     store.files = Files()
     outcomes.clear()
-    save(keeper, ledger, copies, outcomes)
+    save(checkpointer, ledger, copies, outcomes)
     assert isinstance(outcomes[0], Path)
-    keeper.close()
+    checkpointer.close()
 
 
-class Watched(Files):
-    """Knows which threads have removed something."""
+class Recording(Files):
+    """Records the threads that removed something."""
 
     def __init__(self) -> None:
         self.removed_by: list[str] = []
@@ -108,40 +125,36 @@ class Watched(Files):
         super().remove(path)
 
 
-def test_closing_in_the_middle_of_a_save_leaves_nothing_and_removes_it_in_the_thread_that_writes(
-    tmp_path: Path, ledger: Ledger
-) -> None:
-    copies: list[Callable[[], Vector]] = []
-    files = Watched()
-    keeper = Keeper(Store(tmp_path / "checkpoints", files=files), copies.append, lambda outcome: None)
-    keeper.save(ledger, META, SCHEMA.to_bytes())
+def test_closed_in_the_middle_of_a_save__the_storage_thread_removes_everything(tmp_path: Path, ledger: Ledger) -> None:
+    copies = Copies()
+    files = Recording()
+    checkpointer = Checkpointer(Store(tmp_path / "checkpoints", files=files), copies.queue, lambda outcome: None)
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
     poll = select.poll()
-    poll.register(keeper, select.POLLIN)
+    poll.register(checkpointer, select.POLLIN)
     while not copies:
         assert poll.poll(5000)
-        keeper.collect()
-    keeper.copied(copies.pop()())
-    keeper.close()
+        checkpointer.collect()
+    copies.run()
+    checkpointer.close()
     assert list((tmp_path / "checkpoints").iterdir()) == [] and files.removed_by == ["storage"]
 
 
-def test_each_step_counts__and_the_last_has_time_for_what_the_system_kept_for_the_disk(
-    tmp_path: Path, ledger: Ledger
-) -> None:
-    copies: list[Callable[[], Vector]] = []
+def test_each_step_counts__and_the_last_has_time_for_buffered_bytes(tmp_path: Path, ledger: Ledger) -> None:
+    copies = Copies()
     outcomes: list[object] = []
-    keeper = Keeper(Store(tmp_path / "checkpoints"), copies.append, outcomes.append)
-    keeper.save(ledger, META, SCHEMA.to_bytes())
+    checkpointer = Checkpointer(Store(tmp_path / "checkpoints"), copies.queue, outcomes.append)
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
     poll = select.poll()
-    poll.register(keeper, select.POLLIN)
+    poll.register(checkpointer, select.POLLIN)
     patience = {}
     while not outcomes:
-        patience[keeper.steps] = keeper.patience
+        patience[checkpointer.steps] = checkpointer.patience
         assert poll.poll(5000)
-        keeper.collect()
+        checkpointer.collect()
         while copies:
-            keeper.copied(copies.pop(0)())
+            copies.run()
     last = 1 + 2 * ledger.chunks
     assert patience == dict.fromkeys(range(last), PIECE) | {last: PIECE + 8 * 700 / SLOWEST}
-    assert keeper.steps == last + 1 and keeper.patience == PIECE
-    keeper.close()
+    assert checkpointer.steps == last + 1 and checkpointer.patience == PIECE
+    checkpointer.close()

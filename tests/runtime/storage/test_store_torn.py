@@ -3,8 +3,8 @@
 A power cut: the disk stops at a call, and afterwards holds what POSIX allows it to hold. Of a file, what was synced,
 and of the rest all, nothing, a part, or zeros; of a directory, each entry as it was last synced or as it was when the
 power went (Pillai et al., OSDI 2014). A disk that fails: calls are refused for a while. A kill: a process dies by
-SIGKILL inside a call, the next one goes on in the same directory, and dies in its turn. All of it through the keeper,
-with its thread, as the node drives it.
+SIGKILL inside a call, the next one goes on in the same directory, and dies in its turn. All of it goes through the
+checkpointer and its thread, as the node drives it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.errors import DataError
 from gossipdp.runtime.files import Files, load_state, save_state
 from gossipdp.runtime.storage import store as runtime_store
-from gossipdp.runtime.storage.checkpointer import Keeper
+from gossipdp.runtime.storage.checkpointer import Checkpointer
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
 
 HOME = Path("peers/home/checkpoints")
@@ -41,15 +41,18 @@ ROUNDS = 5
 
 
 class Host:
-    """A keeper, driven as the node drives it."""
+    """A checkpointer, driven as the node drives it."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self.store = Store(directory, keep=2, files=files)
         self.ledger = Ledger(600, 600, 256)
-        self.copies: list[Callable[[], Any]] = []
+        self.copies: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.outcomes: list[Path | DataError] = []
-        self.keeper = Keeper(self.store, self.copies.append, self.outcomes.append)
-        self.close = self.keeper.close
+        self.checkpointer = Checkpointer(self.store, self._copy, self.outcomes.append)
+        self.close = self.checkpointer.close
+
+    def _copy(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.copies.append((function, done))
 
     def save(self, round: int) -> Path | DataError:
         self.ledger.a[:], self.ledger.v[:] = round, -round
@@ -57,12 +60,13 @@ class Host:
             network="t", run="ab", peer="cd", incarnation=1, round=round, clock=round, steps=round, samples=round,
             schema="ef",
         )  # fmt: skip
-        self.keeper.save(self.ledger, meta, b"schema")
+        self.checkpointer.save(self.ledger, meta, b"schema")
         while not self.outcomes:
-            assert select.select([self.keeper], [], [], 10.0)[0], "the storage thread said nothing for 10 s"
-            self.keeper.collect()
+            assert select.select([self.checkpointer], [], [], 10.0)[0], "the storage thread said nothing for 10 s"
+            self.checkpointer.collect()
             while self.copies:
-                self.keeper.copied(self.copies.pop()())
+                function, done = self.copies.pop()
+                done(function())
         return self.outcomes.pop()
 
 

@@ -19,7 +19,7 @@ from gossipdp.codecs import moments as codec
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.runtime import link as links
-from gossipdp.runtime.moments import MomentsKeeper
+from gossipdp.runtime.moments import MomentsCopier
 from gossipdp.training import session
 from gossipdp.training.attach import Attachment
 from gossipdp.training.optimizer_state.adam import AdamMoments
@@ -140,8 +140,8 @@ def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
     whole = {key: np.zeros(daemon.region.size, np.float32) for key in KEYS}
     moments.read("second", whole["exp_avg_sq"])
     moments.read("first", whole["exp_avg"])
-    daemon.keeper.take("second", 12, whole["exp_avg_sq"], daemon.schema, lambda _: None)
-    daemon.keeper.take("first", 12, whole["exp_avg"], daemon.schema, lambda held: setattr(daemon, "held", held))
+    daemon.copier.read("second", 12, whole["exp_avg_sq"], daemon.schema, lambda _: None)
+    daemon.copier.read("first", 12, whole["exp_avg"], daemon.schema, lambda held: setattr(daemon, "held", held))
     die(peer)
     daemon.pump()
     again = model_of(5)
@@ -197,9 +197,9 @@ def flat(model: nn.Module) -> np.ndarray:
 def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
     """What a source may say: the same v and m of every parameter."""
     bench: list[Moments | None] = []
-    keeper = MomentsKeeper(lambda piece: keeper.ran(piece()))
-    keeper.take("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
-    keeper.take("first", steps, np.full(schema.size, m, np.float32), schema, bench.append)
+    copier = MomentsCopier(lambda piece, done: done(piece()))
+    copier.read("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
+    copier.read("first", steps, np.full(schema.size, m, np.float32), schema, bench.append)
     assert bench[1] is not None
     return bench[1]
 
@@ -366,7 +366,7 @@ def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snaps
             break
     assert not peer.alone and daemon.held is not None and daemon.schema is not None
     snapshot = daemon.region.x.copy()
-    daemon.keeper.give("second", late[0], daemon.held, daemon.schema, lambda: None)
+    daemon.copier.write("second", late[0], daemon.held, daemon.schema, lambda: None)
     assert np.array_equal(daemon.region.x, snapshot) and late[0].any()
 
 

@@ -1,0 +1,8 @@
+"""The daemon's node: one peer in the real world, with its loop, training sessions, checkpoints and housekeeping."""
+
+from __future__ import annotations
+
+from gossipdp.runtime.node.config import NodeConfig
+from gossipdp.runtime.node.node import Node, Service
+
+__all__ = ["Node", "NodeConfig", "Service"]

@@ -1,0 +1,30 @@
+"""The settings of a node. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["NodeConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    network: str
+    """the network's name"""
+    home: str = ""
+    """folder, for `status`"""
+    metrics: str = ""
+    """address at which metrics are served, for `status`"""
+    only_seeds: tuple[str, ...] = ()
+    """addresses of the only members that this peer knows; see `refusals`"""
+    checkpoint_every: float = 600.0
+    """seconds"""
+    mode: Literal["async", "overlap", "sync"] = "async"
+    """when corrections reach the live parameters"""
+    deadline: float = 30.0
+    """seconds that training waits for a round with mode sync"""
+    heal: bool = True
+    """load the model again into a training process whose snapshots are all NaN"""
+    waiting: int = 2 << 30
+    """bytes that messages may take, those to send and those received"""

@@ -1,0 +1,62 @@
+"""What a node does twice a second: metrics, memory, reminders, and the members to dial after a restart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from gossipdp.errors import GossipdpError
+from gossipdp.protocol.wire.messages import Member
+from gossipdp.runtime.network.transport import Transport
+from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.observability.join_progress import JoinProgress
+from gossipdp.runtime.observability.memory_watch import MemoryWatch
+
+__all__ = ["Housekeeping"]
+
+REMEMBER_EVERY = 5.0
+"""least seconds between two writes of the members to dial: each waits for the disk"""
+
+
+class Housekeeping:
+    """Args:
+
+    memory: compares this process's memory with its bounds.
+    remember: called with the members to dial after a restart when their addresses have changed.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        transport: Transport,
+        join_progress: JoinProgress,
+        memory: MemoryWatch,
+        remember: Callable[[Sequence[Member]], None],
+    ) -> None:
+        self._peer, self._status, self._metrics, self._notices = terms.peer, terms.status, terms.metrics, terms.notices
+        self._transport, self._join_progress, self._memory, self._remember = transport, join_progress, memory, remember
+        self._remembered: dict[bytes, str] = {}
+        """addresses of the members that were written last"""
+        self._remember_at = -math.inf
+
+    def tick(self, now: float, jobs_waiting: int) -> None:
+        peer = self._peer
+        self._status.rates.look(peer.progress.reports(), now)
+        self._metrics.update(self._status, queued=jobs_waiting)
+        self._metrics.set_queues(bytes=self._transport.queued_bytes)
+        if text := self._memory.look(0 if peer.model is None else peer.model.schema.size):
+            self._notices.notice("GD-506", text, now)
+        self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
+        self._remember_members(now)
+
+    def _remember_members(self, now: float) -> None:
+        members = self._peer.membership.restart_contacts()
+        addresses = {member.id: member.address for member in members}
+        if not addresses or addresses == self._remembered or now < self._remember_at:
+            return
+        self._remember_at = now + REMEMBER_EVERY
+        try:
+            self._remember(members)
+            self._remembered = addresses
+        except GossipdpError as error:
+            self._notices.notice(error.code, f"{error.cause}: {error.seen}", now)

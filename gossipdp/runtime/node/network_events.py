@@ -1,0 +1,96 @@
+"""What a transport reports: messages for the peer, and links, failed dials and refusals for the operator."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gossipdp.error_codes import ADVICE
+from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime.network import transport as network
+from gossipdp.runtime.network.dial_causes import dial_text
+from gossipdp.runtime.network.duplicate_identity import judge
+from gossipdp.runtime.network.refusals import Refusals
+from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.observability.join_progress import JoinProgress
+from gossipdp.runtime.observability.notices import name_of
+
+__all__ = ["NetworkEvents"]
+
+log = logging.getLogger("gossipdp.node")
+
+
+class NetworkEvents:
+    """Args:
+
+    start: mark of this daemon's start.
+    learned_run: called with the run that this peer hears of.
+    leaving: whether the daemon is about to end.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        join_progress: JoinProgress,
+        refusals: Refusals,
+        *,
+        start: bytes,
+        learned_run: Callable[[bytes], None],
+        leaving: Callable[[], bool],
+    ) -> None:
+        self._peer, self._notices, self._incarnation = terms.peer, terms.notices, terms.incarnation
+        self._join_progress, self._refusals = join_progress, refusals
+        self._start, self._learned_run, self._leaving = start, learned_run, leaving
+
+    def handle(self, event: network.TransportEvent, now: float) -> None:
+        """Feed the peer, and tell the operator.
+
+        Raises:
+            RefusedError, MismatchError: GD-203, GD-204, GD-302: every seed refuses this peer.
+            CopyError, OvertakenError: GD-205, see `duplicate_identity`.
+        """
+        match event:
+            case network.Received(peer, _, frames):
+                self._peer.receive(frames, peer, now)
+            case network.LinkDown(peer, reason):
+                self._peer.link_down(peer, reason, now)
+            case network.LinkUp(peer, address, inbound):
+                self._refusals.met_member()
+                way = "inbound" if inbound else "outbound"
+                log.info("link to %s at %s (%s)", name_of(self._peer, peer), address, way)
+            case network.DialFailed():
+                self._dial_failed(event, now)
+            case network.HandshakeRefused() | network.Crowded() | network.Flooded():
+                self._notices.notice(*network.code_and_text(event), now)
+            case network.CopyMet(address, incarnation, start):
+                error = judge((self._incarnation, self._start), (incarnation, start), address)
+                if error is not None and not self._leaving():
+                    raise error
+                self._notices.notice("GD-205", f"a copy of this home was started at {address}", now)
+            case network.Dialable(address, dialable, opinions):
+                self._dialable(address, dialable, opinions, now)
+            case network.RunLearned(run):
+                self._learned_run(run)
+                log.info("this peer belongs to run %s", run.hex()[:8])
+
+    def _dial_failed(self, event: network.DialFailed, now: float) -> None:
+        code, dialled = event.code, event.address or short(event.peer)
+        cause = "no peer met there: " if code == "GD-101" else ""
+        if not (code == "GD-101" and self._peer.membership.left(event.address)):
+            self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
+            do = event.do or ADVICE.get(code, "")
+            self._join_progress.failed(dialled, code, dial_text(dialled, event.reason), do)
+        if event.peer:
+            self._peer.link_down(event.peer, event.reason, now)
+        if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:
+            raise error
+
+    def _dialable(self, address: str, dialable: bool, opinions: int, now: float) -> None:
+        if dialable:
+            log.info("members dial this peer at %s again", address)
+        else:
+            port = address.rpartition(":")[2]
+            seen = f"members tried {address} {opinions} times in vain"
+            do = f"open TCP port {port} to the other hosts, or set [network] advertise to where they reach it"
+            self._notices.notice("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
+        self._peer.advertise(address if dialable else "", now)

@@ -1,0 +1,30 @@
+"""What every part of a node works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gossipdp.algorithms.registry import Algorithm
+from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.node.config import NodeConfig
+from gossipdp.runtime.observability.metrics import Metrics
+from gossipdp.runtime.observability.notices import Notices
+from gossipdp.runtime.observability.status import Status
+
+__all__ = ["Terms"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """run: returns the run this peer belongs to, or b"". clock: monotonic time in seconds."""
+
+    config: NodeConfig
+    peer: Peer
+    algorithm: Algorithm
+    incarnation: int
+    status: Status
+    metrics: Metrics
+    notices: Notices
+    run: Callable[[], bytes]
+    clock: Callable[[], float]

@@ -1,0 +1,194 @@
+"""The node's sessions with its training process: what comes over the link, and what of the peer's events goes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from gossipdp.protocol import events
+from gossipdp.protocol.carried_state import NOTHING
+from gossipdp.protocol.transfer.claims import Live
+from gossipdp.protocol.transfer.moments import Moments
+from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime import link
+from gossipdp.runtime.compute import Call
+from gossipdp.runtime.faults import FaultPoint
+from gossipdp.runtime.link.state_delivery import StateDelivery
+from gossipdp.runtime.moments import ROUNDS, MomentsCopier
+from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.node.vector_jobs import SharedRegion
+
+__all__ = ["TrainingSessions"]
+
+log = logging.getLogger("gossipdp.node")
+
+REFUSED = 3
+"""snapshots refused in a row after which a training process loads the model again"""
+LINK_CODES = {
+    "GD-301": ("this model is not the network's", "train the model the network trains, or found another"),
+    "GD-303": ("this script excludes other tensors than the network's", "pass the same `exclude` to attach everywhere"),
+}
+
+
+class TrainingSessions:
+    """Args:
+
+    region: the memory shared with the training process.
+    call: runs pieces of work on the compute thread.
+    drain: acts on what the peer has to say after a command.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        server: link.LinkServer,
+        region: SharedRegion,
+        *,
+        call: Call,
+        drain: Callable[[float], None],
+        faults: FaultPoint,
+    ) -> None:
+        self._config, self._peer, self._algorithm = terms.config, terms.peer, terms.algorithm
+        self._status, self._metrics, self._notices = terms.status, terms.metrics, terms.notices
+        self._run, self._clock = terms.run, terms.clock
+        self._server, self._region, self._drain, self._faults = server, region, drain, faults
+        self._states = StateDelivery(server.send)
+        self._moments = MomentsCopier(call)
+        self._schema = b""
+        """the attached process's schema, in canonical bytes"""
+        self._lost_steps = 0
+
+    def filenos(self) -> Sequence[int]:
+        return self._server.filenos()
+
+    def handle(self, fd: int, now: float) -> None:
+        """Descriptor `fd` is readable."""
+        for event in self._server.handle(fd):
+            self._take(event, now)
+            self._drain(now)
+
+    def close(self) -> None:
+        self._server.close()
+
+    # -- from the training process ----------------------------------------------------------------------------
+
+    def _take(self, event: link.LinkEvent, now: float) -> None:
+        match event:
+            case link.Attached(schema, _, pid):
+                self._schema = schema
+                self._region.attach(self._server.region)
+                self._status.attached()
+                self._faults.attached(pid)
+            case link.ModelWritten():
+                live, carried = self._live(event), event.carried
+                self._peer.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
+                if not self._peer.ready:
+                    log.info("a training process waits for the model")
+            case link.Submitted():
+                submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
+                self._peer.submit(*submitted, now, state=self._states.submitted(event.session, event.state))
+            case link.SlotApplied(session, slot):
+                self._peer.slot_applied(session, slot, now)
+            case link.MomentsWritten():
+                self._read_moments(event)
+            case link.MomentsWanted():
+                self._write_moments(event)
+            case link.Reported():
+                self._reported(event, now)
+            case link.RankLost(rank, pid):
+                self._notices.notice("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
+            case link.Detached(reason):
+                log.info("the training process is gone: %s", reason)
+                self._states.end()
+                self._status.detached()
+                self._faults.detached()
+                self._region.detach()
+                self._peer.detach(now)
+
+    def _live(self, event: link.ModelWritten) -> Live | None:
+        """What the process has trained with an earlier daemon of this run, if it has."""
+        run = self._run()
+        same = event.run == run if run else self._peer.founds
+        return Live(event.clock, event.steps, event.samples) if event.run and same else None
+
+    def _read_moments(self, event: link.MomentsWritten) -> None:
+        model, region = self._peer.model, self._region.region
+        if event.session != self._peer.rounds.session or model is None or region is None:
+            return  # the process has lost its session, and will hear of it
+
+        def done(moments: Moments | None) -> None:
+            if moments is not None:
+                now = self._clock()
+                self._peer.moments.hold(moments, now)
+                self._drain(now)
+            self._server.send(link.MomentsTaken(event.number))
+
+        self._moments.read(event.which, event.steps, region.x, model.schema, done)
+
+    def _write_moments(self, event: link.MomentsWanted) -> None:
+        model, region, held = self._peer.model, self._region.region, self._peer.moments.held
+        if event.session != self._peer.rounds.session or model is None or region is None or held is None:
+            return
+        given = link.MomentsGiven(event.which)
+        self._moments.write(event.which, region.x, held, model.schema, lambda: self._server.send(given))
+
+    def _reported(self, event: link.Reported, now: float) -> None:
+        if event.uncounted:
+            self._notices.notice("GD-321", "the training process changes parameters and counts no step", now)
+        self._status.reported(event.loss, event.stall_seconds)
+        if event.lost_steps > self._lost_steps:
+            self._metrics.count_lost_steps(event.lost_steps - self._lost_steps)
+        self._lost_steps = event.lost_steps
+
+    # -- from the peer ----------------------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Tell the training process what an event of the peer means for it."""
+        peer, send = self._peer, self._server.send
+        match event:
+            case events.SessionOpened(session, kept):
+                self._open(session, kept)
+            case events.StateRenewed() if self._status.training and peer.model is not None:
+                self._states.renew(peer.rounds.session, peer.model.carried.state)
+            case events.SessionRefused(code, reason):
+                cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
+                log.error("%s %s: %s", code, cause, reason, extra={"code": code})
+                self._server.refuse(code, cause, reason, do)
+            case events.Pace() | events.RoundDone():
+                if self._status.training:
+                    send(link.Pace(peer.every, peer.clock, peer.progress.samples()))
+            case events.SlotSealed(slot, chunks):
+                send(link.Slot(peer.rounds.session, slot, link.spans(chunks)))
+            case events.RoundSettled(snapshot):
+                send(link.Settled(snapshot))
+            case events.SnapshotTaken(snapshot, refused):
+                send(link.Taken(snapshot, refused))
+            case events.TransferProgress(source, chunks, of):
+                if chunks % max(1, of // 10) == 0:
+                    send(link.Waiting(f"model from {short(source)}", chunks / of))
+            case events.ResyncBegan("late", behind=behind):
+                send(link.Waiting(f"the model here is {behind} steps old, it is fetched anew", 0.0))
+            case events.MomentsProgress(source, chunks, of):
+                if chunks % max(1, of // 10) == 0:
+                    send(link.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))
+
+    def _open(self, session: int, kept: bool) -> None:
+        peer, config = self._peer, self._config
+        self._states.end()
+        carried = NOTHING if peer.model is None else peer.model.carried
+        held = peer.moments.held
+        message = link.Session(
+            session,
+            peer.every,
+            peer.clock,
+            self._algorithm.ledger.chunk_parameters,
+            config.mode,
+            config.deadline,
+            ROUNDS if peer.moments.enabled else 0,
+            0 if held is None else held.steps,
+            self._run(),
+            kept,
+            REFUSED if config.heal else 0,
+            carried != NOTHING,
+        )
+        self._server.send(message, [] if carried == NOTHING else [carried.reference, carried.state])

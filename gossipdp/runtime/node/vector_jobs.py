@@ -1,0 +1,150 @@
+"""The peer's jobs on the compute thread, which owns every vector, and pieces of work between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from gossipdp.algorithms.registry import Algorithm
+from gossipdp.errors import HardwareError
+from gossipdp.protocol import jobs
+from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.runtime.compute import Compute
+from gossipdp.runtime.link import Region
+from gossipdp.runtime.storage.checkpoint import BESIDE
+from gossipdp.runtime.storage.store import Store
+
+__all__ = ["SharedRegion", "VectorJobs"]
+
+T = TypeVar("T")
+
+
+class SharedRegion:
+    """The memory shared with the training process.
+
+    It is kept after the process has died, because a job asked for before may still work on it.
+    """
+
+    def __init__(self) -> None:
+        self.region: Region | None = None
+        self._attached = False
+
+    def attach(self, region: Region | None) -> None:
+        self.region, self._attached = region, True
+
+    def detach(self) -> None:
+        """The training process is gone; `unbind` releases the memory."""
+        self._attached = False
+
+    def unbind(self) -> None:
+        """Release the memory unless a new process has attached: two regions at once would be too much."""
+        if not self._attached:
+            self.region = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One unit of work: `run` on the compute thread, then `done` with its result on the I/O thread."""
+
+    job: object
+    """what it is, for an error"""
+    run: Callable[[], Any]
+    done: Callable[[Any], None]
+
+
+class VectorJobs:
+    """Args:
+
+    algorithm: carries out the jobs.
+    store: its newest checkpoint is restored.
+    region: bound by jobs.Bind.
+    most_chunk: most parameters of a chunk.
+    done: called with each finished job and its result.
+    notice: called with code and text of what a restore has found.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        store: Store,
+        region: SharedRegion,
+        most_chunk: int,
+        done: Callable[[jobs.Job[object], object], None],
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self._algorithm, self._store, self._region, self._most_chunk = algorithm, store, region, most_chunk
+        self._done, self._notice = done, notice
+        self._compute = Compute(_execute)
+
+    def fileno(self) -> int:
+        """Readable when `collect` has something to do."""
+        return self._compute.fileno()
+
+    @property
+    def waiting(self) -> int:
+        """Units of work that are not finished."""
+        return self._compute.waiting
+
+    def submit(self, job: jobs.Job[object]) -> None:
+        """Carry out a job of the peer. What it needs of this thread's objects is taken now."""
+        match job:
+            case jobs.Bind():
+                region = self._region.region
+                assert region is not None
+                task = _Task(job, partial(self._bind, region), partial(self._done, job))
+            case jobs.Unbind():
+                self._region.unbind()
+                task = _Task(job, self._algorithm.ledger.unbind, partial(self._done, job))
+            case jobs.Restore():
+                task = _Task(job, self.restore, partial(self.restored, job))
+            case _:
+                task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
+        self._compute.submit(task)
+
+    def call(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run a piece of work between the jobs, then call `done` with its result."""
+        self._compute.submit(_Task(function, function, done))
+
+    def collect(self) -> None:
+        """Report what has finished. Raises what a job raised."""
+        for finished in self._compute.collect():
+            if finished.error is not None:
+                raise finished.error
+            finished.work.done(finished.result)
+
+    def close(self) -> None:
+        self._compute.close()
+
+    def _bind(self, region: Region) -> None:
+        # The ledger exists only once an earlier job has allocated it.
+        self._algorithm.ledger.bind(region.x, (region.slots[0], region.slots[1]))
+
+    def restore(self) -> tuple[jobs.Restored | None, Sequence[str]]:
+        """Read the newest checkpoint into the vectors. Returns it, if there is one, and notices about damaged ones."""
+        checkpoint, notices = self._store.latest()
+        if checkpoint is None:
+            return None, notices
+        schema = Schema.from_bytes(checkpoint.schema)
+        width = chunk_parameters(schema.size, self._most_chunk)
+        self._algorithm.allocate(schema.size, schema.trainable, width)
+        checkpoint.read_into("anchor", self._algorithm.ledger.a)
+        checkpoint.read_into("momentum", self._algorithm.ledger.v)
+        beside = [checkpoint.read(name).data if name in checkpoint.shapes() else b"" for name in BESIDE]
+        return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round, *beside), notices
+
+    def restored(self, job: jobs.Restore, found: tuple[jobs.Restored | None, Sequence[str]]) -> None:
+        result, notices = found
+        for notice in notices:  # each begins with its code
+            code, _, text = notice.partition(" ")
+            self._notice(code, text)
+        self._done(job, result)
+
+
+def _execute(task: _Task) -> Any:
+    try:
+        return task.run()
+    except MemoryError:
+        seen = repr(task.job)[:200]
+        raise HardwareError("GD-502", "the model does not fit this host's memory", seen=seen) from None

@@ -1,0 +1,101 @@
+"""The peer's jobs on the compute thread, and pieces of work between them."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gossipdp.errors import HardwareError
+from gossipdp.protocol import jobs
+from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
+from gossipdp.runtime.storage.store import Store
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.bound: list[object] = []
+
+    def bind(self, x: object, slots: tuple[object, object]) -> None:
+        self.bound.append((x, slots))
+
+    def unbind(self) -> None:
+        self.bound.clear()
+
+
+class Algorithm:
+    """Has a ledger only once a job has run, as the real ones have after the allocation."""
+
+    ledger: Ledger
+
+    def run(self, job: object) -> str:
+        if job == "too large":
+            raise MemoryError
+        self.ledger = Ledger()
+        return "allocated"
+
+
+class Host:
+    def __init__(self, home: Path) -> None:
+        self.algorithm, self.region = Algorithm(), SharedRegion()
+        self.done: list[tuple[object, object]] = []
+        self.jobs = VectorJobs(
+            cast(Any, self.algorithm),
+            Store(home),
+            self.region,
+            256,
+            lambda job, result: self.done.append((job, result)),
+            lambda code, text: None,
+        )
+
+    def collect(self, count: int) -> None:
+        while len(self.done) < count:
+            assert select.select([self.jobs], [], [], 5.0)[0]
+            self.jobs.collect()
+
+
+def test_bind_asked_for_before_the_ledger_exists__binds_after_the_allocation(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.region.attach(cast(Any, SimpleNamespace(x="x", slots=("even", "odd"))))
+    host.jobs.submit(cast(Any, "allocate"))
+    host.jobs.submit(jobs.Bind())
+    host.collect(2)
+    assert host.done == [("allocate", "allocated"), (jobs.Bind(), None)]
+    assert host.algorithm.ledger.bound == [("x", ("even", "odd"))]
+    host.region.detach()
+    host.jobs.submit(jobs.Unbind())
+    host.collect(3)
+    assert host.algorithm.ledger.bound == [] and host.region.region is None
+    host.jobs.close()
+
+
+def test_region_of_a_new_process__kept_when_the_job_of_the_old_one_unbinds() -> None:
+    region, new = SharedRegion(), cast(Any, object())
+    region.attach(cast(Any, object()))
+    region.detach()
+    region.attach(new)
+    region.unbind()
+    assert region.region is new
+
+
+def test_pieces_run_between_jobs_in_order(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.jobs.submit(cast(Any, "allocate"))
+    host.jobs.call(lambda: 7, lambda result: host.done.append(("piece", result)))
+    assert host.jobs.waiting == 2
+    host.collect(2)
+    assert host.done == [("allocate", "allocated"), ("piece", 7)]
+    host.jobs.close()
+
+
+def test_job_without_memory__hardware_error_that_names_the_job(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.jobs.submit(cast(Any, "too large"))
+    assert select.select([host.jobs], [], [], 5.0)[0]
+    with pytest.raises(HardwareError, match="GD-502") as caught:
+        host.jobs.collect()
+    assert "too large" in caught.value.seen
+    host.jobs.close()
