@@ -1,49 +1,62 @@
-"""What is attached in this process, one attachment a home: at another `attach`, at a fork, and when the process ends.
+"""The attachments of this process, one per home: what happens to them at another `attach`, in a fork and at exit.
 
-An attachment whose model, optimizer and handle are gone makes room for the next. Nothing here may know a daemon.
+An attachment whose model, optimizer and handle are gone makes room for the next one. Nothing here knows a daemon.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gossipdp.errors import HardwareError
+from gossipdp.runtime.link.forks import leave_in_forks
 
 __all__ = ["add", "make_room", "remove"]
 
 
 class _Calls(NamedTuple):
-    """Unbound: they must not keep alive what they are called with."""
+    """Unbound functions, so that they do not keep the attachment alive."""
 
     at_exit: Callable[..., None]
     leave_to_parent: Callable[..., None]
 
 
-_members: dict[Path, tuple[object, _Calls]] = {}
+_attachments: Final[dict[Path, tuple[object, _Calls]]] = {}
+
+
+class _Guard:
+    """Attachments belong to the process that made them."""
+
+    def leave_to_parent(self) -> None:
+        for attachment, calls in _attachments.values():
+            calls.leave_to_parent(attachment)
+        _attachments.clear()
+
+
+_guard: Final = _Guard()
+leave_in_forks(_guard)
 
 
 def make_room(home: Path) -> None:
-    """Before an attach.
+    """Call before an attach.
 
     Raises:
         HardwareError: GD-503, this process is attached to `home` already.
     """
-    if home not in _members:
+    if home not in _attachments:
         return
-    member, calls = _members.pop(home)
-    there = weakref.ref(member)
+    attachment, calls = _attachments.pop(home)
+    there = weakref.ref(attachment)
     # Now only what the script holds keeps it alive; cycles wait for the collector.
-    del member
+    del attachment
     gc.collect()
-    if (member := there()) is None:
+    if (attachment := there()) is None:
         return
-    _members[home] = member, calls
+    _attachments[home] = attachment, calls
     raise HardwareError(
         "GD-503",
         "this process is attached already",
@@ -53,34 +66,25 @@ def make_room(home: Path) -> None:
     )
 
 
-def add(home: Path, member: object, *, at_exit: Callable[..., None], leave_to_parent: Callable[..., None]) -> None:
-    """`member` is attached now.
+def add(home: Path, attachment: object, *, at_exit: Callable[..., None], leave_to_parent: Callable[..., None]) -> None:
+    """`attachment` is attached now.
 
     Args:
         at_exit: called with it when the process ends.
         leave_to_parent: called with it in a fork of this process, such as a data loader's.
     """
-    _members[home] = member, _Calls(at_exit, leave_to_parent)
+    _attachments[home] = attachment, _Calls(at_exit, leave_to_parent)
     # Exit functions run in reverse order: those that were registered before this attach run after it has left.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
-def remove(member: object) -> None:
-    """`member` has left."""
-    for home in [home for home, (each, _) in _members.items() if each is member]:
-        del _members[home]
+def remove(attachment: object) -> None:
+    """`attachment` has left."""
+    for home in [home for home, (each, _) in _attachments.items() if each is attachment]:
+        del _attachments[home]
 
 
 def _at_exit() -> None:
-    for member, calls in list(_members.values()):
-        calls.at_exit(member)
-
-
-def _leave_to_parent() -> None:
-    for member, calls in _members.values():
-        calls.leave_to_parent(member)
-    _members.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
+    for attachment, calls in list(_attachments.values()):
+        calls.at_exit(attachment)

@@ -10,7 +10,6 @@ import os
 import select
 import socket
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.runtime.link.forks import leave_in_forks
 from gossipdp.runtime.link.messages import (
     LINK_VERSION,
     FromDaemon,
@@ -50,7 +50,7 @@ class Link:
         """why the daemon is gone, once it is"""
         self._closing = threading.RLock()  # the collector may close the link while this thread sends
         """a descriptor that is closed while another thread sends may be another file's by then"""
-        _links.add(self)
+        leave_in_forks(self)
 
     def __del__(self) -> None:
         # Not by `weakref.finalize`: the collector runs that before the last words of a training process that is gone.
@@ -164,22 +164,10 @@ class Link:
         with self._closing:
             self._connection.close()
 
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the parent's threads are not here, and may have held the lock."""
+    def leave_to_parent(self) -> None:
+        """In a forked child: the parent's threads, which may have held the lock, are not here."""
         self._closing = threading.RLock()
         self.close()
-
-
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """In a forked child, such as a data loader's: it would keep the connection open after the parent's death."""
-    for link in list(_links):
-        link._leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _no_daemon(path: Path, error: OSError) -> UnreachableError:

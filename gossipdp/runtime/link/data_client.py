@@ -20,7 +20,6 @@ import os
 import select
 import socket
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
@@ -30,6 +29,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.wire.messages import MAX_BLOCKS, U32, U63, Digest, Name
+from gossipdp.runtime.link.forks import leave_in_forks
 from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
 
 __all__ = ["DataLink", "DataLost", "Group", "data_path"]
@@ -172,7 +172,7 @@ class DataLink:
         except OSError as error:
             self._socket.close()
             raise DataLost(f"{path}: {error.strerror or error}") from None
-        _links.add(self)
+        leave_in_forks(self)
 
     def begin(self, group: Group, number: int = 0) -> Pass:
         """The next pass, or pass `number` again.
@@ -209,6 +209,10 @@ class DataLink:
     def close(self) -> None:
         self._socket.close()
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: close, so that the daemon notices the parent's death."""
+        self.close()
+
     def _ask(self, message: Begin | Next) -> ToReader:
         self._send(message)
         packet = self._wait(select.POLLIN, lambda: receive(self._socket)[0])
@@ -242,15 +246,3 @@ class DataLink:
             if time.monotonic() >= until or not poll.poll(1000.0 * (until - time.monotonic())):
                 self.close()
                 raise DataLost(f"no answer within {ANSWER_WITHIN:.0f} s")
-
-
-_links: weakref.WeakSet[DataLink] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """In a forked child, which would keep the connection open after the parent's death."""
-    for link in list(_links):
-        link.close()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

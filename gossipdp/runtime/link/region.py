@@ -13,7 +13,6 @@ import fcntl
 import mmap
 import os
 import stat
-import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.link.forks import leave_in_forks
 
 __all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "write_sealed"]
 
@@ -32,6 +32,14 @@ _SLICE: Final = 32 << 20
 """bytes allocated in one go: about 20 ms"""
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _ALL_SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+class _Shared(mmap.mmap):
+    """The mapping of a region's file. It may outlive the region: arrays look into it."""
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: never unmap. What the child maps later may stand at the same addresses."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 class Region:
@@ -53,13 +61,13 @@ class Region:
         if os.fstat(fd).st_size != length:
             raise ValueError(f"the shared memory has {os.fstat(fd).st_size} bytes, not {length}")
         with spare():
-            memory = mmap.mmap(fd, length)  # keeps a copy of the descriptor
-        _mapped.add(memory)
+            memory = _Shared(fd, length)  # keeps a copy of the descriptor
+        leave_in_forks(memory)
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
         self.size = size
         self._look_into(memory)
-        _regions.add(self)
+        leave_in_forks(self)
 
     def _look_into(self, memory: mmap.mmap) -> None:
         x, even, odd = (_vector(memory, self.size, place) for place in range(3))
@@ -67,23 +75,9 @@ class Region:
         self.slots: tuple[Vector, Vector] = (even, odd)
         """slot n stands in ``slots[n % 2]``"""
 
-
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-_regions: weakref.WeakSet[Region] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """In a forked child, such as a data loader's: it would keep the memory for as long as it lives.
-
-    What it maps later may stand at the same addresses, so it never unmaps them; regions get memory of its own.
-    """
-    for memory in list(_mapped):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
-    for region in list(_regions):
-        region._look_into(mmap.mmap(-1, 3 * _stride(region.size), mmap.MAP_PRIVATE))
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
+    def leave_to_parent(self) -> None:
+        """In a forked child: look into private memory instead. The child would keep the shared one while it lives."""
+        self._look_into(mmap.mmap(-1, 3 * _stride(self.size), mmap.MAP_PRIVATE))
 
 
 class Allocation:
