@@ -2,7 +2,7 @@
 
     peer = gossipdp.attach(model, optimizer)
 
-torch is imported at the first use of `attach`, and not before: the daemon and the command line live without it.
+torch is imported at the first use of `attach`, because the daemon and the command line do not need it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""When a step of the model is over: told by torch's global hooks, which see every optimizer of the process.
+"""When a step of the model is over: torch's global hooks tell, which see every optimizer of the process.
 
-The optimizers given to `attach` are followed. A step within a step of another optimizer over the same parameters is a
-part of it: SAM steps its base. An optimizer made anew over the parameters of a followed one takes its place at its
-second step alone. A step made inside a backward pass is over when that pass is. Nothing here may touch a tensor.
+The optimizers given to `attach` are followed. A step within another optimizer's step over the same parameters is a part
+of that step: SAM steps its base. A new optimizer over the parameters of a followed one takes its place when it alone
+has stepped twice. A step made inside a backward pass is over when that pass is. Nothing here touches a tensor.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ __all__ = ["HOOKED", "Boundaries", "Removable"]
 
 Optimizer: TypeAlias = torch.optim.Optimizer
 HOOKED: Final = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
-"""what torch runs as the `step` of every optimizer, hooks included"""
+"""the code that torch runs as the `step` of every optimizer, hooks included"""
 
 
 class Removable(Protocol):
+    """A handle of a torch hook."""
+
     def remove(self) -> None: ...
 
 
 class _Role:
-    """The parameters that one optimizer of `attach` steps on, and the optimizer that does it now."""
+    """The parameters of one optimizer that `attach` was given, and the optimizer that steps on them now."""
 
     def __init__(self, optimizer: Optimizer, parameters: set[nn.Parameter]) -> None:
         self.optimizer, self.parameters = optimizer, parameters
         self.stepped = False
-        """`optimizer` has stepped within the outermost step that runs now"""
+        """`optimizer` has stepped within the outermost step under way"""
         self.others: list[weakref.ref[Optimizer]] = []
-        """those that have stepped on `parameters` since `optimizer` last did, in their order"""
+        """other optimizers that have stepped on `parameters` since `optimizer` last did, in order"""
 
 
 class Boundaries:
-    """Args:
+    """Calls back at the steps of followed optimizers.
 
-    model: what is attached.
-    optimizers: to follow, in the order in which they step; a step is over when the last of them has stepped.
-    before: called before an optimizer steps on their parameters.
-    over: called when a step is over, with the optimizer that made it; None: the loop itself has said so.
-    changed: called with all followed optimizers when one has taken the place of another, or has other parameters.
+    Args:
+        model: the attached model.
+        optimizers: in the order in which they step. A step is over when the last of them has stepped.
+        before: called before an optimizer steps on their parameters.
+        over: called when a step is over, with the optimizer that made it; with None if the loop itself said so.
+        changed: called with all followed optimizers when one has taken another's place, or has other parameters.
     """
 
     def __init__(
@@ -66,17 +69,17 @@ class Boundaries:
         trained = set(unwrap(model).parameters())
         self._roles = [_Role(each, trained & set(_parameters(each))) for each in optimizers]
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[_Role]]] = weakref.WeakKeyDictionary()
-        """the number of an optimizer's parameters, and its roles"""
+        """per optimizer: number of its parameters, and its roles"""
         for each in optimizers:
             self._roles_of(each)
         self._regrouped = False
         """a followed optimizer has other parameters than before"""
         self._by_hand = False
-        """the loop says when a step is over, and optimizers do not"""
+        """the loop says when a step is over; the steps of optimizers do not count"""
         self._backward = -1
-        """the backward pass in which steps were made last"""
+        """the last backward pass in which steps were made"""
         self._within: list[Optimizer | None] = []
-        """those that made a step in it"""
+        """the optimizers that made a step in it"""
         self._hooks: list[Removable] = []
         if self._roles:
             me = weakref.ref(self)
@@ -95,17 +98,17 @@ class Boundaries:
         self._kept.clear()
 
     def by_hand(self) -> None:
-        """A step is over, the loop says; from now on it says so itself."""
+        """The loop says that a step is over. From now on the steps of optimizers do not count."""
         self._by_hand = True
         self._step_over(None)
 
     @property
     def followed(self) -> tuple[Optimizer, ...]:
-        """In the order of those that `attach` was given."""
+        """The optimizers that step now, in the order of those that `attach` was given."""
         return tuple(dict.fromkeys(role.optimizer for role in self._roles))
 
     def _keep(self) -> None:
-        """What is called when a step is over lives as long as the optimizers: a hook that costs no step holds it."""
+        """Keep this object alive as long as the optimizers: a hook that no step calls refers to it."""
         for hook in self._kept:
             hook.remove()
         self._kept = [each.register_load_state_dict_post_hook(self._nothing) for each in self.followed]
@@ -120,7 +123,7 @@ class Boundaries:
             return
         if any(role.stepped for role in self._roles) and not self._is_inner(optimizer):
             for role in self._roles:
-                role.stepped = False  # of a step that raised
+                role.stepped = False  # the step before has raised
         self._before(optimizer)
 
     def _ends(self, optimizer: Optimizer) -> None:
@@ -134,7 +137,7 @@ class Boundaries:
         before = self.followed
         for role in roles:
             if not role.stepped:
-                _meet(role, optimizer)
+                _note_other(role, optimizer)
         counts = self._roles[-1].stepped
         for role in self._roles:
             role.stepped = False
@@ -146,7 +149,7 @@ class Boundaries:
             self._changed(self.followed)
 
     def _roles_of(self, optimizer: Optimizer) -> list[_Role]:
-        """The roles of which `optimizer` holds parameters."""
+        """The roles whose parameters `optimizer` holds."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
@@ -156,10 +159,10 @@ class Boundaries:
         return known[1]
 
     def _is_inner(self, optimizer: Optimizer) -> bool:
-        """Is the step that calls a hook a part of another one, or of another `step` of the same optimizer?
+        """True if the step that calls a hook is a part of another step, of this optimizer or of another.
 
-        torch calls the hooks once for every class whose `step` it knows, and a subclass may call its base's. The stack
-        tells, and a step that raises leaves it too.
+        torch calls the hooks once per class whose `step` it has wrapped, and a subclass may call its base's. The stack
+        shows which is outermost, also after a step that raised.
         """
         return any(each is optimizer or self._roles_of(each) for each in _outer_steps())
 
@@ -167,12 +170,12 @@ class Boundaries:
         backward = torch._C._current_graph_task_id()
         if backward == -1:
             return self._over(optimizer)
-        # What changes parameters here changes what gradients are computed from.
+        # A change of parameters here would change what gradients are computed from.
         if _recomputes():
             raise ConfigError(
                 "GD-317",
                 "a step is made inside a backward pass that is a part of another one",
-                seen="a part of the model that is recomputed by a reentrant checkpoint",
+                seen="a reentrant checkpoint recomputes a part of the model",
                 do="use torch.utils.checkpoint with use_reentrant=False, or step after backward()",
             )
         if backward != self._backward:
@@ -189,9 +192,11 @@ class Boundaries:
             self._over(optimizer)
 
 
-def _meet(role: _Role, optimizer: Optimizer) -> None:
-    """`optimizer` has stepped on parameters of `role` and is not the one that is followed. Where those that do so begin
-    anew, the last of them is followed; one that is gone has been replaced."""
+def _note_other(role: _Role, optimizer: Optimizer) -> None:
+    """`optimizer`, which is not followed, has stepped on parameters of `role`.
+
+    When such optimizers begin their second turn, or one of them is gone, the last of them is followed.
+    """
     others = [each() for each in role.others]
     if optimizer not in others and None not in others:
         role.others.append(weakref.ref(optimizer))
@@ -207,7 +212,7 @@ def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
 
 
 def _outer_steps() -> Iterator[Optimizer]:
-    """The optimizers whose `step` runs now around the innermost one of this thread."""
+    """The optimizers whose `step` is under way in this thread, around the innermost one."""
     frame: FrameType | None = sys._getframe()
     inner = False
     while frame is not None:
@@ -219,7 +224,7 @@ def _outer_steps() -> Iterator[Optimizer]:
 
 
 def _recomputes() -> bool:
-    """Does a node of a backward pass run another backward pass now, as a reentrant checkpoint does?"""
+    """True if a node of a backward pass runs another backward pass now, as a reentrant checkpoint does."""
     engine = torch.autograd.graph._engine_run_backward.__code__
     node = BackwardCFunction.apply.__code__
     frame: FrameType | None = sys._getframe()
@@ -238,6 +243,6 @@ def _call(me: weakref.ref[Boundaries], what: Callable[[Boundaries, Optimizer], N
 
 
 def _eager(hook: Callable[..., None]) -> Callable[..., None]:
-    """A compiled `optimizer.step` would trace its hooks, which are no part of a graph."""
+    """`hook`, untraced: a compiled `optimizer.step` would trace its hooks, which are no part of a graph."""
     eager: Callable[..., None] = torch.compiler.disable(hook)
     return eager

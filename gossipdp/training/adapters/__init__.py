@@ -1,6 +1,6 @@
-"""gossipdp inside the frameworks people train with: one file each, and nobody else imports that framework.
+"""gossipdp inside training frameworks: one module each, and no other module imports that framework.
 
-Here is what the files share. Nothing here may import a framework.
+This one holds what they share. Nothing here imports a framework.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from gossipdp.errors import ConfigError, DataError
 __all__ = ["accelerated", "last_rows", "missing", "taken_apart"]
 
 LAYERS: Final = 32
-"""objects that a loader is made of, at most"""
+"""nested objects of a loader that are looked at, at most"""
 
 
 def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
-    """GD-307, for a framework that does not let itself be imported."""
+    """The error GD-307 for a framework that cannot be imported.
+
+    Args:
+        framework: its name.
+        extra: the extra of gossipdp that installs it.
+        error: what the import raised.
+    """
     return ConfigError(
         "GD-307",
         f"{framework} cannot be imported",
@@ -27,9 +33,13 @@ def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
 
 
 def last_rows(state: Any, processes: int) -> int | None:
-    """Samples of the batch at hand, if Accelerate's `state` of gradients says that it is a last one with fewer.
+    """Samples of the current batch if it is a shorter last one, else None.
 
-    Several processes get full ones, filled up from the beginning of the data.
+    Several processes get full batches, filled up from the beginning of the data.
+
+    Args:
+        state: Accelerate's GradientState.
+        processes: processes that train together.
     """
     if processes > 1 or not state.end_of_dataloader or state.remainder <= 0:
         return None
@@ -37,17 +47,18 @@ def last_rows(state: Any, processes: int) -> int | None:
 
 
 def accelerated() -> bool:
-    """Is Accelerate at work in this process?"""
+    """True if this process uses Accelerate."""
     state = sys.modules.get("accelerate.state")
     return state is not None and bool(state.is_initialized())
 
 
 def taken_apart(reads: object) -> bool:
-    """Does the loader that begins to read this leave every rank a part of it? One that Accelerate has prepared does,
-    whatever the sampler, and so all ranks are to read the same there.
+    """True if the loader that begins to read `reads` gives each rank a part of it.
+
+    A loader that Accelerate has prepared does so with any sampler. All ranks must then read the same.
 
     Raises:
-        DataError: GD-309, the first rank reads for all.
+        DataError: GD-309, the first rank reads for all ranks.
     """
     state = sys.modules.get("accelerate.state")
     layers: list[Any] = [] if state is None else [state.GradientState().active_dataloader]
@@ -61,9 +72,9 @@ def taken_apart(reads: object) -> bool:
     if type(layers[0]).__name__ == "DataLoaderDispatcher":
         raise DataError(
             "GD-309",
-            "this loader reads on the first rank for all, and would leave out what is for the others",
+            "this loader reads on the first rank for all ranks, and would leave out the other ranks' samples",
             seen="Accelerate's dispatch_batches",
-            do="Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False)); of transformers,"
+            do="Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False)); in transformers,"
             " TrainingArguments(accelerator_config={'dispatch_batches': False})",
         )
     return any(getattr(layer, "num_processes", 1) > 1 for layer in layers)

@@ -1,4 +1,4 @@
-"""A loop written for Accelerate as a peer: `attach` after `prepare`, with the prepared objects.
+"""Makes a loop written for Accelerate a peer: call `attach` after `prepare`, with the prepared objects.
 
     from gossipdp.training.adapters import accelerate as gossip
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -29,11 +29,11 @@ except ImportError as error:
 __all__ = ["attach"]
 
 LOSSES: Final = ("loss", "train_loss", "train/loss")
-"""what the examples of Accelerate, Transformers and Diffusers call it when they log it"""
+"""names under which the examples of Accelerate, Transformers and Diffusers log the loss"""
 
 
 class _Tracker(GeneralTracker):  # type: ignore[misc]
-    """How Accelerate says that a loss is logged, and that training ends."""
+    """Accelerate calls it when a loss is logged, and when training ends."""
 
     name = "gossipdp"
     requires_logging_directory = False
@@ -68,20 +68,28 @@ def attach(
     timeout: float | None = None,
     compare_frozen: bool = True,
 ) -> Attachment:
-    """Train `model` together with the network whose daemon runs on this host; call it on every rank.
+    """Train `model` together with the network whose daemon runs on this host. Call it on every rank.
 
-    A step is one that the optimizer takes: not the ones that `accumulate` holds back, nor those that the scaler of
-    fp16 skips. The loss of `accelerator.log` is reported, and `accelerator.end_training` detaches; what this returns is
-    a context manager too. In releases of Accelerate whose `init_trackers` forgets trackers, call that before.
+    Only steps that the optimizer takes count: not those that `accumulate` holds back or that the fp16 scaler skips.
+    Losses of `accelerator.log` are reported, and `accelerator.end_training` detaches. Call `init_trackers` before this
+    in releases of Accelerate whose `init_trackers` forgets trackers.
 
     Args:
-        accelerator, model, optimizer, loader: as `accelerator.prepare` returned them; several optimizers as
-            `gossipdp.attach` takes them. Of `loader` its batch size is taken, for the samples of a step.
-        samples_per_step: samples one process takes a step, instead of that; 1 if neither is known.
+        accelerator, model, optimizer: as `accelerator.prepare` returned them. Several modules or optimizers as
+            `gossipdp.attach` takes them.
+        loader: the prepared loader. Its batch size gives the samples of a step.
+        samples_per_step: samples that one process takes per step, instead of that number; default 1.
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
+    Returns:
+        The attachment, which also is a context manager that detaches.
+
     Raises:
-        GossipdpError: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed or Megatron steps.
+        GossipdpError: as `gossipdp.attach`; ConfigError GD-317, DeepSpeed or Megatron steps.
+
+    Example:
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        peer = attach(accelerator, model, optimizer, loader)
     """
     whole, stepping = getattr(loader, "total_batch_size", None), followed(optimizer)
     batch = whole // accelerator.num_processes if samples_per_step is None and isinstance(whole, int) else 0
@@ -106,12 +114,12 @@ def attach(
 
 
 def _samples(accelerator: Any, batch: int) -> int:
-    """Of the step to come: the last one of an epoch may be given fewer batches, and the last of these fewer samples."""
+    """Samples of the next step. The last step of an epoch may have fewer batches, and its last batch fewer samples."""
     state, batches = accelerator.gradient_state, accelerator.gradient_accumulation_steps
     if not (state.end_of_dataloader and state.sync_with_dataloader):
         return int(batch * batches)
     try:
         batches = len(state.active_dataloader) % batches or batches
-    except TypeError:  # of a stream nobody knows
+    except TypeError:  # a stream has no length
         pass
     return int(batch * (batches - 1) + (last_rows(state, accelerator.num_processes) or batch))

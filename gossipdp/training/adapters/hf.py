@@ -1,9 +1,9 @@
-"""Transformers' `Trainer` as a peer: a callback that attaches when training begins and leaves when it ends.
+"""Makes Transformers' `Trainer` a peer: a callback that attaches when training begins and detaches when it ends.
 
     from gossipdp.training.adapters.hf import GossipCallback
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[GossipCallback()])
 
-The Trainer's loss is what is reported, whenever it logs. Importing this file imports transformers.
+Importing this file imports transformers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ __all__ = ["GossipCallback"]
 
 
 class GossipCallback(TrainerCallback):  # type: ignore[misc]
-    """Trains together with the network whose daemon runs on this host.
+    """Trains together with the network whose daemon runs on this host, and reports each loss that the Trainer logs.
 
-    A step is an optimizer step, whatever is accumulated for it. Samples are rows of the data set, of all ranks; the
-    last step of an epoch may have fewer.
+    A step is an optimizer step, with any number of accumulated batches. Samples are rows of the data set, of all ranks;
+    the last step of an epoch may have fewer.
 
-    The Trainer tells a callback nothing of an exception. A process that it ends is noticed by the daemon. Who catches
-    it and goes on without training calls `detach`; another `train()` attaches anew by itself.
+    The Trainer does not tell a callback about exceptions. If an exception ends the process, the daemon notices. If your
+    script catches it and does not train again, call `detach`. Another `train()` attaches anew by itself.
 
     Args:
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
-        GossipdpError: from `train()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps.
+        GossipdpError: from `train()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps.
+
+    Example:
+        Trainer(model, arguments, train_dataset=data, callbacks=[GossipCallback()]).train()
     """
 
     def __init__(
@@ -49,16 +52,17 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
         self.peer: Attachment | None = None
-        """while training runs, and after it"""
+        """the attachment; None before training"""
         self._batches = 0
-        """accumulated for the step to come, but for its last one"""
+        """batches accumulated for the next step, without its last one"""
 
     def detach(self) -> None:
+        """Hand over the last steps and leave the network."""
         if self.peer is not None:
             self.peer.detach()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, **_: Any) -> None:
-        # One that ended by an exception is still there; `auto_find_batch_size` catches those of too little memory.
+        # After an exception, such as the one that `auto_find_batch_size` catches, the last attachment is still there.
         self.detach()
         self.peer = attach(
             model,
@@ -85,8 +89,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         if self.peer is not None and "loss" in (logs or {}):
             self.peer.report(loss=logs["loss"])
 
-    # Before `on_train_end` the best checkpoint may be loaded, which must not be taken for progress: the last step is
-    # over here, or here if an evaluation at the end of an epoch has stopped training.
+    # Before `on_train_end` the Trainer may load its best checkpoint, which must not count as progress. The last step is
+    # over at one of the next two calls; the second is for an evaluation that stops training at the end of an epoch.
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_training_stop:
             self.detach()

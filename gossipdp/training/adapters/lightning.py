@@ -1,9 +1,9 @@
-"""Lightning's `Trainer` as a peer: a callback that attaches when training starts and leaves when it ends.
+"""Makes Lightning's `Trainer` a peer: a callback that attaches when training starts and detaches when it ends.
 
     from gossipdp.training.adapters.lightning import GossipCallback
     trainer = Trainer(max_steps=1000, callbacks=[GossipCallback()])
 
-Importing this file imports lightning, or pytorch_lightning where that is all there is.
+Importing this file imports lightning, or pytorch_lightning if only that is installed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ __all__ = ["GossipCallback"]
 class GossipCallback(Callback):  # type: ignore[misc]
     """Trains together with the network whose daemon runs on this host.
 
-    A step is an optimizer step, whatever is accumulated for it, of several optimizers that of the last; the last step
-    of an epoch may have fewer samples. The loss that is reported is the one that `training_step` returns, every
-    `log_every_n_steps` of the Trainer.
+    A step is an optimizer step, with any number of accumulated batches; with several optimizers, a step of the last.
+    The last step of an epoch may have fewer samples. The reported loss is what `training_step` returns, every
+    `log_every_n_steps` steps.
 
     Args:
-        batch_size: samples one process reads a batch; what the data loader says by default.
+        batch_size: samples that one process reads per batch; default the data loader's.
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
 
     Raises:
-        GossipdpError: from `fit()`: what `gossipdp.attach` raises; ConfigError GD-317, DeepSpeed steps, or two
-            optimizers step on one parameter.
+        GossipdpError: from `fit()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, or two optimizers step
+            on one parameter.
+
+    Example:
+        Trainer(max_steps=1000, callbacks=[GossipCallback()]).fit(module, loader)
     """
 
     def __init__(
@@ -57,13 +60,14 @@ class GossipCallback(Callback):  # type: ignore[misc]
         self._compare_frozen = compare_frozen
         self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
         self._reported = 0
-        """step of the last loss that was reported"""
+        """step of the last reported loss"""
         self._batch = self._samples = 0
-        """of a batch; of those since the last step"""
+        """samples of a full batch; samples since the last step"""
         self.peer: Attachment | None = None
-        """while training runs, and after it"""
+        """the attachment; None before training"""
 
     def detach(self) -> None:
+        """Hand over the last steps and leave the network."""
         if self.peer is not None:
             self.peer.detach()
 
@@ -71,13 +75,13 @@ class GossipCallback(Callback):  # type: ignore[misc]
         if "DeepSpeed" in type(trainer.strategy).__name__:
             raise ConfigError(
                 "GD-317",
-                "what torch optimizers step on can be followed, and nothing else",
+                "only torch optimizers that step on the model's own parameters can be followed",
                 seen=type(trainer.strategy).__name__,
                 do="use DDP or FSDP2; DeepSpeed is not supported",
             )
         self._batch, self._samples = self._batch_size or _batch_size(trainer.train_dataloader) or 0, 0
         self._reported = trainer.global_step
-        # The wrapped model: what it is wrapped in decides whether it can be exchanged.
+        # The wrapped model, because its wrapper decides whether it can be exchanged.
         self.peer = attach(
             trainer.model,
             trainer.optimizers,
@@ -95,18 +99,18 @@ class GossipCallback(Callback):  # type: ignore[misc]
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self.peer is None or not self._batch or optimizer is not trainer.optimizers[-1]:
             return
-        # A step that is the second on the same batches adds none; LBFGS, which looks several times, takes one.
+        # A second step on the same batches adds no samples. LBFGS evaluates several times and takes one step.
         if self._samples or not pl_module.automatic_optimization:
             self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        # To read the loss waits for the device: no more often than the Trainer does it.
+        # Reading the loss waits for the device: no more often than the Trainer itself reads it.
         if self.peer is None or loss is None or step - self._reported < trainer.log_every_n_steps:
             return
         self._reported = step
-        # Automatic optimization hands over the loss divided by the batches it is accumulated from.
+        # Automatic optimization gives the loss divided by the number of accumulated batches.
         share = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self.peer.report(loss=loss * share)
 
@@ -118,7 +122,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Samples of a batch; None if it is not one plain DataLoader, for its steps count then."""
+    """Samples of a batch. None if the loader is not one plain DataLoader; each step then counts as one sample."""
     size = getattr(loader, "batch_size", None)
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
@@ -126,7 +130,7 @@ def _batch_size(loader: Any) -> int | None:
 
 
 def _rows(batch: Any) -> int | None:
-    """Samples of this batch; None if it does not show them."""
+    """Samples of this batch. None if it does not show them."""
     while isinstance(batch, Mapping | list | tuple) and batch:
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
     return batch.shape[0] if isinstance(batch, torch.Tensor) and batch.dim() else None

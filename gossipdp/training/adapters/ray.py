@@ -1,11 +1,11 @@
-"""The workers of a Ray Train `TorchTrainer` as a peer: `attach` inside the function that every worker runs.
+"""Makes the workers of a Ray Train `TorchTrainer` a peer: call `attach` in the function that every worker runs.
 
     from gossipdp.training.adapters import ray as gossip
     model = ray.train.torch.prepare_model(model)
     peer = gossip.attach(model, optimizer, samples_per_step=batch)
 
-All workers of one trainer are one process group, and so on one host: each host has its own trainer, and gossip joins
-the hosts. Importing this file imports ray.
+All workers of one trainer are one process group, so they must be on one host. Each host has its own trainer, and gossip
+joins the hosts. Importing this file imports ray.
 """
 
 from __future__ import annotations
@@ -40,18 +40,25 @@ def attach(
     timeout: float | None = None,
     compare_frozen: bool = True,
 ) -> Attachment:
-    """Train `model` together with the network whose daemon runs on this host; call it in every worker.
+    """Train `model` together with the network whose daemon runs on this host. Call it in every worker.
 
-    Detaches when the training function returns or raises: Ray keeps its process for a while, then kills it.
+    Detaches when the training function returns or raises, because Ray keeps the process for a while and then kills it.
 
     Args:
-        home: as `gossipdp.attach` takes it. Workers have the environment that Ray was started in on this host, which
-            need not be the one of the script: where GOSSIPDP_HOME is not in it, say it here.
-        every, samples_per_step, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        model, optimizer, every, samples_per_step, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        home: as `gossipdp.attach` takes it. Workers have the environment in which Ray was started on this host. If
+            GOSSIPDP_HOME is not set there, give the home here.
+
+    Returns:
+        The attachment, which also is a context manager that detaches.
 
     Raises:
-        GossipdpError: what `gossipdp.attach` raises; GD-308 if the workers are on several hosts.
-        RuntimeError: Ray's own, where the script itself calls this, which is no worker (Ray Train V2).
+        GossipdpError: as `gossipdp.attach`; ConfigError GD-308, the workers are on several hosts.
+        RuntimeError: Ray's own, if the calling process is no worker (Ray Train V2).
+
+    Example:
+        model = ray.train.torch.prepare_model(model)
+        peer = attach(model, optimizer, samples_per_step=batch)
     """
     ray.train.get_context()
     try:
@@ -71,7 +78,7 @@ def attach(
         raise ConfigError(error.code, error.cause, seen=error.seen, do=do) from None
     function = threading.current_thread()
     if function is not threading.main_thread():
-        # Ray runs the function in a thread of its own, and calls nobody when it is over.
+        # Ray runs the function in its own thread, and has no callback for its end.
         threading.Thread(target=_detach_after, args=(function, peer), name="gossipdp detach", daemon=True).start()
     return peer
 

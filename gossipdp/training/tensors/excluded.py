@@ -1,4 +1,4 @@
-"""Which tensors a script keeps from being exchanged: `attach(..., exclude=...)`. Nothing here may touch a tensor."""
+"""Which tensors a script keeps from being exchanged: `attach(..., exclude=...)`. Nothing here touches a tensor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gossipdp.training.tensors.schema import places, plain_name, unwrap
 __all__ = ["Exclude", "excluded_names"]
 
 Exclude: TypeAlias = str | Iterable[str] | Callable[[str, Tensor], bool]
-"""names or patterns of tensors, such as "queue" or "head.*"; or what says of a name and its tensor whether it is one"""
+"""Names or patterns of tensors, such as "queue" or "head.*", or a function of name and tensor that returns True for
+one."""
 
 
 def excluded_names(model: nn.Module, exclude: Exclude) -> frozenset[str]:
-    """The parameters and persistent buffers of `model` that `exclude` means.
+    """Names of the parameters and persistent buffers of `model` that match `exclude`.
 
     Raises:
-        ConfigError: GD-303, a name or a pattern means none.
+        ConfigError: GD-303, a name or a pattern matches none.
     """
     model = unwrap(model)
     tensors: dict[str, Tensor] = {plain_name(name): each for name, each in model.named_parameters()}
@@ -32,13 +33,13 @@ def excluded_names(model: nn.Module, exclude: Exclude) -> frozenset[str]:
         return frozenset(name for name, tensor in tensors.items() if exclude(name, tensor))
     found: set[str] = set()
     for pattern in [exclude] if isinstance(exclude, str) else exclude:
-        meant = {name for name in tensors if name == pattern or fnmatchcase(name, pattern)}
-        if not meant:
+        matches = {name for name in tensors if name == pattern or fnmatchcase(name, pattern)}
+        if not matches:
             raise ConfigError(
                 "GD-303",
                 "attach(exclude=...) names a tensor that this model does not have",
                 seen=f"{pattern!r}, of {len(tensors)} parameters and persistent buffers",
                 do="name it as model.state_dict() does, or by a pattern such as 'queue*'",
             )
-        found |= meant
+        found |= matches
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""Digests of the parameters that a model does not train, so that hosts which build on other ones are told apart.
+"""Digests of a model's frozen parameters, so that peers that build on different ones are told apart.
 
-Adapters of two revisions of a base model, or layers on top of two random ones, would be averaged, and fit neither.
-Parameters alone, and such as hold floating-point numbers: buffers move in training, and what is packed is the affair of
-the library that packs it. Nothing is gathered, and nothing here may change a number in a tensor.
+Adapters of two revisions of a base model would be averaged, and the average would fit neither. FSDP2-sharded
+parameters, quantised parameters and buffers are not compared. A warning names sharded ones. Nothing here gathers a
+tensor or changes a number in one.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ __all__ = ["frozen_digests"]
 log = logging.getLogger("gossipdp.training")
 
 MOST: Final = 16_384
-"""parameters that are told of one by one"""
+"""parameters of which the schema holds digests, at most"""
 LONGEST: Final = 1024
-"""characters of a name that a schema takes"""
+"""characters of a name in a schema, at most"""
 WRITTEN: Final = 32
-"""bytes that one takes in a schema beside its name, at most"""
+"""bytes that a parameter takes in a schema beside its name, at most"""
 THREADS: Final = 4
-"""at most, that hash at the same time: hashlib lets others run"""
+"""threads that hash at the same time, at most; hashlib releases the GIL"""
 LONG: Final = 1e9
-"""bytes that take so long that it is said"""
+"""bytes of frozen parameters from which on a log line says that they are read"""
 
 
 def frozen_digests(
     model: nn.Module, room: int = MAX_BYTES, excluded: frozenset[str] = frozenset()
 ) -> tuple[Frozen, ...]:
-    """Of the frozen parameters of `model`, unwrapped; none if there are any that this process does not hold whole.
-
-    Nothing is raised for what cannot be told: the first rank warns that they are not compared.
+    """Digests of the frozen floating-point parameters of `model`, unwrapped.
 
     Args:
-        room: bytes that are left for them in the schema.
-        excluded: names of those that are not compared.
+        room: bytes that the schema has left for them.
+        excluded: names that are not compared.
+
+    Returns:
+        None at all if any of them is sharded, packed or does not fit. The first rank warns about that.
     """
     listed = [(plain_name(name), each) for name, each in model.named_parameters() if not each.requires_grad]
     frozen = [(name, each) for name, each in listed if each.is_floating_point() and name not in excluded]
     odd = next((f"{name} is sharded, packed, or on no device" for name, each in frozen if not _plain(each)), "")
-    if odd := odd or _untold([name for name, _ in frozen], room):
+    if odd := odd or _oversized([name for name, _ in frozen], room):
         log.log(
             logging.WARNING if _first() else logging.INFO,
             "frozen parameters are not compared with the network's: %s; compare_frozen=False keeps this quiet",
@@ -61,47 +62,47 @@ def frozen_digests(
         return ()
     size = sum(each.numel() * each.element_size() for _, each in frozen)
     if size > LONG and _first():
-        log.warning("reading %.1f GB of frozen parameters, for they must be the network's", size / 1e9)
+        log.warning("reading %.1f GB of frozen parameters, to compare them with the network's", size / 1e9)
     for device in {each.device for _, each in frozen if each.is_cuda}:
-        torch.cuda.synchronize(device)  # what writes them may be on a stream that other threads do not wait for
+        torch.cuda.synchronize(device)  # they may be written on a stream that other threads do not wait for
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
         digests = pool.map(_digest, [each for _, each in frozen])
         return tuple(Frozen(name, digest) for (name, _), digest in zip(frozen, digests, strict=True))
 
 
-def _untold(names: Sequence[str], room: int) -> str:
-    """Why a schema cannot hold them, or ""."""
+def _oversized(names: Sequence[str], room: int) -> str:
+    """Why a schema cannot hold these parameters, or ""."""
     if len(names) > MOST or sum(len(name.encode()) + WRITTEN for name in names) > room:
-        return f"there are {len(names)}, with names too long for all"
+        return f"the {len(names)} names do not fit into the schema"
     if any(len(name) > LONGEST for name in names):
         return f"a name has more than {LONGEST} characters"
     return "" if len(set(names)) == len(names) else "two have one name"
 
 
 def _first() -> bool:
-    """One rank speaks for all."""
+    """True on the rank that logs for all."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def _plain(parameter: nn.Parameter) -> bool:
-    """Are its numbers here, all of them, as they are? A shard's are not; a library's own kind of tensor may pack."""
+    """True if the parameter's own memory holds all its numbers. A shard's does not; a tensor subclass may pack them."""
     return type(parameter) is nn.Parameter and parameter.layout is torch.strided and not parameter.is_meta
 
 
 @torch.no_grad()
 def _digest(tensor: Tensor) -> bytes:
-    """16 bytes; of what lies on a device, or in another order, a copy of a part at a time is made, and waited for."""
+    """16 bytes. A tensor on a device, or not contiguous, is copied part by part."""
     about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
     digest = hashlib.blake2b(about, digest_size=16, person=b"gossipdp frozen")
     for part in _parts(tensor.detach()):
-        # A single element counts as contiguous whatever its stride, and only one of 1 is viewed as bytes.
+        # A single element counts as contiguous with any stride, but only stride 1 can be viewed as bytes.
         flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.digest()
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Its elements in rows' order, flat, at most STAGED at a time."""
+    """The elements in row-major order, flat, at most STAGED at a time."""
     if tensor.dim() < 2 or tensor.is_contiguous():
         yield from tensor.reshape(-1).split(STAGED)
     elif rows := STAGED // tensor[0].numel():

@@ -1,6 +1,6 @@
 """Several modules as one model: a network and a loss with weights of its own, a generator and a discriminator.
 
-Nothing here may touch a tensor.
+Nothing here touches a tensor.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gossipdp.training.tensors.schema import unwrap
 __all__ = ["Modules", "as_one"]
 
 Modules: TypeAlias = nn.Module | list[nn.Module] | tuple[nn.Module, ...] | Mapping[str, nn.Module]
-"""one module, or several: parameter `weight` of the module under "head", or of the second one, is "head.weight" or
-"1.weight" on every host"""
+"""One module, or several in a list or by name. Parameter `weight` of the module under "head" is "head.weight"; of the
+second module in a list it is "1.weight"."""
 
 
 class _Parts(nn.Module):
-    """Holds modules; their training mode and hooks stay as they are."""
+    """Holds modules, without a change of their training mode or hooks."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        # Not by `add_module`: it refuses the names of its own methods, such as "train".
+        # `add_module` refuses names of its own methods, such as "train".
         self._modules.update({name: unwrap(module) for name, module in modules.items()})
 
 
@@ -33,7 +33,7 @@ def as_one(model: Modules) -> nn.Module:
     """One module that holds all parameters and buffers of `model`.
 
     Raises:
-        MismatchError: GD-305, it is no module, or a name that cannot be part of a parameter's name.
+        MismatchError: GD-305, `model` is no module, or a name in it cannot be part of a parameter's name.
     """
     if isinstance(model, nn.Module):
         return model
@@ -46,7 +46,7 @@ def as_one(model: Modules) -> nn.Module:
     if wrong or not modules:
         raise MismatchError(
             "GD-305",
-            "the model is no torch module, nor several",
+            "the model is neither a torch module nor several",
             seen=", ".join(wrong) or type(model).__name__,
             do="attach one module, a list of modules, or a mapping from names without '.' to modules",
         )

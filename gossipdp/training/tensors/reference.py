@@ -1,9 +1,9 @@
-"""What buffers are told relative to: the values that the network's founder had (`protocol.carried_state`).
+"""The reference of buffers: the values that the network's founder had (`protocol.carried_state`).
 
-A buffer element stands in the vector as its difference to the reference. A constant is 0 there, whatever it is: no
-norm, codec or rounding can touch it, and where 0 is loaded the reference's own bits are put back. An element whose
-reference is not finite, or beyond 2^100, is 0 too: it is not averaged, and travels as `beside` says. An element that
-has become infinite or NaN since is NaN: the daemon refuses that snapshot. Nothing here may know the daemon.
+The vector holds each buffer element as its difference to the reference. A constant is 0 there: no norm, codec or
+rounding changes it, and loading 0 puts the reference's own bits back. An element whose reference is not finite, or
+beyond 2^100, is 0 too: it is not averaged, and travels in the carried state (see `carried`). An element that has become
+infinite or NaN since is NaN, so the daemon refuses the snapshot. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -40,25 +40,31 @@ _DTYPES: Final = {name: dtype for dtype, name in NAMES.items()}
 
 
 class Reference:
-    """Of the buffers among `tensors`, which are the schema's; none until `take` or `adopt`: then differences are to 0.
+    """The reference of a schema's buffers. Until `take` or `adopt`, differences are to 0.
 
-    Where tensors are sharded, or the reference would be longer than `MOST_CARRIED` bytes, there is none.
+    There is no reference where buffers are sharded, or where it would be longer than `MOST_CARRIED` / 2 bytes.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._values: dict[int, Tensor] = {}
-        """by tensor, flat"""
+        """by index of the tensor, flat"""
         self.data: Buffer = b""
+        """as it travels (`codecs.named`)"""
         self.digest = b""
+        """as the schema names it; b"" for none"""
 
     @torch.no_grad()
     def take(self, tensors: Sequence[Tensor]) -> None:
-        """What the buffers hold now is the reference."""
+        """Reference := the buffers' values now.
+
+        Args:
+            tensors: the schema's, in its order.
+        """
         buffers = {i: tensors[i] for i, entry in enumerate(self._schema.entries) if entry.kind == "buffer"}
         size = sum(each.numel() * each.element_size() for each in buffers.values())
         if size > MOST_CARRIED // 2:
-            log.warning("buffers of %.1f GB are averaged as they are, without a reference", size / 1e9)
+            log.warning("%.1f GB of buffers are averaged without a reference", size / 1e9)
         elif buffers and all(type(each) is Tensor for each in buffers.values()):
             entries = self._schema.entries
             head = named.header((entries[i].name, NAMES[each.dtype], tuple(each.shape)) for i, each in buffers.items())
@@ -67,7 +73,7 @@ class Reference:
 
     @torch.no_grad()
     def adopt(self, data: Buffer) -> list[int]:
-        """`data` is the reference from now on. Returns the tensors whose values must become it, or an empty list."""
+        """Reference := data. Returns the indices of the tensors that must take its values; none if it is the same."""
         before, after = bytes(self.data), bytes(data)
         if before == after:
             return []
@@ -86,11 +92,11 @@ class Reference:
         return [*self._values]
 
     def value(self, index: int) -> Tensor | None:
-        """The reference of a tensor, flat, if there is one."""
+        """The reference of a tensor, flat; None if it has none."""
         return self._values.get(index)
 
     def difference(self, index: int, first: int, values: Tensor, kept: Tensor | None) -> Tensor:
-        """Elements `first` on of tensor `index` as the vector has them, from their values and what rounding kept."""
+        """The vector's values of elements `first` on of tensor `index`, from their own values and residuals."""
         wide = values.to(_wide(values))
         if kept is not None:
             wide = wide + kept
@@ -104,7 +110,11 @@ class Reference:
         return torch.where(usable, wide, otherwise).float()
 
     def absolute(self, index: int, first: int, part: Tensor, like: Tensor) -> Tensor:
-        """The inverse: the values of elements `first` on that the vector has as `part`, as wide as `like` needs."""
+        """The inverse of `difference`: the elements whose values in the vector are `part`.
+
+        Args:
+            like: the elements now; they decide device and width.
+        """
         base = self._part(index, first, like)
         if base is None:
             return part.to(_wide(like))
@@ -132,12 +142,13 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
+    """The elements of `tensor` in row-major order, as uint8 on its device."""
     flat = tensor.detach().contiguous().reshape(-1)
     return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8)
 
 
 def tensor_of(value: named.Named) -> Tensor | None:
-    """A new tensor on the CPU; None if this torch has no such dtype."""
+    """A new tensor on the CPU. None if this torch has no such dtype, or the tensor is empty."""
     dtype = _DTYPES.get(value.dtype)
     if dtype is None or not memoryview(value.data).nbytes:
         return None

@@ -1,9 +1,9 @@
 """Which tensors of a torch model are exchanged, and in which order.
 
-Parameters that require gradients, then persistent floating-point buffers; tied tensors once. Frozen parameters (see
-`frozen`), integer buffers and what the script excludes stay out of it (see `beside`). A sharded parameter counts with
-its full shape, so that the layout of a model is the same however many ranks share it (`fully_shard`: Zhao et al.,
-"PyTorch FSDP", arXiv 2304.11277). Nothing here may change a number in a tensor.
+Parameters that require gradients come first, then persistent floating-point buffers; tied tensors count once. Frozen
+parameters (see `frozen`), integer buffers and excluded tensors are not exchanged (see `carried`). A sharded parameter
+counts with its full shape, so the schema does not depend on the number of ranks (`fully_shard`: Zhao et al., "PyTorch
+FSDP", arXiv 2304.11277). Nothing here changes a number in a tensor.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
 FROZEN_DIFFER: Final = (
     "load the same base on every host, in one dtype; where it is to differ: attach(..., compare_frozen=False)"
 )
+"""what to do about other frozen parameters than the network's"""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DDP, DataParallel or torch.compile: their prefixes are not part of a name."""
+    """The user's module inside DDP, DataParallel or torch.compile, whose prefixes are no part of a name."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
@@ -62,9 +63,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def resharded(model: nn.Module) -> nn.Module:
-    """`model`, which holds its shards again: a forward pass that no backward pass follows, as an evaluation is, leaves
-    what FSDP2's root module gathered in place of its parameters, and no optimizer knows that."""
-    # A module that was never imported has no instances: so nothing is imported to find out.
+    """Let `model` hold its shards again, and return it.
+
+    After a forward pass without a backward pass, as in an evaluation, FSDP2's root module keeps what it gathered in
+    place of its parameters. No optimizer knows that tensor.
+    """
+    # A module that was never imported has no instances, so it need not be imported here.
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(fsdp, "FSDPModule", ())
     for module in model.modules():
@@ -74,19 +78,19 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """Without what torch.compile and activation checkpointing of a part of the model put into it."""
+    """`name` without the parts that torch.compile and activation checkpointing put into it."""
     return ".".join(word for word in name.split(".") if word not in ("_orig_mod", "_checkpoint_wrapped_module"))
 
 
 class Extent(NamedTuple):
-    """Elements [first, last) of a tensor, in row-major order: those that this rank holds."""
+    """Elements [first, last) of a tensor, in row-major order, that this rank holds."""
 
     first: int
     last: int
     sharded: bool
-    """the other ranks hold the rest; else they hold the same"""
+    """True: the other ranks hold the rest. False: they hold the same"""
     primary: bool = True
-    """no rank before this one holds the same shard"""
+    """True if no lower rank holds the same shard"""
 
 
 def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
@@ -95,18 +99,18 @@ def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def _splits(placement: Any) -> bool:
-    """Is it torch's plain Shard(0)?"""
+    """True for torch's plain Shard(0)."""
     return type(placement).__name__ == "Shard" and placement.dim == 0
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of `tensor`: it shares its memory, and nothing is gathered."""
+    """What this rank holds of `tensor`, in the same memory. Gathers nothing."""
     part: Tensor = tensor.detach()
     return part.to_local() if _is_sharded(part) else part
 
 
 def extent(tensor: Tensor) -> Extent:
-    """Which part of `tensor` this rank holds; of a DTensor, the rows that `torch.chunk` gives it."""
+    """Which part of `tensor` this rank holds; for a DTensor, the rows that `torch.chunk` gives it."""
     if not _is_sharded(tensor):
         return Extent(0, tensor.numel(), sharded=False)
     mesh, primary = tensor.device_mesh, True
@@ -125,13 +129,14 @@ def extent(tensor: Tensor) -> Extent:
 
 
 def exchanged(model: nn.Module, excluded: frozenset[str] = frozenset()) -> tuple[Schema, list[Tensor]]:
-    """The schema of `model` and, in its order, the tensors themselves: DTensors where they are sharded.
+    """The schema of `model` and its tensors, in the schema's order. Sharded ones are DTensors.
 
     Args:
-        excluded: names of tensors that stay out of it.
+        model: wrapped or not.
+        excluded: names of tensors that are not exchanged.
 
     Raises:
-        MismatchError: GD-304, it is sharded in a way that cannot be exchanged; GD-305, it has tensors that cannot be.
+        MismatchError: GD-304, its sharding cannot be exchanged; GD-305, one of its tensors cannot be exchanged.
     """
     model = resharded(unwrap(model))
     _refuse_shards(model)
@@ -146,7 +151,7 @@ def exchanged(model: nn.Module, excluded: frozenset[str] = frozenset()) -> tuple
         if key in seen:
             continue
         seen[key] = name
-        # A detached twin would keep its first memory when the tensor is given another: by FSDP2, or by `p.data =`.
+        # A detached twin would keep the old memory when FSDP2 or `p.data =` gives the tensor another.
         found.append((name, tensor, kind))
         storage = (tensor.device, local(tensor).untyped_storage().data_ptr())
         extents.setdefault(storage, []).append((*_extent(tensor), name))
@@ -163,7 +168,7 @@ def exchanged(model: nn.Module, excluded: frozenset[str] = frozenset()) -> tuple
 
 
 def _tied(model: nn.Module, seen: Mapping[tuple[object, ...], str]) -> dict[str, tuple[str, ...]]:
-    """The other names under which `model` saves each tensor that was `seen`, by the name that it has in the schema."""
+    """The other names under which `model` saves each tensor of `seen`, by its name in the schema."""
     also: dict[str, dict[str, None]] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         tensors: dict[str, Tensor | None] = {**module._parameters, **module._buffers}
@@ -180,7 +185,7 @@ def _tied(model: nn.Module, seen: Mapping[tuple[object, ...], str]) -> dict[str,
 
 
 def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
-    """What `model`, unwrapped, has now that might be exchanged, by its plain name."""
+    """The tensors of `model`, unwrapped, that could be exchanged now: plain name, tensor, kind."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (isinstance(parameter, nn.UninitializedParameter) or parameter.numel()):
             yield plain_name(name), parameter, "parameter"
@@ -191,8 +196,10 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
 
 
 def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """The persistent buffers of `model`, unwrapped: plain name, module, and name there. A forward pass may put another
-    tensor in such a place."""
+    """The persistent buffers of `model`, unwrapped: plain name, module, and key there.
+
+    A forward pass may put another tensor in such a place.
+    """
     for prefix, module in model.named_modules():
         for key in module._buffers:
             if key not in module._non_persistent_buffers_set:
@@ -201,7 +208,7 @@ def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 def _refuse_shards(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        # Its flat parameters hide the names; fully_shard, which replaces it, does not.
+        # Its flat parameters hide the names. fully_shard, which replaces it, keeps them.
         if type(module).__name__ == "FullyShardedDataParallel":
             raise MismatchError(
                 "GD-304",
@@ -239,17 +246,17 @@ def _check(name: str, tensor: Tensor) -> None:
             "GD-305",
             "a tensor of the model cannot be exchanged",
             seen=f"{name}: {reason}",
-            do="parameters and buffers must be dense float32, float64, bfloat16 or float16; freeze what is not",
+            do="parameters and buffers must be dense float32, float64, bfloat16 or float16; freeze or exclude others",
         )
 
 
 def _storage_key(tensor: Tensor) -> tuple[object, ...]:
-    """Equal for tensors that are the same numbers in memory."""
+    """Equal for tensors that share all their memory."""
     return (tensor.device, local(tensor).data_ptr() or id(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """First and last byte of the tensor, in memory."""
+    """Addresses of the tensor's first and last byte."""
     tensor = local(tensor)
     if not tensor.numel():
         return tensor.data_ptr(), tensor.data_ptr() - 1
@@ -258,7 +265,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 
 
 def _refuse_overlaps(extents: dict[tuple[torch.device, int], list[tuple[int, int, str]]]) -> None:
-    """Tensors that share only a part of their memory would take a correction twice there."""
+    """Refuse tensors that share a part of their memory: a correction would be added twice there."""
     for tensors in extents.values():
         tensors.sort()
         for (_, last, name), (first, _, other) in pairwise(tensors):

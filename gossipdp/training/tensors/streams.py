@@ -1,6 +1,6 @@
-"""Copies beside the training, on CUDA: side streams and their events, and shared memory that CUDA knows.
+"""Copies beside the training on CUDA: side streams, their events, and pinned shared memory.
 
-Where there is no CUDA device all of it does nothing. Nothing here may know what is copied.
+Without a CUDA device all of it does nothing. Nothing here knows what is copied.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["STAGED", "Fence", "SideStreams", "passed", "pin", "pinned"]
 log = logging.getLogger("gossipdp.training")
 
 Fence: TypeAlias = Callable[[], bool]
-"""True once every copy begun before is done; never waits"""
+"""returns True once every copy begun before it is done; never waits"""
 
 NEAR: Final = 1 << 20
-"""bytes between two ranges that are pinned as one: each call costs about as much as this many bytes"""
+"""bytes between two ranges that are pinned together: one call costs about as much as pinning this many bytes"""
 STAGED: Final = 1 << 23
-"""elements that are copied to a device at once; there is memory for two such copies on each"""
+"""elements that are copied to a device at once; each device has memory for two such copies"""
 
 
 def passed() -> bool:
@@ -38,7 +38,7 @@ def passed() -> bool:
 
 
 class SideStreams:
-    """One stream a device, beside that of the training."""
+    """One stream per device, beside the training's own."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -46,7 +46,7 @@ class SideStreams:
         self._stages: dict[torch.device, _Stage] = {}
 
     def begin(self, devices: Iterable[torch.device] = ()) -> None:
-        """What is copied from now on is what the training has computed so far, on these devices and all before."""
+        """Copies from now on see what the training has computed so far, on these devices and all earlier ones."""
         for device in devices:
             if device not in self._streams:
                 self._streams[device] = torch.cuda.Stream(device)
@@ -54,7 +54,7 @@ class SideStreams:
             stream.wait_stream(torch.cuda.current_stream(device))
 
     def beside(self, tensor: Tensor) -> AbstractContextManager[object]:
-        """In it `tensor` is copied beside the training. Its memory is not given to others before that is done."""
+        """A context in which `tensor` is copied beside the training. Its memory is not reused before that is done."""
         stream = self._streams.get(tensor.device)
         if stream is not None:
             tensor.record_stream(stream)
@@ -63,8 +63,13 @@ class SideStreams:
 
     @contextmanager
     def fetched(self, values: Tensor, tensor: Tensor) -> Iterator[Tensor]:
-        """`values`, at most STAGED of them in fp32, where `tensor` is, until this ends. What is pinned is copied beside
-        the training: its stream waits, on the device, and this process does not."""
+        """A context with `values` on the device of `tensor`. Pinned ones are copied beside the training.
+
+        The training's stream waits for that copy on the device; this process does not wait.
+
+        Args:
+            values: fp32, at most `STAGED` elements.
+        """
         if not pinned(values, tensor) or tensor.device not in self._streams:
             yield values.to(tensor.device)
             return
@@ -74,13 +79,13 @@ class SideStreams:
             yield part
 
     def end(self) -> Fence:
-        """A fence behind everything begun so far, here and there; `wait` waits for it too."""
+        """A fence behind everything begun so far, in both kinds of streams. `wait` waits for it too."""
         for device, stream in self._streams.items():
             self._copied[device] = stream.record_event()
         return _behind([*self._copied.values(), *self._mark()])
 
     def wait(self) -> None:
-        """What is copied is about to change: the devices, not this process, wait for the copies."""
+        """Let the devices, not this process, wait for all copies: what they read is about to change."""
         for device, event in self._copied.items():
             torch.cuda.current_stream(device).wait_event(event)
         self._copied.clear()
@@ -90,7 +95,7 @@ class SideStreams:
         return _behind(self._mark())
 
     def finish(self) -> None:
-        """Wait for everything begun so far."""
+        """Wait for everything begun so far, in this process."""
         for device in self._streams:
             torch.cuda.synchronize(device)
 
@@ -99,12 +104,12 @@ class SideStreams:
 
 
 class _Stage:
-    """Two buffers on a device: a side stream fills the one while the training uses the other."""
+    """Two buffers on a device: a side stream fills one while the training uses the other."""
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         self._device, self._stream = device, stream
         self._buffers = [torch.empty(STAGED, dtype=torch.float32, device=device) for _ in range(2)]
-        # What had their memory before may still be at work on it.
+        # Earlier work on the device may still use their memory.
         self._free = [torch.cuda.current_stream(device).record_event()] * 2
         self._turn = 0
 
@@ -127,11 +132,11 @@ def _behind(events: list[torch.cuda.Event]) -> Fence:
 
 
 _pinned: list[tuple[int, int]] = []
-"""first byte and end of what `pin` has registered, in order; torch would ask CUDA of a storage's first byte"""
+"""first byte and end of each range that `pin` has registered, sorted; torch looks at a storage's first byte only"""
 
 
 def pinned(memory: Tensor, tensor: Tensor) -> bool:
-    """Can what goes from one to the other be copied without waiting?"""
+    """True if `memory` is pinned and `tensor` on CUDA, so that a copy between them need not wait."""
     if not tensor.is_cuda:
         return False
     first = memory.data_ptr()
@@ -140,9 +145,12 @@ def pinned(memory: Tensor, tensor: Tensor) -> bool:
 
 
 def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]], device: torch.device) -> bool:
-    """Let CUDA copy to and from these elements of `vector` without a detour, as long as it lives.
+    """Pin these elements of `vector` for as long as it lives. Returns False if CUDA refuses.
 
-    device: whose context is used; the current one may be another rank's, and would be begun there.
+    Args:
+        vector: shared memory.
+        spans: elements [start, stop).
+        device: whose context is used. The current one may be another rank's, and would get a context of this process.
     """
     runtime = torch.cuda.cudart()
     with torch.cuda.device(device):
@@ -151,7 +159,7 @@ def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]], device: t
             if int(result) != 0:
                 log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
                 with suppress(RuntimeError):
-                    # CUDA remembers it, and torch would raise it at the next kernel, whoever's that is.
+                    # CUDA remembers the error, and torch would raise it at the next kernel.
                     torch.zeros(1, device=device)
                 return False
             insort(_pinned, known := (address, address + length))
@@ -168,7 +176,7 @@ def _unpin(known: tuple[int, int], device: torch.device, process: int) -> None:
 
 
 def page_ranges(address: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """First byte and length of the pages that hold these elements of a vector at `address`; none twice, none empty."""
+    """First byte and length of the pages that hold these elements of a vector at `address`; no page twice."""
     page, found = mmap.PAGESIZE, list[tuple[int, int]]()
     for start, stop in sorted(spans):
         if start == stop:

@@ -220,7 +220,7 @@ def test_hf__train_after_an_exception_attaches_anew(daemon: LedgerDaemon, tmp_pa
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     first = callback.peer
-    assert not first.alone and first.steps == 2, "the Trainer tells nobody"
+    assert not first.alone and first.steps == 2, "the Trainer tells no callback"
     trainer.train()
     assert first.alone and callback.peer is not first and callback.peer.steps == 6
     assert handed_over(daemon) == (8, 8 * 12)

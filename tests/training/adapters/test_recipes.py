@@ -93,7 +93,7 @@ def test_two_peers_whose_framework_shards_the_model_train_one(tmp_path: Path, fr
 
 
 LAUNCHED = {
-    # `accelerate launch --cpu` starts one process, whatever it is told, where there is no mpirun.
+    # Without mpirun, `accelerate launch --cpu` starts one process, with any settings.
     "accelerate": "-m accelerate.commands.launch --multi_gpu --num_processes=2 --num_machines=1 --mixed_precision=no"
     f" --dynamo_backend=no --main_process_port=0 {RECIPES / 'accelerate_loop_gossip.py'}",
     # Started once, as any script; it starts the other rank itself.

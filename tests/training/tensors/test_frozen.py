@@ -88,8 +88,8 @@ def named(*names: str) -> nn.Module:
     ("names", "why"),
     [
         (["x" * 1025], "more than 1024 characters"),
-        ([f"{number:0>1000}" for number in range(4200)], "there are 4200"),
-        ([f"{number}" for number in range(16_385)], "there are 16385"),
+        ([f"{number:0>1000}" for number in range(4200)], "4200 names"),
+        ([f"{number}" for number in range(16_385)], "16385 names"),
     ],
 )
 def test_what_a_schema_cannot_hold_is_not_compared_and_raises_nothing(
@@ -117,7 +117,7 @@ def test_reading_long_is_said_before(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(frozen, "LONG", 100.0)
     frozen_digests(Adapted())
     assert [each.message for each in caplog.records] == [
-        "reading 0.0 GB of frozen parameters, for they must be the network's"
+        "reading 0.0 GB of frozen parameters, to compare them with the network's"
     ]
 
 

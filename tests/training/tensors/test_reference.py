@@ -1,4 +1,4 @@
-"""Buffers relative to the founder's: constants keep every bit, whatever they are, and averages are averaged."""
+"""Buffers relative to the founder's: any constant keeps every bit, and averages are averaged."""
 
 from __future__ import annotations
 
