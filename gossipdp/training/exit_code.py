@@ -1,7 +1,7 @@
-"""How a training script ends by an error that an operator can act on: its text alone, and its own exit code.
+"""Ends a training script that does not catch a GossipdpError with the error's text alone and its own exit code.
 
-Only `sys.excepthook` is set, and only what nobody has caught comes here; a launcher such as torchrun answers with a
-code of its own; an interpreter with a prompt does not end. Nothing here may catch an error for a script that wants to.
+Only `sys.excepthook` is set, so errors that the script catches are not touched. A launcher such as torchrun has an exit
+code of its own. An interactive interpreter does not end.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from types import TracebackType
 
 from gossipdp.errors import GossipdpError
 
-__all__ = ["tell_uncaught"]
+__all__ = ["set_exit_codes"]
 
 
-def tell_uncaught() -> None:
-    """From now on a GossipdpError that ends this process is told without a traceback; others go where they went."""
+def set_exit_codes() -> None:
+    """From now on an uncaught GossipdpError ends this process without a traceback. Other errors keep their hook."""
     before = sys.excepthook
     if getattr(before, "__module__", "") == __name__:
         return
 
-    def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not isinstance(error, GossipdpError):
             before(kind, error, trace)
             return
         sys.stderr.write(f"{error}\n")
         if hasattr(sys, "ps1") or sys.flags.interactive:
-            return  # a prompt goes on
+            return  # the prompt goes on
         raise SystemExit(error.exit_code)  # the interpreter ends with it, finalizers and all
 
-    sys.excepthook = told
+    sys.excepthook = hook

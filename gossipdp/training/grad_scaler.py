@@ -1,8 +1,8 @@
-"""Steps that a fused optimizer skipped because GradScaler found Inf: they do not count.
+"""Finds the steps that a fused optimizer skipped because GradScaler found Inf. They do not count.
 
-GradScaler calls `step` of any other optimizer only when all gradients are finite. A fused one is called always, and
-skips on the device by a flag that is there (torch.amp.GradScaler.step, `found_inf`). To read it at once would wait for
-the device, so it is read a few steps later.
+GradScaler calls `step` of an unfused optimizer only when all gradients are finite. It always calls a fused one, which
+skips on the device by a flag (torch.amp.GradScaler.step, `found_inf`). Reading the flag at once would wait for the
+device, so it is read some steps later.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ __all__ = ["Skipped", "SkippedSteps"]
 
 
 class Skipped(NamedTuple):
+    """What was counted and did not happen."""
+
     steps: int
     samples: int
 
 
 class SkippedSteps:
+    """Flags of the last steps, on their way from the device."""
+
     def __init__(self) -> None:
         self._flags: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
+        """per step: flag, event after which it can be read, samples"""
 
     def look(self, optimizer: torch.optim.Optimizer | None, samples: int) -> Skipped:
-        """After a step of `samples`: which steps so far are known by now, and only by now, to have been skipped."""
+        """After a step of `samples`: the skipped steps that have become known since the last call."""
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, Tensor):
             if found.is_cuda:
@@ -37,10 +42,10 @@ class SkippedSteps:
                 self._flags.append((found.detach().reshape(-1)[:1].clone(), None, samples))
         skipped = Skipped(0, 0)
         while self._flags:
-            flag, event, of = self._flags[0]
+            flag, event, of_step = self._flags[0]
             if event is not None and not event.query():
                 break
             self._flags.popleft()
             if flag.item() != 0.0:
-                skipped = Skipped(skipped.steps + 1, skipped.samples + of)
+                skipped = Skipped(skipped.steps + 1, skipped.samples + of_step)
         return skipped

@@ -1,4 +1,4 @@
-"""What a session tells its training process to do between the live tensors and the shared memory. Plain data."""
+"""What a session asks its training process to move between the live tensors and the shared memory. Plain data."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ __all__ = [
     "Drain",
     "Keep",
     "Load",
+    "LoadMoment",
+    "LoadState",
     "Order",
-    "Recall",
-    "Renew",
+    "SendMoment",
     "Snapshot",
-    "Tell",
     "Write",
     "moment_of",
 ]
 
 
 class Write(NamedTuple):
-    """into := the live parameters, all of them: the daemon has a region, and wants to know the model it is of."""
+    """into := the live parameters. The daemon has shared its memory, and compares models."""
 
     into: NDArray[np.float32]
 
 
 class Load(NamedTuple):
-    """x := values, on the whole flat vector: a session begins, at this clock of the network, with what
-    goes with it.
+    """x := values, on the whole flat vector. A session begins with this model, its clock and its carried state.
 
     reset: the optimizer's state begins anew, too.
     """
@@ -47,21 +46,21 @@ class Load(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """The live parameters stay: the daemon has made them the model, and a session begins at this clock."""
+    """The live parameters stay. The daemon made them the model, and a session begins at this clock."""
 
     session: int
     clock: int
 
 
-class Renew(NamedTuple):
-    """The model is another's: what is not exchanged := state."""
+class LoadState(NamedTuple):
+    """Carried state := state. The daemon fetched another model."""
 
     session: int
     state: Buffer
 
 
 class Drain(NamedTuple):
-    """x += values on these spans (start, stop) of the flat vector."""
+    """x += values on these spans [start, stop) of the flat vector."""
 
     session: int
     slot: int
@@ -70,7 +69,7 @@ class Drain(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """into := the live parameters, in which slots up to `applied` are."""
+    """into := the live parameters, which hold slots up to `applied`."""
 
     session: int
     number: int
@@ -78,7 +77,7 @@ class Snapshot(NamedTuple):
     into: NDArray[np.float32]
 
 
-class Tell(NamedTuple):
+class SendMoment(NamedTuple):
     """into := one of the optimizer's moments, `moment_of(number)`."""
 
     session: int
@@ -86,15 +85,18 @@ class Tell(NamedTuple):
     into: NDArray[np.float32]
 
 
-class Recall(NamedTuple):
-    """One of the optimizer's moments := values, on the whole flat vector; it had made so many steps."""
+class LoadMoment(NamedTuple):
+    """One of the optimizer's moments := values, on the whole flat vector.
+
+    steps: optimizer steps behind the moment.
+    """
 
     which: Moment
     steps: int
     values: NDArray[np.float32]
 
 
-Order: TypeAlias = Write | Load | Keep | Renew | Drain | Snapshot | Tell
+Order: TypeAlias = Write | Load | Keep | LoadState | Drain | Snapshot | SendMoment
 
 
 MOMENTS: Final[tuple[Moment, Moment]] = ("second", "first")
@@ -102,5 +104,5 @@ MOMENTS: Final[tuple[Moment, Moment]] = ("second", "first")
 
 
 def moment_of(number: int) -> Moment:
-    """Which of the moments is told under this number."""
+    """Which moment has this number."""
     return MOMENTS[(number + 1) % 2]

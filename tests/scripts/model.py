@@ -68,7 +68,7 @@ class Model(nn.Module):
 
 
 def made(host: int) -> Model:
-    """A new model. All parameters differ by host; the frozen ones, which must be alike, do not."""
+    """A new model. All parameters differ by host, except the frozen ones, which must be equal."""
     torch.manual_seed(host)
     model = Model()
     with torch.no_grad():

@@ -59,7 +59,7 @@ def run(script: str) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the children
     path = sys.argv[1]
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.new")

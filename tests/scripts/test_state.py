@@ -33,7 +33,7 @@ def test_a_joiner_of_a_model_with_constants_and_state__it_has_the_founders_and_c
     assert own["constants"] != begun["constants"]
     for said in (trained, ended, joined, later):
         assert said["constants"] == begun["constants"], "before and after exchanges, on both hosts"
-        assert all(abs(norm - 1.0) < 1e-5 for norm in said["norms"]), "the queue is nobody's average"
+        assert all(abs(norm - 1.0) < 1e-5 for norm in said["norms"]), "the queue is not averaged"
     assert joined["started"] == 1 and own["started"] == 0
     assert joined["batches"] > 0 == own["batches"]
     assert joined["queue"] != own["queue"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gossipdp.training import attach, session
+from gossipdp.training import attach, connection
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 
 
@@ -17,8 +17,8 @@ from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 def quiet_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GOSSIPDP_OFF", "GOSSIPDP_HOME", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(session, "RETRY", 0.0)
-    monkeypatch.setattr(session, "RETRY_REFUSED", 0.0)
+    monkeypatch.setattr(connection, "RETRY", 0.0)
+    monkeypatch.setattr(connection, "RETRY_REFUSED", 0.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -34,7 +34,7 @@ def daemon(tmp_path: Path) -> Iterator[LedgerDaemon]:
 
 @pytest.fixture
 def pumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PumpedDaemon]:
-    """Runs meanwhile, and is the one that `attach` finds."""
+    """Runs in a thread meanwhile; `attach` finds it."""
     monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))
     daemon = PumpedDaemon(tmp_path, every=2)
     with daemon.running():
@@ -45,8 +45,8 @@ def pumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PumpedDa
 
 @pytest.fixture
 def group_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process group of one rank, which goes the way of several."""
+    """A process group of one rank, which takes the code path of several."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    monkeypatch.setattr(attach, "together", lambda: True)
+    monkeypatch.setattr(attach, "several_ranks", lambda: True)
     yield
     dist.destroy_process_group()

@@ -21,7 +21,7 @@ from gossipdp.runtime.link.data_server import DataServer
 
 
 class DataDaemon:
-    """One host: a peer, and the server that readers of `home` connect to."""
+    """One host: a peer, and the server to which readers of `home` connect."""
 
     def __init__(self, daemons: DataDaemons, home: Path, number: int) -> None:
         self._daemons = daemons
@@ -85,7 +85,7 @@ class DataDaemons:
         return time.monotonic() + self._skew
 
     def pass_time(self, seconds: float) -> None:
-        """So many seconds pass at once for all daemons, which do in them what they would."""
+        """Let `seconds` pass for all daemons, with everything that they do in that time."""
         with self._lock:
             until = self._skew + seconds
             while self._skew < until:
@@ -93,15 +93,15 @@ class DataDaemons:
                 self._turn(0.0)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Let the daemons do what they would until `holds`."""
+        """Run the daemons until `holds`."""
         deadline = time.monotonic() + 20.0
         with self._lock:
             while not holds():
-                assert time.monotonic() < deadline, "it did not come to pass"
+                assert time.monotonic() < deadline, "it did not happen within 20 s"
                 self._turn(0.01)
 
     def kill(self, daemon: DataDaemon) -> None:
-        """The process is gone at once; nothing is said to anybody."""
+        """The process is gone at once, without a message."""
         with self._lock:
             self.all.remove(daemon)
             assert daemon.server is not None
@@ -117,7 +117,7 @@ class DataDaemons:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """In a thread of their own meanwhile."""
+        """Run the daemons in a thread meanwhile."""
         stop = threading.Event()
 
         def loop() -> None:

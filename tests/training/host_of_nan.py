@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
 from gossipdp.errors import GossipdpError
-from gossipdp.training import session
+from gossipdp.training import connection
 
 
 def sums(model: nn.Module) -> list[float]:
@@ -31,7 +31,7 @@ def sums(model: nn.Module) -> list[float]:
 def main() -> None:
     home, kind, rank = Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"])
     torch.set_num_threads(1)
-    session.RETRY = 0.0  # type: ignore[misc]
+    connection.RETRY = 0.0  # type: ignore[misc]
     dist.init_process_group("gloo", init_method=f"file://{home}/rendezvous", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = nn.Linear(8, 6)

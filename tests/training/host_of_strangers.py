@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
 from gossipdp.errors import GossipdpError
-from gossipdp.training.ranks import group as replica_group
+from gossipdp.training.ranks import collectives
 
 HOME, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
 said: list[str] = []
@@ -41,7 +41,7 @@ def refused(model: nn.Module) -> dict[str, Any]:
 
 
 def stages() -> dict[str, Any]:
-    """Of a pipeline, each of the same size."""
+    """Stages of a pipeline, each of the same size."""
     return refused(nn.ModuleDict({f"stage{RANK}": nn.Linear(4, 4)}))
 
 
@@ -50,7 +50,7 @@ def sizes() -> dict[str, Any]:
 
 
 def seeds() -> dict[str, Any]:
-    """Nobody has made the replicas equal."""
+    """Replicas that were never made equal."""
     torch.manual_seed(RANK)
     return refused(nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4)))
 
@@ -61,7 +61,7 @@ def model_of() -> nn.Module:
 
 
 def apart() -> dict[str, Any]:
-    """Equal at first; nobody reduces gradients."""
+    """Equal at first, without a reduction of gradients."""
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
@@ -77,7 +77,7 @@ def apart() -> dict[str, Any]:
 
 def uneven() -> dict[str, Any]:
     """The first rank has fewer inputs, and DDP shadows it."""
-    replica_group.ANSWER = timedelta(seconds=1)  # type: ignore[misc]
+    collectives.ANSWER_WITHIN = timedelta(seconds=1)  # type: ignore[misc]
     model = DistributedDataParallel(model_of())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)

@@ -17,11 +17,11 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 
 WIDTH = 256
-"""parameters a chunk, so that small models have many"""
+"""parameters of a chunk, so that small models have many"""
 
 
 class LedgerDaemon:
-    """`pump` does what has come in; `mix` is what an exchange does; `seal` hands corrections out."""
+    """`pump` handles what has arrived, `mix` acts as an exchange, and `seal` hands out corrections."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class LedgerDaemon:
         self.session = 0
         self.schema: Schema | None = None
         self.pending: dict[int, NDArray[np.float32]] = {}
-        """by slot number: those not known to be released"""
+        """by slot number: those not known to be applied"""
         self.open = 1
         self.out = 0
         self.dirty: set[int] = set()
         self.events: list[links.LinkEvent] = []
         self.written = links.ModelWritten()
-        """what the process said when it came"""
+        """the process's first message"""
         self.began: NDArray[np.float32] | None = None
         """the anchor, when the last session began"""
         self.has_model = True
-        """False: trainers have to wait"""
+        """False: training processes have to wait"""
         self.carried = carried
-        """what goes with the model: of who founds, and of the newest snapshot"""
+        """carried with the model: the founder's reference, and the state of the newest snapshot"""
         self.snapshot = 0
         self.drained = 0
         self.added = np.zeros(1, np.float32)
@@ -74,7 +74,7 @@ class LedgerDaemon:
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def pump(self, timeout: float = 0.0) -> None:
-        """Everything that has come in, or what comes within `timeout` seconds."""
+        """Handle everything that has arrived, or that arrives within `timeout` seconds."""
         while True:
             poll = select.poll()
             for fd in self.server.filenos():

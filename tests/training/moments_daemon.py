@@ -1,4 +1,4 @@
-"""The tests' daemon of one peer, with the real copier of moments. Several may hold the same, as if fetched."""
+"""A test daemon of one peer with the real copier of moments. Several may hold the same moments, as if fetched."""
 
 from __future__ import annotations
 

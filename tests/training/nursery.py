@@ -1,8 +1,8 @@
 """Runs training scripts as processes that share one start: `nursery.py FIRST.json`, where imports are most of the time.
 
-FIRST.json is {"imports": [module, ...], "children": [{"script", "argv", "environment", "log"}, ...]}. What is imported
-and read here, once, every child finds done: it is a fork, with a standard output and a standard error of its own. Exits
-with the number of children that failed.
+FIRST.json is {"imports": [module, ...], "children": [{"script", "argv", "environment", "log"}, ...]}. Imports and data
+are loaded once. Every child is a fork that has them, with its own standard output and standard error. Exits with the
+number of children that failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def child(script: str, argv: list[str], environment: dict[str, str], log: str) -
     os.environ.update(environment)
     sys.argv[:] = [script, *argv]
     try:
-        # A script's own variables live until it is over, functions at exit included.
+        # A script's own variables live until its exit functions have run.
         _ALIVE.append(runpy.run_path(script, run_name="__main__"))
     except BaseException:
         traceback.print_exc()
@@ -53,7 +53,7 @@ def main() -> int:
         sys.stdout.flush()
         if not (pid := os.fork()):
             code = child(each["script"], each["argv"], each["environment"], each["log"])
-            # As any script's end does, and not what is left of this one's.
+            # As at any script's end. What is left of this process's own end must not run.
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()

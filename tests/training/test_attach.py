@@ -17,6 +17,7 @@ import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
 from gossipdp.training import session as sessions
+from gossipdp.training import snapshots
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 from tests.training.models import attach, equal, small, submits, train, vector
 
@@ -28,7 +29,7 @@ Optimizer = torch.optim.Optimizer
 
 @pytest.mark.parametrize("seed", range(6))
 def test_x_plus_pending_minus_a_is_the_progress_since_the_snapshot(daemon: LedgerDaemon, seed: int) -> None:
-    """Algorithms section 1, after every event, whatever their order."""
+    """Algorithms section 1, after every event, in any order of events."""
     random = np.random.default_rng(seed)
     daemon.every = int(random.integers(1, 5))
     daemon.alpha, daemon.mu = [(0.7, 0.8), (1.0, 0.0), (0.9, 0.0)][seed % 3]
@@ -47,11 +48,11 @@ def test_x_plus_pending_minus_a_is_the_progress_since_the_snapshot(daemon: Ledge
             for parameter in model.parameters():
                 parameter.grad = torch.from_numpy(random.standard_normal(tuple(parameter.shape), dtype=np.float32))
             gradient = np.concatenate([p.grad.double().reshape(-1).numpy() for p in model.parameters()])  # type: ignore[union-attr]
-            number = session._number
+            number = session._times.number
             optimizer.step()
             progress = progress - 0.01 * gradient
-            if session._number > number:
-                at_snapshot[session._number] = progress.copy()
+            if session._times.number > number:
+                at_snapshot[session._times.number] = progress.copy()
         elif event == 2:
             daemon.pump()
         elif event == 3:
@@ -63,7 +64,7 @@ def test_x_plus_pending_minus_a_is_the_progress_since_the_snapshot(daemon: Ledge
         else:
             sealed += daemon.seal()
         assert daemon.a is not None
-        pending = daemon.outstanding(session._applied).astype(np.float64)
+        pending = daemon.outstanding(session._corrections.applied).astype(np.float64)
         found = vector(model) + pending - daemon.a
         assert np.abs(found - (progress - at_snapshot[daemon.snapshot])).max() < 2e-5
     assert sealed > 5 and daemon.drained > 5 and daemon.snapshot > 10, "the events did happen"
@@ -307,7 +308,7 @@ def test_slow_steps_are_submitted_after_a_while(daemon: LedgerDaemon, monkeypatc
     attach(daemon, model, optimizer, every=100)
     train(model, optimizer, 2, daemon.pump)
     assert submits(daemon) == []
-    monkeypatch.setattr(sessions, "SUBMIT_WITHIN", 0.0)
+    monkeypatch.setattr(snapshots, "SUBMIT_WITHIN", 0.0)
     train(model, optimizer, 1, daemon.pump)
     assert submits(daemon) == [(3, 3)]
 
@@ -412,8 +413,8 @@ def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and
 @pytest.mark.parametrize("prompt", ["-i", "ps1"])
 def test_error_of_gossipdp_leaves_an_interpreter_with_a_prompt_as_it_is(tmp_path: Path, prompt: str) -> None:
     begin = "import sys; sys.ps1 = '>>> '\n" if prompt == "ps1" else ""
-    code = f"{begin}from gossipdp.training.exit_code import tell_uncaught; from gossipdp.errors import ConfigError\n"
-    code += "tell_uncaught()\n"
+    code = f"{begin}from gossipdp.training.exit_code import set_exit_codes; from gossipdp.errors import ConfigError\n"
+    code += "set_exit_codes()\n"
     if prompt == "ps1":
         code += "sys.excepthook(ConfigError, ConfigError('GD-306', 'no'), None); print('goes on')"
         command, typed = [sys.executable, "-c", code], ""

@@ -15,10 +15,12 @@ from gossipdp.errors import HardwareError, MismatchError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 from gossipdp.runtime.network.identity import IDENTITY_FILE
-from gossipdp.training import session as sessions
-from gossipdp.training.session import Session, Write
+from gossipdp.training import connection, waiting
+from gossipdp.training.orders import Write
+from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout, passed
 from gossipdp.training.tensors.schema import FROZEN_DIFFER
+from gossipdp.training.waiting import ModelWait
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, equal, small, submits, train, vector
 
@@ -71,23 +73,25 @@ def test_all_that_an_attach_waits_for_has_one_deadline(daemon: LedgerDaemon) -> 
 
     daemon.has_model = False
     session = Session(daemon.server.path.parent, Layout(model), clock=clock)
+    wait = ModelWait(session, 100.0)
     with daemon.running():
-        session.start(100.0)
+        wait()
         order = session.next_order()
         assert isinstance(order, Write)
         session.done(order, passed)
         now[0] += 100.0
         with pytest.raises(UnreachableError, match="GD-106 no model to start from after 100 s"):
-            session.start(100.0)
+            wait()
     assert now[0] < 150.0
     session.close()
 
 
 def test_an_attach_that_a_rank_cannot_follow_ends_in_time_and_says_why(daemon: LedgerDaemon) -> None:
     session = Session(daemon.server.path.parent, Layout(small()), clock=itertools.count().__next__)
+    wait = ModelWait(session, 1000)
     with daemon.running(), pytest.raises(UnreachableError, match="GD-106") as caught:
         while True:
-            session.start(1000)
+            wait()
             session.fail("a rank of this group cannot reach the daemon")
     assert caught.value.seen == "a rank of this group cannot reach the daemon"
     session.close()
@@ -102,7 +106,7 @@ def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "GRACE", 0.1)
+    monkeypatch.setattr(waiting, "GRACE", 0.1)
     daemon = LedgerDaemon(tmp_path)
     daemon.server._listener.close()  # killed: the socket file stays
     model = small()
@@ -118,8 +122,8 @@ def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, m
     """Whatever starts both at once starts the daemon first, and Python takes seconds to load."""
     connect, tried = links.Link.connect, []
     monkeypatch.setattr(links.Link, "connect", lambda home: tried.append(home) or connect(home))
-    monkeypatch.setattr(sessions, "GRACE", 0.1)
-    monkeypatch.setattr(sessions, "RETRY", 0.0)
+    monkeypatch.setattr(waiting, "GRACE", 0.1)
+    monkeypatch.setattr(connection, "RETRY", 0.0)
     model = small()
     for expected in (False, True):
         tried.clear()
@@ -158,7 +162,7 @@ def test_a_second_training_process_is_refused(daemon: LedgerDaemon) -> None:
     peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
     second = Session(daemon.server.path.parent, Layout(model))
     with daemon.running(), pytest.raises(HardwareError, match="GD-503 another training process is attached"):
-        second.start(20)
+        ModelWait(second, 20)()
     assert not peer.alone
 
 

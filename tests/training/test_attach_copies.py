@@ -18,7 +18,7 @@ from torch import nn
 import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.master_weights import Watched
+from gossipdp.training.tensors.master_weights import MasterWeights
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train
 
@@ -132,7 +132,7 @@ def test_a_first_step_that_moves_nothing_says_nothing(tmp_path: Path) -> None:
 
 
 def own(kind: type[Optimizer]) -> Any:
-    """Like one of torch's, but written by somebody else."""
+    """Like one of torch's, but from another package."""
     return type("Own", (kind,), {})
 
 
@@ -180,8 +180,8 @@ def test_it_is_looked_at_only_until_a_correction_has_stayed(
     daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch, doubtful: bool
 ) -> None:
     looks = itertools.count()
-    elements = Watched._elements
-    monkeypatch.setattr(Watched, "_elements", lambda self: (next(looks), elements(self))[1])
+    elements = MasterWeights._elements
+    monkeypatch.setattr(MasterWeights, "_elements", lambda self: (next(looks), elements(self))[1])
     model = small()
     optimizer = (SGD if doubtful else torch.optim.SGD)(model.parameters(), lr=0.01)
     attach(daemon, model, optimizer)

@@ -1,4 +1,4 @@
-"""What `attach` tells beside the vector, and gives to the next process: with every snapshot, and at the end."""
+"""What `attach` tells carried the vector, and gives to the next process: with every snapshot, and at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 import gossipdp
 from gossipdp.codecs import named
 from gossipdp.runtime import link as links
-from gossipdp.training.tensors.carried import Beside
+from gossipdp.training.tensors.carried import CarriedState
 from tests.training.ledger_daemon import LedgerDaemon
 
 
@@ -70,18 +70,18 @@ def test_state_of_another_model_that_the_daemon_took_over__is_loaded_before_the_
     with daemon.running():
         peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
     to_come = list(states)
-    load = Beside.load
+    load = CarriedState.load
 
     def renew() -> None:
         if to_come:
             daemon.server.send(links.Renewed(daemon.session), [state_of(to_come.pop(0))])
 
-    def load_and_renew(beside: Beside, data: bytes) -> None:
-        load(beside, data)
+    def load_and_renew(carried: CarriedState, data: bytes) -> None:
+        load(carried, data)
         renew()
         peer._session.poll()
 
-    monkeypatch.setattr(Beside, "load", load_and_renew)
+    monkeypatch.setattr(CarriedState, "load", load_and_renew)
     renew()
     for _ in range(3):
         optimizer.step()

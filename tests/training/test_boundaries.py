@@ -107,7 +107,7 @@ def test_a_wrapper_that_steps_the_followed_optimizer_is_one_step_and_one_beside_
     peer = attach(daemon, model, base)
     descend(model, wrapper.step, beside.step)
     descend(model, base.step, beside.step)
-    assert peer.steps == 12 and peer._optimizers == (base,)
+    assert peer.steps == 12 and peer._optimizers.all == (base,)
     peer.detach()
 
 
@@ -160,7 +160,7 @@ def test_optimizers_made_anew_over_the_same_parameters_are_followed_from_their_s
     assert peer.steps == 6
     descend(model, *(each.step for each in second), daemon.pump)
     assert peer.steps == 11 and submits(daemon) == [(1, 1)] * 11
-    assert peer._optimizers[-1] is second[-1]
+    assert peer._optimizers.all[-1] is second[-1]
     state = peer.state_dict()
     assert any(torch.equal(value.cpu(), state[f"2.bias::{kind}"]) for kind, value in kept(second[-1], model[2].bias))  # type: ignore[index]
     descend(model, *(each.step for each in first))
@@ -185,11 +185,11 @@ def test_an_adam_made_anew_is_the_one_of_which_moments_are_told(daemon: LedgerDa
     (first,), (second,) = whole(model), whole(model)
     peer = attach(daemon, model, first)
     descend(model, first.step, times=3)
-    assert peer._moments is not None and peer._moments.steps == 3
+    assert peer._optimizers.moments is not None and peer._optimizers.moments.steps == 3
     descend(model, second.step, times=4)
-    assert peer._moments.steps == 4
+    assert peer._optimizers.moments.steps == 4
     told = np.zeros(daemon.region.size, np.float32)
-    peer._moments.read("second", told)()
+    peer._optimizers.moments.read("second", told)()
     expected = torch.cat([second.state[each]["exp_avg_sq"].reshape(-1) for each in model.parameters()])
     assert np.array_equal(told[: len(expected)], expected.numpy())
     peer.detach()

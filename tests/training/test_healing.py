@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from gossipdp.errors import DataError
-from gossipdp.training import session as sessions
+from gossipdp.training import connection
 from gossipdp.training.healing import AGAIN, Healing
 from gossipdp.training.optimizer_state.state_dict import reset_optimizers
 from simulations.processes.namespaces.processes import environment
@@ -28,7 +28,7 @@ RANK = Path(__file__).with_name("host_of_nan.py")
 
 
 class Lazy(torch.optim.Optimizer):
-    """Of somebody else: it begins each parameter's state itself, and keeps a number in its groups."""
+    """A third-party optimizer: it makes each parameter's state itself, and keeps a number in its groups."""
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 0.1, "scale": 1.0})  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class Lazy(torch.optim.Optimizer):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "RETRY", 0.0)
+    monkeypatch.setattr(connection, "RETRY", 0.0)
 
 
 def poison(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -163,7 +163,7 @@ def test_switched_off__training_goes_on_with_nan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rounds", "hopeless"), [(AGAIN - 3, True), (AGAIN - 2, False)])
 def test_nan_that_comes_again_after_many_good_rounds__is_healed_again(rounds: int, hopeless: bool) -> None:
     healing = Healing()
-    healing.after = 3
+    healing.terms(3)
     for _ in range(3):
         healing.judged(finite=False)
     assert healing.due

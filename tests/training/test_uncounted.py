@@ -1,4 +1,4 @@
-"""Parameters that change while no step is counted: said once, to the script and to its daemon."""
+"""Parameters that change while no step is counted: one warning, for the script and its daemon."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_parameters_change_and_no_step_is_counted__said_within_30_s_and_once_in_
     assert caplog.text.count("GD-321") == 1 and "peer.step()" in caplog.text
     watch.pass_by(700, lambda: change(model))
     assert len(watch.told) == 2
-    watch.of.steps += 1
+    watch.of.step_counted()
 
 
 def test_changes_with_counted_steps_or_few_without__nothing_is_said() -> None:
@@ -77,7 +77,7 @@ def test_changes_with_counted_steps_or_few_without__nothing_is_said() -> None:
 
     def step() -> None:
         in_place(model)
-        watch.of.steps += 1
+        watch.of.step_counted()
 
     watch.pass_by(60, step)
     watch.pass_by(60, step, every=8.0)
@@ -152,5 +152,5 @@ def test_script_that_an_exception_ends__nothing_is_looked_at_any_more(
     peer = attach(daemon, model, torch.optim.SGD(model.parameters(), lr=0.1))
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
     peer._at_exit()
-    assert peer._uncounted is not None and not peer._uncounted._thread.is_alive()
+    assert peer._counter is not None and not peer._counter._uncounted._thread.is_alive()
     peer.detach()

@@ -1,8 +1,8 @@
-"""Adam's moments in the flat layout of the parameters: read to and written from shared memory, by every rank its part.
+"""Adam's moments in the flat layout of the parameters: copied to shared memory and loaded from it, each rank its part.
 
-What others know of the optimizer is this much: second and first moment (exp_avg_sq, exp_avg) and the number of steps,
-which its bias correction needs. Of other optimizers, and of the parameters they step on, nothing is told. Nothing here
-may know the daemon.
+The network keeps the second and first moment (exp_avg_sq, exp_avg) and the number of steps, which the bias correction
+needs (Kingma and Ba, "Adam", arXiv 1412.6980). Other optimizers and their parameters share nothing. Nothing here knows
+the daemon.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gossipdp.runtime.link import Moment
-from gossipdp.training.tensors.layout import Fence, Flat, Layout, Vector, pinned
+from gossipdp.training.tensors.arithmetic import Flat
+from gossipdp.training.tensors.layout import Fence, Layout, Vector, pinned
 from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local
 
@@ -27,32 +28,41 @@ log = logging.getLogger("gossipdp.training")
 
 KEYS: Final[dict[Moment, str]] = {"second": "exp_avg_sq", "first": "exp_avg"}
 FAMILY: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam)
-"""these alone: one derived from them may keep more, and would miss it"""
+"""these classes only: a subclass may keep more state, and would miss it"""
 LEAST_STEPS: Final = 10
-"""moments of fewer are worth nothing; and RAdam's first steps are as long as its first moment says, without bound"""
+"""fewest steps behind moments that are used; RAdam's first steps follow its first moment without bound"""
 MOST_APART: Final = 100.0
-"""times that sqrt(v) may exceed the first gradients, or they it: more would hold the weights still for thousands of
-steps, less would make the first ones too long"""
+"""largest ratio between sqrt(v) and the first gradients, either way. A larger v would hold the weights still for
+thousands of steps, a smaller v would make the first steps too long"""
 PROVED_WITHIN: Final = 10
-"""steps in which a gradient may say so; a parameter that has none by then is seldom used"""
+"""steps in which a parameter's first gradient is compared; a parameter without one by then is seldom used"""
 
 
 class AdamMoments:
-    """Those of `optimizers`, of which `find` has found some to be of the family."""
+    """The moments of those optimizers that are of Adam's family. Made by `find`.
+
+    Args:
+        layout: the model's exchanged tensors.
+        model: the attached model.
+        optimizers: all that train it.
+    """
 
     def __init__(self, layout: Layout, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._layout = layout
         self._held: dict[int, Held] = {}
+        """parameters with such moments, by index in the schema"""
         self._arriving: dict[tuple[int, str], Tensor] = {}
+        """moments that are being loaded, by index and key of the optimizer's state"""
         self._unproved: set[int] = set()
+        """indices of parameters whose loaded moments were not yet compared with a gradient"""
         self._left: dict[int, int] = {}
-        """by optimizer (id), steps in which its own may be proved"""
+        """steps left for that comparison, by id of the optimizer"""
         self.steps = 0
-        """that the optimizer has made; counted here, for its own count may be on the device"""
+        """steps of the optimizer; counted here, because its own count may be on the device"""
         self.follow(model, optimizers)
 
     def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Read and write the moments of these optimizers from now on; of those that have none, zeros are read."""
+        """Use these optimizers from now on. Moments that do not exist are read as zeros."""
         family = [inner for inner in map(_of_family, optimizers) if inner is not None]
         named = {each.name: each for each in held(model, family)}
         self._held = {
@@ -64,18 +74,22 @@ class AdamMoments:
 
     @classmethod
     def find(cls, layout: Layout, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> AdamMoments | None:
-        """None if none of `optimizers`, nor what one wraps, has these moments."""
+        """None if none of `optimizers`, or of those that they wrap, is of Adam's family."""
         return cls(layout, model, optimizers) if any(map(_of_family, optimizers)) else None
 
     @property
     def empty(self) -> bool:
-        """The optimizer has made no step, and nobody has given it a state."""
+        """True if the optimizer has made no step and no state was loaded into it."""
         return not any(self._kept(index) for index in self._held)
 
     def recount(self) -> None:
-        """The state is another now. Waits for the device."""
+        """The optimizer's state was replaced: read its step count. Waits for the device."""
         self._unproved.clear()
         self._count()
+
+    def stepped(self, steps: int) -> None:
+        """Count `steps` more; negative if some turn out to have been skipped."""
+        self.steps += steps
 
     def _count(self) -> None:
         states = [self._kept(index) for index in self._held]
@@ -88,11 +102,11 @@ class AdamMoments:
 
     @torch.no_grad()
     def read(self, which: Moment, into: Vector, rank: int = 0, ranks: int = 1) -> Fence:
-        """into := one of the moments, 0 where there is none; as `Layout.read` does with parameters."""
+        """into := one of the moments, 0 where there is none. Args and Returns: as `Layout.read`."""
         flat, streams = torch.from_numpy(into), self._layout.streams
         streams.begin()
         if rank == 0:
-            # What others mix into a model's padding is nothing to it, but would be a moment here.
+            # Padding holds what partners mixed into it, which would be taken for a moment.
             flat[self._layout.schema.padding].zero_()
         for index, first, start, stop in self._layout.shares(rank, ranks):
             if self._layout.schema.entries[index].kind != "parameter":
@@ -109,25 +123,29 @@ class AdamMoments:
 
     @torch.no_grad()
     def load(self, which: Moment, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
-        """One of the moments := values on [start, start + len(values)); the optimizer has it after `finish`."""
+        """Take in one of the moments on [start, start + len(values)). The optimizer gets it from `finish`.
+
+        Args: as `Layout.load`.
+        """
         for piece in self._layout.pieces(start, len(values), shards=shards, rest=rest):
-            if piece.number not in self._held:
+            if piece.entry not in self._held:
                 continue
-            with Flat(local(self._arrived(piece.number, KEYS[which]))) as flat:
+            with Flat(local(self._arrived(piece.entry, KEYS[which]))) as flat:
                 flat[piece.first : piece.last].copy_(values[piece.start : piece.stop])
 
     @torch.no_grad()
     def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> bool:
-        """Give the optimizer what was loaded, as if it had made so many steps.
+        """Give the optimizer what was loaded, as if it had made `steps` steps.
 
-        A parameter whose second moment is 0 everywhere was never trained: it begins as new. So do all, if the steps
-        were only a few.
+        A parameter whose second moment is 0 everywhere was never trained: it begins as new. All begin as new if `steps`
+        is below `LEAST_STEPS`.
 
         Args:
-            agree: flags := their maximum over all ranks; a rank may hold nothing of a sharded parameter.
+            steps: optimizer steps behind the moments.
+            agree: flags := their maximum over all ranks. A rank may hold nothing of a sharded parameter.
 
         Returns:
-            Whether anything of it is used.
+            True if any moment is used.
         """
         if steps < LEAST_STEPS:
             self.drop()
@@ -155,17 +173,18 @@ class AdamMoments:
         return bool(trained.any())
 
     def drop(self) -> None:
-        """What was loaded is not used."""
+        """Forget what was loaded."""
         self._arriving.clear()
 
     @torch.no_grad()
     def prove(self, stepping: torch.optim.Optimizer) -> None:
-        """Before its step: are what `finish` gave moments of such gradients? A parameter with others begins as new.
+        """Before a step: compare the moments that `finish` gave with the first gradients.
 
-        By their source's word alone v may be anything: far too large it is a learning rate of nought, far too small a
-        manifold one. Each parameter is looked at once, at its first gradient, which waits for the device, and by its
-        own optimizer, for the gradients of others may not have been unscaled yet. Every rank comes to the same of the
-        parameters that it holds whole; of one that is sharded each judges its own part.
+        A source may send any v. Far too large, it sets the learning rate to almost nothing; far too small, to a
+        multiple. A parameter whose moments do not match begins as new. Each parameter is compared once, at its first
+        gradient, which waits for the device. Its own optimizer's step does it, because gradients of other optimizers
+        may not have been unscaled yet. All ranks come to one result for parameters that they hold whole; of a
+        sharded one each judges its own part.
         """
         inner = _of_family(stepping)
         mine = [index for index in self._unproved if self._held[index].optimizer is inner]
@@ -177,17 +196,19 @@ class AdamMoments:
             if parameter.grad is None or (state := self._kept(index)).get("exp_avg_sq") is None:
                 continue
             gradient, second = local(parameter.grad), local(state["exp_avg_sq"])
-            # A scaler leaves its scale to the fused kernels.
+            # A gradient scaler leaves the unscaling to fused kernels.
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1.0 if scale is None else 1.0 / float(scale)
             size = max(1, gradient.numel())
             usual = factor * float(torch.linalg.vector_norm(gradient.float())) / math.sqrt(size)
             if not usual or not math.isfinite(usual):
-                continue  # nothing of it was used, or the step will be skipped
+                continue  # the parameter was not used, or the step will be skipped
             self._unproved.discard(index)
             root = math.sqrt(max(0.0, float(second.float().sum()) / size))
             if not usual / MOST_APART <= root <= MOST_APART * usual:
-                log.warning("the moments given for %s are not of such gradients, and not used", self._held[index].name)
+                log.warning(
+                    "ignored the moments received for %s: they do not match its first gradients", self._held[index].name
+                )
                 for tensor in state.values():
                     local(tensor).zero_()
                 self._count()
@@ -196,17 +217,16 @@ class AdamMoments:
 
     @property
     def unproved(self) -> bool:
-        """There is something to `prove`."""
+        """True if some loaded moments were not yet compared (`prove`)."""
         return bool(self._unproved)
 
     def watch(self) -> list[RemovableHandle]:
-        """Count anew whenever a state is loaded into an optimizer; until the handles are removed."""
-
+        """Call `recount` whenever a state is loaded into an optimizer, until the handles are removed."""
         optimizers = {id(each.optimizer): each.optimizer for each in self._held.values()}
         return [each.register_load_state_dict_post_hook(lambda _: self.recount()) for each in optimizers.values()]
 
     def _arrived(self, index: int, key: str) -> Tensor:
-        """What is loaded so far of one moment of one parameter; 0 at first."""
+        """What was taken in of one moment of one parameter; 0 at first."""
         if (index, key) not in self._arriving:
             parameter = self._held[index].parameter.detach()
             self._arriving[index, key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -214,6 +234,7 @@ class AdamMoments:
 
 
 def _of_family(optimizer: Any) -> torch.optim.Optimizer | None:
+    """`optimizer`, or what it wraps, if that is of Adam's family."""
     while isinstance(optimizer, torch.optim.Optimizer):
         if type(optimizer) in FAMILY:
             return optimizer
@@ -222,8 +243,8 @@ def _of_family(optimizer: Any) -> torch.optim.Optimizer | None:
 
 
 def _step(parameter: Tensor, group: dict[str, Any], steps: int) -> Tensor:
-    """As torch keeps it: on the device only for the kernels that want it there."""
-    beside = bool(group.get("capturable") or group.get("fused"))
+    """The step count as torch keeps it: on the device for kernels that need it there, else on the CPU."""
+    on_device = bool(group.get("capturable") or group.get("fused"))
     wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
     dtype = torch.float64 if wide else torch.float32
-    return torch.tensor(float(steps), dtype=dtype, device=parameter.device if beside else "cpu")
+    return torch.tensor(float(steps), dtype=dtype, device=parameter.device if on_device else "cpu")

@@ -1,32 +1,35 @@
-"""When the optimizer's moments are told to the daemon: both, one after the other, between two snapshots now and then.
+"""When the optimizer's moments go to the daemon: both, one after the other, between two snapshots of some rounds.
 
-They stand where snapshots do, so that no memory is needed for them; from the word that one of them is there until the
-daemon has it, no snapshot can be taken. Nothing here may touch a tensor.
+They use the memory of snapshots, so no snapshot can be taken until the daemon has the moment. Nothing here touches a
+tensor.
 """
 
 from __future__ import annotations
 
-__all__ = ["Handover"]
+__all__ = ["MomentsSchedule"]
 
 
-class Handover:
+class MomentsSchedule:
+    """Numbers of moments: odd ones are second moments, even ones first moments."""
+
     def __init__(self) -> None:
         self._every = self._rounds = 0
         self._number = 0
+        """number of the last moment that was sent"""
         self._last = 0
-        """the number at which both are told"""
+        """number after which both moments have been sent"""
         self.open = False
-        """the shared memory is in use for this"""
+        """the shared memory holds a moment that the daemon has not read"""
 
     def begin(self, every: int) -> None:
-        """A session begins, in which moments are told every so many rounds, first after one round; 0: never."""
-        # One that was told half is told anew: second moments have the odd numbers.
+        """A session begins. Moments are sent after one round and then every `every` rounds; 0: never."""
+        # A pair of which only the second moment was sent is sent anew: second moments have odd numbers.
         self._number += self._number % 2
         self._last = self._number
         self._every, self._rounds, self.open = every, every - 1, False
 
     def round_done(self) -> None:
-        """The daemon has taken a snapshot."""
+        """The daemon has read a snapshot."""
         if not self._every or self._last > self._number:
             return
         self._rounds += 1
@@ -34,7 +37,7 @@ class Handover:
             self._rounds, self._last = 0, self._number + 2
 
     def next(self) -> int:
-        """The number to tell under, now; 0 if it is not time. The memory is in use from then on."""
+        """The number of the moment to send now, or 0. From then on the memory is in use."""
         if self.open or self._number >= self._last:
             return 0
         self._number += 1
@@ -42,10 +45,10 @@ class Handover:
         return self._number
 
     def undo(self) -> None:
-        """What `next` gave last is not told after all."""
+        """The moment that `next` gave last is not sent."""
         self._number, self.open = self._number - 1, False
 
     def taken(self, number: int) -> None:
-        """The daemon has it."""
+        """The daemon has read this moment."""
         if number == self._number:
             self.open = False

@@ -1,1 +1,1 @@
-"""Several processes that train one replica: the leader, the followers, and their announcements."""
+"""Several processes that train one replica: the leader, the followers, and the leader's announcements."""

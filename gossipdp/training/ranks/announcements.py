@@ -1,84 +1,104 @@
-"""What the leader of a group says to the other ranks at step boundaries: whole numbers, all of it.
+"""What the leader of a group tells the other ranks at step boundaries: whole numbers only.
 
-Nothing here may send one.
+Nothing here sends one.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import enum
+from typing import Final
 
 import msgspec
-import torch
-from torch import Tensor
 
-from gossipdp.training.orders import Drain, Keep, Load, Order, Renew, Snapshot, Tell, Write
+from gossipdp.training.dialogue import Mode
+from gossipdp.training.orders import Drain, Keep, Load, LoadState, Order, SendMoment, Snapshot, Write
 
-__all__ = ["MODES", "Announcement", "Word", "kind_of", "slot_of", "whole_numbers"]
+__all__ = ["MODES", "Announcement", "Kind", "NetworkStatus", "kind_of", "slot_of"]
 
-MODES: Final = ("async", "overlap", "sync")
-NOTHING, WRITE, LOAD, DRAIN, TELL, WAIT, PART, KEEP, END, RENEW = range(10)
-"""kinds. WAIT: wait for the next word (mode sync). PART: leave the network and train on. END: leave and stop."""
+MODES: Final[tuple[Mode, ...]] = ("async", "overlap", "sync")
 
 
-class Announcement(msgspec.Struct, frozen=True):
-    """What every rank knows of the network, as of the last word."""
+class Kind(enum.IntEnum):
+    """What all ranks do when they read an announcement."""
+
+    NOTHING = 0
+    WRITE = 1
+    LOAD = 2
+    DRAIN = 3
+    SEND_MOMENT = 4
+    WAIT = 5
+    """wait for the next announcement (mode sync)"""
+    LEAVE = 6
+    """leave the network and train on"""
+    KEEP = 7
+    STOP = 8
+    """leave the network and stop training"""
+    LOAD_STATE = 9
+
+
+class NetworkStatus(msgspec.Struct, frozen=True):
+    """What every rank knows of the network, as of the last announcement."""
 
     clock: int = 0
+    """steps"""
     samples: int = 0
     alone: bool = True
     lost_steps: int = 0
-    period: int = 1
-    """steps from this word to the next: a post costs 0.1 to 0.3 ms, and a drain may be late by a tenth of a round"""
 
 
-class Word(msgspec.Struct, frozen=True):
-    kind: int = NOTHING
+class Announcement(msgspec.Struct, frozen=True):
+    """One announcement, as it travels: one int64 per field, in this order."""
+
+    kind: int = Kind.NOTHING
     slot: int = 0
-    """or, of a moment that is told, its number"""
+    """number of the slot to drain, or of the moment to send"""
     spans: int = 0
+    """spans of that slot; they follow in a broadcast of their own"""
     session: int = 0
     snapshot: int = 0
     """number of the snapshot to take"""
     snapshot_in: int = 0
-    """steps after this word's at which to take it; 0: none"""
+    """steps from this announcement to that snapshot; 0: none is planned"""
     clock: int = 0
     samples: int = 0
     alone: int = 1
     lost_steps: int = 0
     period: int = 1
+    """steps to the next announcement; one costs 0.1 to 0.3 ms, and a drain may be late by a tenth of a round"""
     mode: int = 0
-    """its place in MODES"""
+    """index in MODES"""
     reset: int = 0
-    """of a model that is loaded: the optimizer's state begins anew, too"""
+    """with LOAD: the optimizer's state begins anew, too"""
+
+    @property
+    def status(self) -> NetworkStatus:
+        return NetworkStatus(self.clock, self.samples, bool(self.alone), self.lost_steps)
 
 
-def kind_of(order: Order | None) -> int:
+def kind_of(order: Order | None) -> Kind:
+    """What announces `order`."""
     match order:
         case Write():
-            return WRITE
+            return Kind.WRITE
         case Load():
-            return LOAD
+            return Kind.LOAD
         case Keep():
-            return KEEP
-        case Renew():
-            return RENEW
+            return Kind.KEEP
+        case LoadState():
+            return Kind.LOAD_STATE
         case Drain():
-            return DRAIN
-        case Tell():
-            return TELL
+            return Kind.DRAIN
+        case SendMoment():
+            return Kind.SEND_MOMENT
         case Snapshot() | None:
-            return NOTHING  # a snapshot is planned ahead, for its step to be the one that is due
+            return Kind.NOTHING  # a snapshot is planned ahead, so that its step is the one that is due
 
 
 def slot_of(order: Order | None) -> int:
+    """The slot to drain, or the number of the moment to send; 0 for other orders."""
     match order:
         case Drain():
             return order.slot
-        case Tell():
+        case SendMoment():
             return order.number
     return 0
-
-
-def whole_numbers(numbers: Any) -> Tensor:
-    """As words have them: on the CPU, whatever a script's default device is."""
-    return torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -1,8 +1,8 @@
-"""Do the ranks of a group hold one replica? Of host and model it is asked at the beginning, of parameters a few times.
+"""Whether the ranks of a group hold one replica: same host and model at the start, same parameters a few times.
 
-Of what all ranks hold each hands over a part, so that it must be equal in all of them, bit for bit, as
-DistributedDataParallel keeps it; ranks that train apart would hand over a patchwork. Buffers are not asked about: each
-rank has its own running averages, and the first rank's hold. Nothing here may know the daemon.
+Of a tensor that all ranks hold, each rank hands over a part. It must be equal on all of them, bit for bit, as
+DistributedDataParallel keeps it; ranks that train apart would hand over a patchwork. Buffers are not compared: each
+rank has its own running averages, and the first rank's are handed over. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -25,42 +25,46 @@ from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER, local
 from gossipdp.training.tensors.streams import STAGED
 
-__all__ = ["Comparison", "checksums", "meet", "replicas_differ"]
+__all__ = ["Comparison", "agree_on_model", "checksums", "replicas_differ"]
 
 _BITS: Final = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""integer type by bytes per element"""
 
 
-def meet(schema: Schema, group: Any) -> int:
-    """Are all ranks on this host, and of one model? Returns the process number of the first. Collective.
+def agree_on_model(schema: Schema, group: Any) -> int:
+    """Check that all ranks are on this host and hold one model. Collective.
+
+    Returns:
+        The process id of the first rank.
 
     Raises:
-        ConfigError: GD-308, they are on several hosts.
-        MismatchError: GD-301, they have not all this schema.
+        ConfigError: GD-308, the ranks are on several hosts.
+        MismatchError: GD-301, the ranks hold different models.
     """
     place = f"{socket.gethostname()} {_boot()}"
-    said: list[Any] = [None] * dist.get_world_size(group)
+    told: list[Any] = [None] * dist.get_world_size(group)
     whole = hashlib.blake2b(schema.to_bytes(), digest_size=16).digest()
-    dist.all_gather_object(said, (place, os.getpid(), whole), group=group)
-    places = sorted({other for other, *_ in said})
+    dist.all_gather_object(told, (place, os.getpid(), whole), group=group)
+    places = sorted({other for other, *_ in told})
     if len(places) > 1:
         names = ", ".join(name.split()[0] for name in places)
         raise ConfigError(
             "GD-308",
             "the ranks of one group are on several hosts",
-            seen=f"{len(said)} ranks on {names}",
+            seen=f"{len(told)} ranks on {names}",
             do="start torchrun on each host by itself (--standalone): gossip joins the hosts",
         )
-    others = [rank for rank, (*_, digest) in enumerate(said) if digest != said[0][2]]
+    others = [rank for rank, (*_, digest) in enumerate(told) if digest != told[0][2]]
     if others:
-        models: list[Any] = [None] * len(said)
+        models: list[Any] = [None] * len(told)
         dist.all_gather_object(models, schema.to_bytes(), group=group)
         raise _models_differ([Schema.from_bytes(each) for each in models], others)
-    leader: int = said[0][1]
+    leader: int = told[0][1]
     return leader
 
 
 def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchError:
-    """Of `others`, whose models are not the first rank's."""
+    """`others` are the ranks whose model is not the first rank's."""
     if models[0].entries == models[others[0]].entries:
         apart = set(models[0].frozen) ^ set(models[others[0]].frozen)
         return MismatchError(
@@ -71,18 +75,17 @@ def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchE
         )
     pairs = zip_longest(models[0].entries, models[others[0]].entries)
     number, (mine, theirs) = next((number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])
-    do = "give each rank the whole model: the ranks of a host train one replica, and stages of a pipeline are none"
     return MismatchError(
         "GD-301",
         "the ranks of one group hold different models",
         seen=f"{_named(others)} of {len(models)}; tensor {number} is {mine or 'missing'} on rank 0, "
         f"{theirs or 'missing'} on rank {others[0]}",
-        do=do,
+        do="give each rank the whole model: the ranks of a host train one replica; pipeline stages do not work",
     )
 
 
 def _boot() -> str:
-    """What tells two hosts of one name apart."""
+    """Distinguishes two hosts of the same name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -96,8 +99,10 @@ def _shared(layout: Layout) -> list[int]:
 
 
 def checksums(layout: Layout) -> Tensor:
-    """The sum of the bits of each parameter that every rank holds whole, for it is the same on all kinds of devices;
-    on the layout's device, and without waiting for it."""
+    """The sum of the bits of each parameter that every rank holds whole; int64, on the layout's device.
+
+    A sum of integers is the same on all kinds of devices. Nothing waits for the device.
+    """
     sums = []
     for index in _shared(layout):
         elements = local(layout.tensors[index]).reshape(-1)
@@ -107,7 +112,12 @@ def checksums(layout: Layout) -> Tensor:
 
 
 class Comparison:
-    """All ranks' checksums, a row each, on their way from the device; nothing waits for them."""
+    """All ranks' checksums on their way from the device. Nothing waits for them.
+
+    Args:
+        layout: the model's exchanged tensors.
+        rows: shape (ranks, parameters).
+    """
 
     def __init__(self, layout: Layout, rows: Tensor) -> None:
         self._layout, self._rows = layout, rows
@@ -120,8 +130,7 @@ class Comparison:
 
     @property
     def difference(self) -> str | None:
-        """Which ranks hold other parameters than the first, and of what name; "" if none does, None if it is not known
-        yet."""
+        """Which ranks and parameters differ from the first rank's. "" if none does, None if that is not known yet."""
         if self._answer is None and (self._event is None or self._event.query()):
             apart = self._rows != self._rows[0]
             ranks, columns = (torch.nonzero(apart.any(side)).flatten().tolist() for side in (1, 0))
@@ -136,11 +145,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """All hold the same, as far as is known."""
+        """True if all ranks are known to hold the same parameters."""
         return self.difference == ""
 
 
 def replicas_differ(seen: str) -> MismatchError:
+    """The error for ranks that train apart; `seen` as `Comparison.difference` says."""
     return MismatchError(
         "GD-320",
         "the ranks of this group do not hold the same parameters",

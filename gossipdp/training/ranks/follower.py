@@ -1,6 +1,6 @@
-"""A rank that does not speak for its group, at the daemon: it has the shared memory, and says when it is done with it.
+"""A rank other than the leader, at the daemon: it maps the shared memory, and says when it is done with it.
 
-Nothing here may touch a tensor, or wait, but for `join`.
+Nothing here touches a tensor. Only `join` waits.
 """
 
 from __future__ import annotations
@@ -20,29 +20,37 @@ __all__ = ["Follower"]
 log = logging.getLogger("gossipdp.training")
 
 JOIN_WITHIN: Final = 5.0
-"""seconds for the daemon to share its memory with another rank; it has it already"""
+"""seconds for the daemon to share its memory with another rank; the leader has it already"""
 AGAIN: Final = 0.02
-"""seconds until a daemon that has no place in its queue is tried again: no descriptor tells when it has"""
+"""seconds until the next attempt while the daemon's queue of connections is full; no descriptor tells when it is not"""
 
 
 class Follower:
-    """Args:
+    """A follower's connection to the daemon.
 
-    rank: 1 and up.
-    ranks: of the group.
+    Args:
+        home: the peer's home.
+        layout: the model's exchanged tensors.
+        rank: 1 and up.
+        ranks: ranks of the group.
     """
 
     def __init__(self, home: Path, layout: Layout, rank: int, ranks: int) -> None:
         self._home, self._layout, self.rank, self._ranks = home, layout, rank, ranks
         self._link: links.Link | None = None
-        self._outbox: deque[tuple[Fence, links.FromTraining]] = deque()
+        self._queue: deque[tuple[Fence, links.FromTraining]] = deque()
 
     @property
     def region(self) -> links.Region | None:
+        """The shared memory; None while there is no daemon."""
         return None if self._link is None else self._link.region
 
     def join(self, leader: int) -> bool:
-        """Connect as a rank of the group of process `leader`, and wait for the shared memory; False if it fails."""
+        """Connect, and wait for the shared memory. Returns False if that fails.
+
+        Args:
+            leader: process id of the leader.
+        """
         self.close()
         until = time.monotonic() + JOIN_WITHIN
         link = self._connect(until)
@@ -63,7 +71,7 @@ class Follower:
         return True
 
     def _connect(self, until: float) -> links.Link | None:
-        """All ranks of a group come in one instant: whoever is turned away for that tries again."""
+        """All ranks of a group connect at once. A rank that finds the queue full tries again."""
         while True:
             try:
                 return links.Link.connect(self._home)
@@ -75,30 +83,32 @@ class Follower:
             time.sleep(AGAIN)
 
     def say(self, fence: Fence, message: links.FromTraining) -> None:
-        """Say `message` once `fence` is passed."""
-        self._outbox.append((fence, message))
+        """Send `message` once `fence` is passed."""
+        self._queue.append((fence, message))
         self.poll()
 
     def poll(self) -> None:
+        """Send what is ready. Never waits."""
         if self._link is None:
             return
-        self._link.receive()  # to notice that the daemon is gone; it has nothing else to say
-        while self._outbox and not self._link.lost:
-            fence, message = self._outbox[0]
+        self._link.receive()  # only to notice that the daemon is gone
+        while self._queue and not self._link.lost:
+            fence, message = self._queue[0]
             if not fence() or not self._link.send(message):
                 return
-            self._outbox.popleft()
+            self._queue.popleft()
 
     def farewell(self) -> None:
-        """Say that this rank goes of its own will."""
+        """Tell the daemon that this rank leaves on purpose."""
         if self._link is not None:
             self._link.send(links.Farewell())
 
     def close(self) -> None:
+        """Leave the daemon."""
         if self._link is not None:
             self.farewell()
-            # A device may still copy to and from the memory that goes.
+            # A device may still copy to and from the shared memory.
             self._layout.finish()
             self._link.close()
         self._link = None
-        self._outbox.clear()
+        self._queue.clear()

@@ -1,9 +1,9 @@
-"""What of a model is kept and not exchanged: told to the daemon with snapshots, taken over where the model is.
+"""What of a model is not exchanged: copied for the daemon with snapshots, and loaded where the model is loaded.
 
-Persistent buffers that the vector does not hold (integers, flags, complex numbers, what the script excludes), excluded
-parameters, and what has moved since attach: frozen parameters, such as a teacher's, and buffers that held infinite
-elements then, such as the ranges of an observer. All are told exactly. A few elements show whether a tensor has moved,
-so that a frozen base model is never read or sent. Nothing here may know the daemon.
+It holds persistent buffers that the vector does not (integers, flags, complex numbers, excluded ones), excluded
+parameters, and what has moved since attach: frozen parameters, such as a teacher's, and buffers with infinite elements,
+such as an observer's ranges. All travel exactly. A few elements show whether a tensor has moved, so a frozen base model
+is never read or sent. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ from gossipdp.training.tensors.reference import NAMES, as_bytes, tensor_of
 from gossipdp.training.tensors.schema import local, places, plain_name
 from gossipdp.training.tensors.streams import passed
 
-__all__ = ["Beside", "Told"]
+__all__ = ["CarriedState", "StateCopy"]
 
 log = logging.getLogger("gossipdp.training")
 
 LIGHT: Final = 16 << 20
-"""bytes that are told with every snapshot; more only with every `SELDOM`th, so that training is not held up"""
+"""bytes that go with every snapshot; more go with every `SELDOM`th only, so that training is not held up"""
 SELDOM: Final = 10
 ELEMENTS: Final = 64
-"""of a watched tensor that are looked at"""
+"""elements of a tensor that show whether it has moved"""
 
 
-class Told:
-    """A state on its way to the daemon.
+class StateCopy:
+    """A copy of the state, on its way to the daemon.
 
     Args:
-        parts: bytes, tensors on the CPU; whole once `ready` says so.
-        before: what was told last.
+        head: names, dtypes and shapes (`codecs.named`).
+        parts: bytes per tensor, on the CPU; complete once `ready` returns True.
+        ready: never waits.
+        before: the copy before this one.
     """
 
-    def __init__(self, head: bytes, parts: Sequence[Tensor], ready: Callable[[], bool], before: Told | None) -> None:
+    def __init__(
+        self, head: bytes, parts: Sequence[Tensor], ready: Callable[[], bool], before: StateCopy | None
+    ) -> None:
         self._head, self._parts, self.ready, self._before = head, parts, ready, before
 
     def __iter__(self) -> Iterator[Buffer]:
@@ -52,19 +56,20 @@ class Told:
 
     @property
     def new(self) -> bool:
-        """It differs from what was told last. Asked once, when it is ready."""
+        """True if it differs from the copy before. To be read once, when it is ready."""
         before, self._before = self._before, None
         if before is None or before._head != self._head:
             return True
         return not all(torch.equal(mine, theirs) for mine, theirs in zip(self._parts, before._parts, strict=True))
 
 
-class Beside:
-    """Args:
+class CarriedState:
+    """The tensors of one model that are kept and not exchanged.
 
-    model: unwrapped.
-    exchanged: the tensors that the vector holds.
-    excluded: names of those that the script keeps from it.
+    Args:
+        model: unwrapped.
+        exchanged: the tensors that the vector holds.
+        excluded: names that the script excludes from the vector.
     """
 
     def __init__(self, model: nn.Module, exchanged: Sequence[Tensor], excluded: frozenset[str]) -> None:
@@ -72,46 +77,50 @@ class Beside:
         taken = {local(each).data_ptr() for each in exchanged}
         self._kept = {name for name, each in _buffers(model) if _plain(each) and each.data_ptr() not in taken}
         self._open = {name: ~(each.abs() <= LARGEST) for name, each in _buffers(model) if self._is_open(name, each)}
-        """which elements of a buffer that is exchanged are not, because they were infinite (`Reference`)"""
-        self._first = {name: _sample(each) for name, each in self._watched()}
-        """a few elements of each frozen parameter and open buffer, as it was"""
+        """per exchanged buffer: the elements that are not exchanged, because they were infinite (`Reference`)"""
+        self._first = {name: _sample(each) for name, each in self._movable()}
+        """a few elements of each frozen parameter and open buffer, at attach"""
         self._moved: set[str] = set()
         self._looking: list[tuple[list[str], Tensor, Callable[[], bool]]] = []
-        """of those that are watched: whether each has moved, and what says that this is known"""
-        self._last: Told | None = None
+        """names, whether each has moved, and whether that is known yet"""
+        self._last: StateCopy | None = None
         self._rounds = -1
         self._warned = False
 
-    def told(self, *, now: bool = False) -> Told | None:
-        """The state as it is; None if it is not time for it. now: whatever time it is."""
+    def copy(self, *, now: bool = False) -> StateCopy | None:
+        """Copy the state. None if it is not due.
+
+        Args:
+            now: copy it even if it is not due.
+        """
         tensors = dict(self._tensors())
         size = sum(each.numel() * each.element_size() for each in tensors.values())
         self._rounds += 1
         if size > MOST_CARRIED // 2:
             if not self._warned:
-                log.warning("%.1f GB of buffers and moved parameters are too much for joiners to be given", size / 1e9)
+                log.warning("joiners do not get %.1f GB of buffers and moved parameters: that is too much", size / 1e9)
             self._warned = True
             return None
         if not now and size > LIGHT and self._rounds % SELDOM:
             return None
         head = named.header((name, NAMES[each.dtype], tuple(each.shape)) for name, each in tensors.items())
         parts, ready = _copied([*tensors.values()])
-        self._last = Told(head, parts, ready, self._last)
+        self._last = StateCopy(head, parts, ready, self._last)
         return self._last
 
-    def forget(self) -> None:
-        """The snapshot that came with what was told last was refused: tell all of it again."""
+    def resend(self) -> None:
+        """The daemon refused the snapshot of the last copy: the next copy counts as new."""
         self._last = None
 
     @torch.no_grad()
     def load(self, data: Buffer) -> None:
-        """Take over what another told, as far as this model has such tensors."""
+        """Load another peer's state, as far as this model has such tensors."""
         try:
             found = named.unpack(data)
         except PayloadError as error:
-            log.warning("the state beside the network's model cannot be read: %s", error)
+            log.warning("the network's carried state cannot be read: %s", error)
             return
-        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._watched())}
+        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._movable())}
         strange = sorted(found.keys() - here.keys())
         for name in found.keys() & here.keys():
             value, tensor = tensor_of(found[name]), here[name]
@@ -126,20 +135,21 @@ class Beside:
             log.warning("%d tensors of the network's state have no place in this model: %s", len(strange), strange[0])
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What a copy holds now."""
         yield from self._buffers()
         yield from self._excluded_parameters()
-        watched = dict(self._watched())
-        self._look(watched)
-        yield from ((name, each) for name, each in watched.items() if name in self._moved)
+        movable = dict(self._movable())
+        self._look(movable)
+        yield from ((name, each) for name, each in movable.items() if name in self._moved)
 
-    def _look(self, watched: dict[str, Tensor]) -> None:
-        """Which of them have moved? On CUDA that is known at the next look, because nothing waits for the device."""
+    def _look(self, movable: dict[str, Tensor]) -> None:
+        """Find out which tensors have moved. On CUDA that is known at the next look, so that nothing waits."""
         if not self._looking:
-            places: dict[torch.device, list[str]] = {}
-            for name in sorted(self._first.keys() & watched.keys() - self._moved):
-                places.setdefault(watched[name].device, []).append(name)
-            for device, names in places.items():
-                flags = torch.stack([(_sample(watched[name]) != self._first[name].to(device)).any() for name in names])
+            by_device: dict[torch.device, list[str]] = {}
+            for name in sorted(self._first.keys() & movable.keys() - self._moved):
+                by_device.setdefault(movable[name].device, []).append(name)
+            for device, names in by_device.items():
+                flags = torch.stack([(_sample(movable[name]) != self._first[name].to(device)).any() for name in names])
                 (copy,), ready = _copied([flags])
                 self._looking.append((names, copy, ready))
         if all(ready() for *_, ready in self._looking):
@@ -156,10 +166,11 @@ class Beside:
                 yield plain_name(name), parameter
 
     def _is_open(self, name: str, buffer: Tensor) -> bool:
+        """True if the buffer is exchanged, and some of its elements are infinite or NaN."""
         exchanged = name not in self._kept and name not in self._excluded
         return exchanged and _plain(buffer) and buffer.is_floating_point() and not bool((buffer.abs() <= LARGEST).all())
 
-    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+    def _movable(self) -> Iterator[tuple[str, Tensor]]:
         """Frozen parameters and open buffers."""
         yield from ((name, each) for name, each in _buffers(self._model) if name in self._open and _plain(each))
         for name, parameter in self._model.named_parameters():
@@ -175,7 +186,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _plain(tensor: Tensor) -> bool:
-    """Are its numbers here, all of them, as they are?"""
+    """True if the tensor's own memory holds all its numbers: it is dense, not sharded, packed or empty."""
     kind = type(tensor) in (Tensor, nn.Parameter)
     return (
         kind and tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in NAMES and tensor.numel() > 0
@@ -184,7 +195,7 @@ def _plain(tensor: Tensor) -> bool:
 
 @torch.no_grad()
 def _sample(tensor: Tensor) -> Tensor:
-    """A few of its elements, spread over it, as bits."""
+    """A few elements spread over the tensor, as bytes."""
     if tensor.is_contiguous():
         flat = tensor.detach().view(-1)
         return as_bytes(flat[:: max(1, flat.numel() // ELEMENTS)]).clone()
@@ -193,7 +204,7 @@ def _sample(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _copied(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], bool]]:
-    """Copies of their bytes on the CPU, and what says that they are whole; of a device nothing is waited for."""
+    """The tensors' bytes on the CPU, and whether they are complete. Nothing waits for a device."""
     parts: list[Tensor] = []
     for tensor in tensors:
         flat = as_bytes(tensor)

@@ -1,10 +1,10 @@
-"""A layout that notices an optimizer which keeps the weights itself, and puts them back over what the network says.
+"""A layout that notices an optimizer with master weights, which undoes what the network changes.
 
-One with master weights steps on a copy and writes that over the parameters: it undoes every correction, and a joiner's
-first step replaces the network's model by the one it was made with. So some elements are remembered as they were before
-a change and after it; where a step leaves them nearer to what they were, it was of that kind. The device is waited for
-once a change, and no more once a correction has stayed: a model that is loaded may do so where a correction does not,
-for a copy may be made with the first step. Nothing here may know the daemon.
+Such an optimizer steps on a copy of the weights and writes the copy over the parameters. It undoes every correction,
+and a joiner's first step would replace the network's model by the joiner's initial one. So some elements are remembered
+before and after a change. A step that leaves them nearer to what they were before has undone it. The device is waited
+for once per change, and not again after a correction has stayed. A loaded model may stay where a correction does not,
+because the copy may be made at the first step. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.optimizers import held
 from gossipdp.training.tensors.schema import local
 
-__all__ = ["Watched"]
+__all__ = ["MasterWeights"]
 
 TENSORS: Final = 64
-"""about so many are looked at"""
+"""tensors that are remembered, about"""
 ELEMENTS: Final = 16
-"""of each, at most"""
+"""elements of each, at most"""
 FEWEST: Final = 32
-"""elements that must have moved; of fewer a usual step may go back by chance"""
+"""elements that must have moved; fewer may move back by chance in an ordinary step"""
 MARGIN: Final = 2.0
-"""times as near: a step that is longer than a third of a change may be either's"""
+"""ratio of distances that decides; a step longer than a third of a change could be of either kind"""
 LOOKS: Final = 16
-"""steps that may move nothing, such as those that a scaler of gradients skips, before a change is forgotten"""
+"""steps without movement, such as those a gradient scaler skips, after which a change is forgotten"""
 
 
-class Watched(Layout):
-    """Args: as `Layout`, and the optimizers that step on the model."""
+class MasterWeights(Layout):
+    """A `Layout` that can tell whether a step has undone a change.
+
+    Args:
+        model, excluded: as `Layout`.
+        optimizers: those that step on the model. Torch's own are not watched.
+    """
 
     def __init__(
         self,
@@ -50,8 +55,13 @@ class Watched(Layout):
         doubtful = [each.parameter for each in held(model, optimizers) if not _of_torch(each.optimizer)]
         self._some = doubtful[:: -(-len(doubtful) // TENSORS) or 1]
         self._before: Tensor | None = None
+        """elements before the last change"""
         self._after: Tensor | None = None
-        self._correction, self._stayed = False, not doubtful
+        """elements after it, at the beginning of the next step"""
+        self._correction = False
+        """the last change was a correction, and not a load"""
+        self._stayed = not doubtful
+        """a correction has survived a step: nothing is watched any more"""
         self._looks = 0
 
     def load(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
@@ -69,7 +79,7 @@ class Watched(Layout):
 
     @torch.no_grad()
     def undone(self) -> bool:
-        """Has the step that is over put back what was there before a change?"""
+        """After a step: True if it has put back what was there before a change."""
         before, after = self._before, self._after
         if before is None or after is None:
             return False
@@ -99,5 +109,5 @@ class Watched(Layout):
 
 
 def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """None of torch's own keeps weights, and LBFGS may well go all the way back to where a correction came from."""
+    """True for torch's own: none keeps master weights, and LBFGS may step all the way back over a correction."""
     return type(optimizer).__module__.partition(".")[0] == "torch"

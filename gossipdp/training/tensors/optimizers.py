@@ -1,6 +1,6 @@
-"""The optimizers that a peer follows: unwrapped, and refused before anything begins if their steps cannot be seen.
+"""The optimizers that a peer follows: unwrapped, and refused before training if their steps cannot be seen.
 
-Nothing here may touch a tensor, or know the daemon.
+Nothing here touches a tensor or knows the daemon.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "tell_unheld"]
+__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "warn_unheld"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -30,12 +30,12 @@ class Held(NamedTuple):
 
 
 def bare(optimizer: object) -> torch.optim.Optimizer:
-    """The torch optimizer inside Accelerate's: a hook on the wrapper would not fire, for it is no whole optimizer.
+    """The torch optimizer inside Accelerate's wrapper, on which no hook would fire; other torch optimizers as they are.
 
     Raises:
-        ConfigError: GD-317, what steps is no torch optimizer, or its parameters are not the model's.
+        ConfigError: GD-317, it is no torch optimizer, or steps on a copy of the parameters.
     """
-    # By name and not by `.optimizer`: DeepSpeed's has one too, which steps on a flat copy of the parameters.
+    # By class name, because DeepSpeed's has `.optimizer` too, which steps on a flat copy of the parameters.
     inner = getattr(optimizer, "optimizer", None) if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
     if not _whole(inner) or "DeepSpeed" in type(inner).__name__:
         do = "train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported"
@@ -52,12 +52,12 @@ def bare(optimizer: object) -> torch.optim.Optimizer:
 
 
 def _whole(optimizer: object) -> bool:
-    """Whether torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has none."""
+    """True if torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has none."""
     return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks")
 
 
 def _inside(wrapper: object, depth: int = 3) -> str:
-    """Where `wrapper` keeps a torch optimizer, or a list of them: ".optimizer", ".inner.optim"; "" if nowhere."""
+    """Attribute path to a torch optimizer, or a list of them, inside `wrapper`: ".inner.optim"; "" if it has none."""
     kept = {} if isinstance(wrapper, nn.Module | type) else getattr(wrapper, "__dict__", {})
     for name, value in kept.items():
         several = isinstance(value, list | tuple) and len(value) > 0 and all(map(_whole, value))
@@ -70,10 +70,10 @@ def _inside(wrapper: object, depth: int = 3) -> str:
 
 
 def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
-    """One optimizer or several, each unwrapped, in their order.
+    """One optimizer or a sequence of them, each unwrapped, in their order.
 
     Raises:
-        ConfigError: GD-317, as `bare`; there is none; two of them step on one parameter.
+        ConfigError: GD-317, as `bare`, or there is none, or two of them step on one parameter.
     """
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
     found = tuple(bare(each) for each in given)
@@ -83,7 +83,7 @@ def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
     if len(set(parameters)) < len(parameters):
         raise ConfigError(
             "GD-317",
-            "a parameter is stepped on twice, and nobody can say when its step is over",
+            "two optimizers step on one parameter, so it is not known when its step is over",
             seen=", ".join(type(each).__name__ for each in found),
             do="give every parameter to one optimizer, and each optimizer to attach once",
         )
@@ -104,7 +104,7 @@ def held(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> Itera
 
 
 def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Every one of `optimizers` steps on something that is exchanged.
+    """Check that each of `optimizers` steps on an exchanged parameter.
 
     Raises:
         ConfigError: GD-317, one does not.
@@ -115,16 +115,16 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
             count = sum(len(group["params"]) for group in optimizer.param_groups)
             raise ConfigError(
                 "GD-317",
-                "this optimizer steps on nothing of this model that is trained, and gossip would exchange what it"
+                "this optimizer steps on no trained parameter of this model, and gossip would exchange what it"
                 " never changes",
                 seen=f"{type(optimizer).__name__} of {count} parameters, none of them the model's",
-                do="make it from the parameters of the model that is attached, once that is sharded and copied;"
-                " leave out an optimizer of something else",
+                do="make it from the parameters of the model that is attached, after that is sharded and copied;"
+                " leave out the optimizer of another model",
             )
 
 
-def tell_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Warn of parameters that `optimizers` train and `model` does not hold (GD-319): they are not exchanged."""
+def warn_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Warn about parameters that `optimizers` train and `model` does not hold (GD-319): they are not exchanged."""
     known = set(unwrap(model).parameters())
     strangers = [
         group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number} {shape}"

@@ -15,7 +15,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gossipdp.errors import DataError
-from gossipdp.training.data import Sampler, Stream, _Who
+from gossipdp.training.data import Sampler, Stream
+from gossipdp.training.data.passes import ReadingGroup
 from tests.training.data_daemons import DataDaemons
 
 SIZE, BATCH = 256, 8
@@ -43,8 +44,8 @@ def daemons() -> Iterator[DataDaemons]:
 
 def rank_of(monkeypatch: pytest.MonkeyPatch, world: int, rank: int, home: Path | None, group: int = 0) -> None:
     """Readers made from here on are those of one rank of a group of `world`."""
-    who = _Who(bytes([group]) * 16, world, rank, home)
-    monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _: who))
+    reading = ReadingGroup(bytes([group]) * 16, world, rank, home)
+    monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _: reading))
 
 
 def loader_of(kind: type, workers: int = 0, **settings: Any) -> tuple[Any, DataLoader]:

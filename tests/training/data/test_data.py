@@ -1,4 +1,4 @@
-"""Samplers and streams, with real data loaders and their processes: every sample once, by whoever there is."""
+"""Samplers and streams, with real data loaders and their processes: every sample once, by the peers that are there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.data.blocks import Lease
 from gossipdp.protocol.wire.messages import MAX_BLOCKS
-from gossipdp.training.data import Sampler, Stream, TokenFile, _Who
+from gossipdp.training.data import Sampler, Stream, TokenFile
 from gossipdp.training.data import reader as reading
-from gossipdp.training.data.reader import Plan, shuffled
+from gossipdp.training.data.passes import ReadingGroup
+from gossipdp.training.data.plan import Plan, shuffled
 from tests.training.data_daemons import DataDaemon, DataDaemons
 
 SIZE = 1000
@@ -44,8 +45,8 @@ def daemons() -> Iterator[DataDaemons]:
 
 def rank_of(monkeypatch, world, rank, home):
     """Readers made from here on are those of one rank of a group of `world`."""
-    who = _Who(b"one training run"[:16], world, rank, home)
-    monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _: who))
+    group = ReadingGroup(b"one training run"[:16], world, rank, home)
+    monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _: group))
 
 
 def drawn(loader):
@@ -196,8 +197,8 @@ def test_two_hosts_share_each_epoch(monkeypatch, tmp_path, daemons):
     with daemons.running():
         walks = []
         for number in range(2):
-            who = _Who(bytes([number]) * 16, 1, 0, tmp_path / str(number))
-            monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _, who=who: who))
+            group = ReadingGroup(bytes([number]) * 16, 1, 0, tmp_path / str(number))
+            monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _, group=group: group))
             walks.append(Sampler(SIZE, block=8, ahead=0))
         iterators = [iter(walk) for walk in walks]
         daemons.until(lambda: all(daemon_reads(each, walks[0], 2) for each in daemons.all))
@@ -231,7 +232,7 @@ def test_a_pass_has_a_length_where_no_others_read(monkeypatch, tmp_path, daemons
         for each in (sampler, loader):
             with pytest.raises(TypeError, match="how many steps"):
                 len(each)
-        assert len(list(loader)) == 42, "nobody else came"
+        assert len(list(loader)) == 42, "no other peer came"
 
 
 def daemon_reads(daemon: DataDaemon, walk, readers):
@@ -248,7 +249,9 @@ def test_what_a_killed_reader_had_open_is_read_again_and_no_more(monkeypatch, tm
         # As the kernel does at the end of a process that was killed: no word is said.
         first._reader._link.close()
         first._reader._kept.clear()
-        monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _: _Who(b"another" + bytes(9), 1, 0, tmp_path / "a")))
+        monkeypatch.setattr(
+            ReadingGroup, "here", classmethod(lambda cls, _: ReadingGroup(b"another" + bytes(9), 1, 0, tmp_path / "a"))
+        )
         rest = list(Sampler(SIZE, block=50, ahead=0))
         assert sorted(begun[:500] + rest) == list(range(SIZE)) and begun[500] in rest
 
@@ -265,7 +268,7 @@ def test_a_daemon_started_anew_goes_on_with_the_pass(monkeypatch, tmp_path, daem
         daemons.kill(before)
         daemons.start(tmp_path / "a")
         rest = list(walk)
-        # The block that was open was finished for all the training process knows, and nobody was told.
+        # The training process takes the open block for finished, and no daemon knows.
         assert len(rest) == 550 and set(begun + rest) == set(range(SIZE))
 
 
@@ -325,8 +328,8 @@ def test_a_late_reader_begins_with_the_networks_epoch(monkeypatch, tmp_path, dae
     with daemons.running():
         samplers = []
         for number in range(2):
-            who = _Who(bytes([number]) * 16, 1, 0, tmp_path / str(number))
-            monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _, who=who: who))
+            group = ReadingGroup(bytes([number]) * 16, 1, 0, tmp_path / str(number))
+            monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _, group=group: group))
             samplers.append(Sampler(SIZE, block=100))
         for _ in range(3):
             assert sorted(samplers[0]) == list(range(SIZE))
@@ -391,8 +394,8 @@ def test_stream_of_two_hosts_is_shared(monkeypatch, tmp_path, daemons):
     with daemons.running():
         streams = []
         for number in range(2):
-            who = _Who(bytes([number]) * 16, 1, 0, tmp_path / str(number))
-            monkeypatch.setattr(_Who, "here", classmethod(lambda cls, _, who=who: who))
+            group = ReadingGroup(bytes([number]) * 16, 1, 0, tmp_path / str(number))
+            monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _, group=group: group))
             streams.append(Stream(Lines(), size=SIZE, block=10, ahead=0))
         walks = [iter(stream) for stream in streams]
         daemons.until(lambda: all(daemon_reads(each, streams[0], 2) for each in daemons.all))
@@ -504,7 +507,7 @@ def test_an_epoch_has_as_many_blocks_as_it_may_but_none_are_tiny(size, cut):
         (lambda home: Sampler(iter([1])), "needs a data set with a length"),
         (lambda home: Sampler(10**6, block=10), "too many blocks"),
         (lambda home: Sampler(10, name="n" * 49), "1 to 48 bytes"),
-        (lambda home: Sampler(10, ahead=-1), "fewer than no samples"),
+        (lambda home: Sampler(10, ahead=-1), "fewer than 0 samples"),
         (lambda home: Stream(iter([1]), size=3), "more than once"),
         (lambda home: Stream(Lines()), "not known how many"),
         (lambda home: Stream(Lines(), by="shards"), "no shards"),

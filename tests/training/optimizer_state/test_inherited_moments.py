@@ -20,12 +20,12 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.runtime import link as links
 from gossipdp.runtime.moments import MomentsCopier
-from gossipdp.training import session
+from gossipdp.training import waiting
 from gossipdp.training.attach import Attachment
 from gossipdp.training.optimizer_state.adam import AdamMoments
-from gossipdp.training.optimizer_state.schedule import Handover
+from gossipdp.training.optimizer_state.schedule import MomentsSchedule
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.master_weights import Watched
+from gossipdp.training.tensors.master_weights import MasterWeights
 from tests.training.moments_daemon import MomentsDaemon
 
 Optimizer = torch.optim.Optimizer
@@ -77,10 +77,10 @@ def train(
 
 def die(peer: Attachment) -> None:
     """The process is gone without a word."""
-    assert peer._session is not None and peer._session._link is not None
+    assert peer._session is not None and peer._session._connection.link is not None
     peer._stop()
-    peer._session._link.close()
-    peer._session._retry_at = math.inf
+    peer._session._connection.link.close()
+    peer._session._connection._retry_at = math.inf
 
 
 def adam(model: nn.Module, kind: type[Optimizer] = torch.optim.AdamW, **options: Any) -> Optimizer:
@@ -135,7 +135,7 @@ def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
     optimizer = adam(model)
     peer = attach(daemon, model, optimizer)
     train(model, optimizer, 12, daemon)
-    moments = peer._moments
+    moments = peer._optimizers.moments
     assert moments is not None and daemon.schema is not None
     whole = {key: np.zeros(daemon.region.size, np.float32) for key in KEYS}
     moments.read("second", whole["exp_avg_sq"])
@@ -205,7 +205,7 @@ def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
 
 
 def schema_of(model: nn.Module) -> Schema:
-    return Watched(model, ()).schema
+    return MasterWeights(model, ()).schema
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_parameters_with_moments_of_no_such_gradients_begin_as_new(
     v: float,
     m: float,
 ) -> None:
-    """A source may say anything: a v far too large is a learning rate of nought for tens of thousands of steps, and one
-    far too small makes steps that are too long."""
+    """A source may send any v. Far too large, it makes the learning rate almost 0 for thousands of steps; far too
+    small, it makes steps that are too long."""
     model = model_of()
     daemon = daemons(every=4, held=given(schema_of(model), v, m, 1000))
     optimizer = adam(model, kind, **options)
@@ -230,8 +230,8 @@ def test_parameters_with_moments_of_no_such_gradients_begin_as_new(
     before = flat(model)
     with caplog.at_level(logging.WARNING):
         train(model, optimizer, 1, daemon)
-    assert peer._moments is not None and peer._moments.steps == 1
-    assert caplog.text.count("are not of such gradients") == len(list(model.parameters()))
+    assert peer._optimizers.moments is not None and peer._optimizers.moments.steps == 1
+    assert caplog.text.count("do not match its first gradients") == len(list(model.parameters()))
     state = optimizer.state[next(model.parameters())]
     assert int(state["step"]) == 1 and float(state["exp_avg_sq"].max()) < 1.0
     moved = np.abs(flat(model) - before)
@@ -253,26 +253,26 @@ def test_honest_moments_are_kept_at_the_first_gradient(
     again = model_of(5)
     fresh = adam(again)
     peer = attach(daemon, again, fresh)
-    assert peer._moments is not None
+    assert peer._optimizers.moments is not None
     parameters = list(again.parameters())
     loss_of(again, torch.Generator().manual_seed(1)).backward()
     parameters[1].grad = None
     assert parameters[2].grad is not None
     parameters[2].grad.fill_(math.inf)
     kept = [fresh.state[each]["exp_avg_sq"].clone() for each in parameters]
-    peer._moments.prove(fresh)
-    assert peer._moments._unproved == {1, 2}
+    peer._optimizers.moments.prove(fresh)
+    assert peer._optimizers.moments._unproved == {1, 2}
     assert all(torch.equal(fresh.state[each]["exp_avg_sq"], old) for each, old in zip(parameters, kept, strict=True))
     for _ in range(9):
-        peer._moments.prove(fresh)
-    assert not peer._moments.unproved and not caplog.text
+        peer._optimizers.moments.prove(fresh)
+    assert not peer._optimizers.moments.unproved and not caplog.text
 
 
 def test_gradient_that_a_scaler_has_scaled_for_the_kernels_is_judged_as_it_is() -> None:
     """GradScaler gives fused optimizers the scale, and the gradient as it was made."""
     model = nn.Linear(4, 4, bias=False)
     optimizer = adam(model, fused=True)
-    moments = AdamMoments.find(Watched(model, (optimizer,)), model, (optimizer,))
+    moments = AdamMoments.find(MasterWeights(model, (optimizer,)), model, (optimizer,))
     assert moments is not None
     size = model.weight.numel()
     for which, value in (("second", 1e-4), ("first", 1e-2)):
@@ -289,7 +289,7 @@ def test_each_optimizer_judges_its_own_parameters_alone() -> None:
     """GradScaler unscales the gradients of one optimizer right before its step; those of the next are still scaled."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     first, second = (torch.optim.Adam(part.parameters()) for part in model)
-    moments = AdamMoments.find(Watched(model, (first, second)), model, (first, second))
+    moments = AdamMoments.find(MasterWeights(model, (first, second)), model, (first, second))
     assert moments is not None
     for which, value in (("second", 1e-10), ("first", 1e-6)):
         moments.load(which, 0, torch.full((32,), value))  # type: ignore[arg-type]
@@ -309,7 +309,7 @@ def test_each_optimizer_judges_its_own_parameters_alone() -> None:
 def test_moments_of_double_precision_are_judged_as_others() -> None:
     model = nn.Linear(4, 4, bias=False, dtype=torch.float64)
     optimizer = torch.optim.AdamW(model.parameters())
-    moments = AdamMoments.find(Watched(model, (optimizer,)), model, (optimizer,))
+    moments = AdamMoments.find(MasterWeights(model, (optimizer,)), model, (optimizer,))
     assert moments is not None
     for which, value in (("second", 1e-4), ("first", 1e-2)):
         moments.load(which, 0, torch.full((16,), value))  # type: ignore[arg-type]
@@ -326,7 +326,7 @@ def test_moments_of_a_few_steps_are_not_taken(daemons: Callable[..., MomentsDaem
     daemon = daemons(every=4, held=given(schema_of(model), 4.0, 10.0, 9))
     optimizer = adam(model, kind)
     peer = attach(daemon, model, optimizer)
-    assert not optimizer.state and peer._moments is not None and not peer._moments._arriving
+    assert not optimizer.state and peer._optimizers.moments is not None and not peer._optimizers.moments._arriving
     train(model, optimizer, 1, daemon)
     assert int(optimizer.state[next(model.parameters())]["step"]) == 1
 
@@ -349,7 +349,7 @@ def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snaps
     daemon = daemons(every=4, held=given(schema_of(model), 4.0, 3.0, 1000))
     late: list[np.ndarray] = []
     feed = daemon.feed
-    monkeypatch.setattr(session, "GIVE_WITHIN", 0.2)
+    monkeypatch.setattr(waiting, "MOMENT_WITHIN", 0.2)
     monkeypatch.setattr(
         daemon,
         "feed",
@@ -359,7 +359,7 @@ def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snaps
     peer = attach(daemon, model, optimizer)
     assert len(late) == 1 and peer.alone and not optimizer.state
     assert peer._session is not None
-    peer._session._retry_at = 0.0
+    peer._session._connection._retry_at = 0.0
     for step in range(200):
         train(model, optimizer, 1, daemon, seed=step)
         if len([event for event in daemon.events if isinstance(event, links.Submitted)]) > 1:
@@ -444,7 +444,7 @@ def test_daemon_that_dies_changes_no_moments_and_hears_them_anew(daemons: Callab
 
 
 def test_what_stands_in_the_padding_of_a_model_does_no_harm(daemons: Callable[..., MomentsDaemon]) -> None:
-    """An exchange may have moved it: it is nobody's, but a negative second moment would be refused."""
+    """An exchange may have moved it: it belongs to no tensor, but a negative second moment would be refused."""
     daemon = daemons(every=2)
     model = model_of()
     optimizer = adam(model)
@@ -496,7 +496,7 @@ def test_of_another_optimizer_nothing_is_told_and_that_is_said_once(
         train(model, optimizer, 20, daemon)
     assert not daemon.told and daemon.snapshot > 5
     assert [record.message for record in caplog.records].count(
-        "this optimizer's moments are not told to the network: only Adam's are"
+        "this optimizer's moments are not shared with the network: only those of Adam and its kin are"
     ) == 1
 
 
@@ -515,7 +515,7 @@ def test_parameters_that_were_never_trained_begin_as_new(daemons: Callable[..., 
 
 
 def test_snapshots_and_moments_never_use_the_memory_at_once(daemons: Callable[..., MomentsDaemon]) -> None:
-    """The daemon sees whole snapshots of the model, and whole moments, whatever it does when."""
+    """The daemon sees whole snapshots and whole moments, in any order of its actions."""
     daemon = daemons(every=1)
     model = model_of()
     optimizer = adam(model)
@@ -552,37 +552,37 @@ def test_joiner_with_moments_loses_less_in_its_first_steps(daemons: Callable[...
 
 
 def test_handover_tells_both_after_the_first_round_and_then_every_so_many() -> None:
-    handover, told = Handover(), []
-    handover.begin(3)
+    schedule, told = MomentsSchedule(), []
+    schedule.begin(3)
     for number in range(1, 9):
-        handover.round_done()
-        while told_now := handover.next():
-            assert handover.open and not handover.next()
-            handover.taken(told_now + 1)
-            assert handover.open
-            handover.taken(told_now)
+        schedule.round_done()
+        while told_now := schedule.next():
+            assert schedule.open and not schedule.next()
+            schedule.taken(told_now + 1)
+            assert schedule.open
+            schedule.taken(told_now)
             told.append((number, told_now))
     assert told == [(1, 1), (1, 2), (4, 3), (4, 4), (7, 5), (7, 6)]
 
 
 def test_handover_of_what_was_not_told_is_open_again() -> None:
-    handover = Handover()
-    handover.begin(1)
-    handover.round_done()
-    assert handover.next() == 1
-    handover.undo()
-    assert not handover.open and handover.next() == 1
+    schedule = MomentsSchedule()
+    schedule.begin(1)
+    schedule.round_done()
+    assert schedule.next() == 1
+    schedule.undo()
+    assert not schedule.open and schedule.next() == 1
 
 
 def test_handover_that_was_interrupted_begins_again_with_the_second_moment() -> None:
-    handover = Handover()
-    handover.begin(1)
-    handover.round_done()
-    assert handover.next() == 1
-    handover.begin(1)
-    assert not handover.open and not handover.next()
-    handover.round_done()
-    assert handover.next() == 3
+    schedule = MomentsSchedule()
+    schedule.begin(1)
+    schedule.round_done()
+    assert schedule.next() == 1
+    schedule.begin(1)
+    assert not schedule.open and not schedule.next()
+    schedule.round_done()
+    assert schedule.next() == 3
 
 
 def test_of_several_optimizers_those_of_adams_family_are_handed_over(daemons: Callable[..., MomentsDaemon]) -> None:

@@ -1,4 +1,4 @@
-"""One rank of a host on the CPU, for test_replica_group: trains until told to stop, notes its parameters' bits.
+"""One rank of a host on the CPU, for test_group: trains until told to stop, notes its parameters' bits.
 
 host_of_ranks.py HOME ddp|zero|fsdp [STEP]
 
@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
 from gossipdp.errors import GossipdpError
-from gossipdp.training import session
-from gossipdp.training.ranks.group import ReplicaGroup
+from gossipdp.training import connection
+from gossipdp.training.ranks.actions import GroupActions
 
 
 class Model(nn.Module):
@@ -83,14 +83,14 @@ class BufferDiary:
     def __init__(self, model: nn.Module) -> None:
         self.trail: list[str] = []
         """before and after, in turn"""
-        change = ReplicaGroup._change
+        change = GroupActions.change
 
-        def noted(group: ReplicaGroup, *arguments: Any) -> None:
+        def noted(actions: GroupActions, *arguments: Any) -> None:
             before = bits(model.buffers())
-            change(group, *arguments)
+            change(actions, *arguments)
             self.trail += [before, bits(model.buffers())]
 
-        ReplicaGroup._change = noted  # type: ignore[method-assign]
+        GroupActions.change = noted  # type: ignore[method-assign]
 
 
 def refusal(model: nn.Module) -> str:
@@ -108,7 +108,7 @@ def refusals() -> dict[str, str]:
     columns = nn.Linear(4, 4, bias=False)
     columns.weight = nn.Parameter(distribute_tensor(columns.weight.detach(), mesh, [Shard(1)]))
     return {
-        "nobody": refusal(nn.Linear(2, 2)),
+        "no daemon": refusal(nn.Linear(2, 2)),
         "columns": refusal(columns),
         "fsdp 1": refusal(FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))),
     }
@@ -118,7 +118,7 @@ def main() -> None:
     home, kind, rank, world = Path(sys.argv[1]), sys.argv[2], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dies_at = int(sys.argv[3]) if sys.argv[3:] and rank == 1 else 0
     torch.set_num_threads(1)
-    session.RETRY = 0.0  # type: ignore[misc]
+    connection.RETRY = 0.0  # type: ignore[misc]
     meet = "env://" if "TORCHELASTIC_RUN_ID" in os.environ else f"file://{home}/rendezvous"
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world)
     refused = refusals()

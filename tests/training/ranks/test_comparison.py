@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import nn
 
 import gossipdp
-from gossipdp.training.ranks import announcements as words
-from gossipdp.training.ranks import comparison as replicas
-from gossipdp.training.ranks import group as replica_group
+from gossipdp.training.ranks import actions, moves
+from gossipdp.training.ranks import comparison as comparisons
+from gossipdp.training.ranks import group as groups
+from gossipdp.training.ranks.announcements import Kind
 from gossipdp.training.ranks.comparison import Comparison, checksums
 from gossipdp.training.ranks.group import ReplicaGroup
-from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 from tests.training.moments_daemon import MomentsDaemon
@@ -51,7 +51,7 @@ def test_the_order_of_elements_in_memory_and_the_size_of_a_piece_are_nothing_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = checksums(Layout(Mixed()))
-    monkeypatch.setattr(replicas, "STAGED", 10)
+    monkeypatch.setattr(comparisons, "STAGED", 10)
     model = Mixed().to(memory_format=torch.contiguous_format)
     assert torch.equal(checksums(Layout(model)), expected)
 
@@ -103,13 +103,13 @@ def test_ranks_are_compared_at_attach_and_at_a_few_snapshots(
         times[0] += 1
         return checksums(layout)
 
-    monkeypatch.setattr(replica_group, "checksums", counted)
+    monkeypatch.setattr(moves, "checksums", counted)
     peer = gossipdp.attach(model, optimizer, timeout=20)
     assert times == [1]
     for _ in range(30):
         descend(model, optimizer, 1)
         pumped.pump()
-    assert pumped.snapshot > 5 and times == [1 + replica_group.COMPARED]
+    assert pumped.snapshot > 5 and times == [1 + actions.COMPARED]
     peer.detach()
 
 
@@ -118,7 +118,7 @@ def test_a_group_that_waits_for_its_round_hears_so_now_and_then(
 ) -> None:
     """A rank that hears nothing for minutes gives up, and a round may take an hour."""
     daemon = LedgerDaemon(tmp_path, every=3, mode="sync", deadline=0.2)
-    monkeypatch.setattr(replica_group, "WORD_EVERY", 0.02)
+    monkeypatch.setattr(groups, "ANNOUNCE_EVERY", 0.02)
     heard: list[int] = []
     read = ReplicaGroup._read
 
@@ -132,7 +132,7 @@ def test_a_group_that_waits_for_its_round_hears_so_now_and_then(
     with daemon.running():
         peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
         descend(model, optimizer, 4)
-        assert daemon.snapshot == 1 and heard.count(words.WAIT) >= 3 and not peer.alone
+        assert daemon.snapshot == 1 and heard.count(Kind.WAIT) >= 3 and not peer.alone
         assert 0.2 <= peer.stall_seconds < 20.0
         peer.detach()
     daemon.server.close()
@@ -143,9 +143,9 @@ def test_no_rank_is_given_moments_while_another_still_loads_the_model(
 ) -> None:
     daemon = MomentsDaemon(tmp_path, every=2)
     done: list[str] = []
-    barrier, recall = dist.barrier, Session.recall
+    barrier, wait = dist.barrier, actions.wait_for_moment
     monkeypatch.setattr(dist, "barrier", lambda **options: done.append("all") or barrier(**options))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(Session, "recall", lambda session, which: done.append(which) or recall(session, which))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(actions, "wait_for_moment", lambda session, which: done.append(which) or wait(session, which))  # type: ignore[func-returns-value]
     with daemon.running():
         for _ in range(2):
             model = nn.Linear(4, 3)

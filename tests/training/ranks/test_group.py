@@ -57,7 +57,7 @@ def ranks_of(tmp_path: Path) -> Iterator[RanksOf]:
 
 
 def variables(home: Path, **more: str) -> dict[str, str]:
-    return environment(GOSSIPDP_HOME=str(home / "nobody"), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", **more)
+    return environment(GOSSIPDP_HOME=str(home / "no daemon"), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", **more)
 
 
 def pump_until(daemon: LedgerDaemon, done: Callable[[], object], within: float = DEADLINE) -> None:
@@ -127,7 +127,9 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     assert [rank["known"] for rank in ranks] == [[False, not keeps]] * world, "all know of the daemon that died"
     assert [rank["after"] for rank in ranks] == [True] * world
     for rank in ranks:
-        assert rank["refused"] == {"nobody": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, "none waits for ever"
+        assert rank["refused"] == {"no daemon": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, (
+            "none hangs"
+        )
 
     assert first.drained >= 6 and daemon.drained >= 4
     moments = [] if kind == "zero" else ["second", "first"]

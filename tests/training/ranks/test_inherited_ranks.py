@@ -22,7 +22,7 @@ DEADLINE = 90.0
 
 
 def serve(daemon: MomentsDaemon, home: Path, kind: str, world: int, steps: int) -> None:
-    """Run a group of so many ranks to its end, with `daemon` at its side."""
+    """Run a group of ranks to its end, with `daemon` beside it."""
     script = Path(__file__).with_name("host_of_moments.py")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     processes = [

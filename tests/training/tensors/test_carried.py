@@ -12,7 +12,7 @@ from torch import nn
 from gossipdp.codecs import named
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors import carried as beside
-from gossipdp.training.tensors.carried import Told
+from gossipdp.training.tensors.carried import StateCopy
 from gossipdp.training.tensors.excluded import excluded_names
 from gossipdp.training.tensors.layout import Layout
 
@@ -44,13 +44,13 @@ def layout_of(model: nn.Module, *excluded: str) -> Layout:
     return Layout(model, frozenset(excluded))
 
 
-def told(layout: Layout, **options: Any) -> Told:
-    found = layout.beside.told(**options)
+def told(layout: Layout, **options: Any) -> StateCopy:
+    found = layout.carried.copy(**options)
     assert found is not None and found.ready()
     return found
 
 
-def names(of: Told) -> set[str]:
+def names(of: StateCopy) -> set[str]:
     return set(named.unpack(b"".join(of)))
 
 
@@ -64,10 +64,10 @@ def test_integers_flags_complex_numbers_and_what_is_excluded_travel_exactly_and_
     giver.move()
     state = told(one)
     assert names(state) == OTHERS | {"queue", "teacher.weight", "teacher.bias"}, "and not the base, which stood still"
-    two.beside.load(b"".join(state))
+    two.carried.load(b"".join(state))
     for name in [*OTHERS, "queue", "teacher.weight", "teacher.bias"]:
         assert torch.equal(taker.state_dict()[name], giver.state_dict()[name]), name
-    assert names(told(two)) == names(state), "whoever took a teacher over hands it on"
+    assert names(told(two)) == names(state), "a peer that loaded a teacher sends it on"
 
 
 def test_state_that_is_the_same_as_before_is_not_told_again() -> None:
@@ -83,16 +83,16 @@ def test_much_state_is_told_with_every_tenth_snapshot_and_at_once_where_it_is_as
 ) -> None:
     monkeypatch.setattr(beside, "LIGHT", 1)
     layout = layout_of(Stateful())
-    assert [layout.beside.told() is not None for _ in range(21)] == [n % 10 == 0 for n in range(21)]
-    assert layout.beside.told(now=True) is not None
+    assert [layout.carried.copy() is not None for _ in range(21)] == [n % 10 == 0 for n in range(21)]
+    assert layout.carried.copy(now=True) is not None
 
 
 def test_state_of_another_shape_or_unreadable_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     model = Stateful()
     layout = layout_of(model)
     with caplog.at_level(logging.WARNING, "gossipdp.training"):
-        layout.beside.load(named.header([("allowed", "BOOL", (4,)), ("strange", "U8", (1,))]) + bytes(5))
-        layout.beside.load(b"\x01")
+        layout.carried.load(named.header([("allowed", "BOOL", (4,)), ("strange", "U8", (1,))]) + bytes(5))
+        layout.carried.load(b"\x01")
     assert "2 tensors of the network's state have no place in this model" in caplog.text
     assert "cannot be read" in caplog.text and not model.allowed.any()
 
@@ -121,7 +121,7 @@ def test_an_excluded_parameter_is_not_in_the_vector_and_travels_exactly() -> Non
     giver, taker = Stateful(), Stateful()
     one, two = layout_of(giver, "student.bias"), layout_of(taker, "student.bias")
     assert "student.bias" not in [entry.name for entry in one.schema.entries]
-    two.beside.load(b"".join(told(one)))
+    two.carried.load(b"".join(told(one)))
     assert torch.equal(taker.student.bias, giver.student.bias)
     assert not torch.equal(taker.student.weight, giver.student.weight)
 
@@ -139,6 +139,6 @@ def test_buffer_whose_elements_were_infinite_at_attach__travels_exactly_once_it_
     giver.ranges.copy_(torch.tensor([-0.5, 0.7, 4.0]))
     state = told(one)
     assert names(state) == {"ranges"}
-    two.beside.load(b"".join(state))
+    two.carried.load(b"".join(state))
     assert torch.equal(taker.ranges, torch.tensor([-0.5, 0.7, 3.0])), "the element that was finite is averaged"
     assert names(told(two)) == {"ranges"}, "the taker tells it, too"

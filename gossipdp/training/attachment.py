@@ -1,0 +1,315 @@
+"""What `attach` returns: a training process as part of its peer, with its step boundaries and its end.
+
+At every step boundary the step is counted, corrections that have come are added, and a due snapshot is handed over. The
+optimizer, its state and the loop stay the user's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, NoReturn
+
+import torch
+from torch import nn
+
+from gossipdp.errors import ConfigError, DataError
+from gossipdp.training import attached
+from gossipdp.training.boundaries import Boundaries
+from gossipdp.training.last_step import LastStep
+from gossipdp.training.optimizer_state.followed import Optimizers
+from gossipdp.training.ranks.group import ReplicaGroup
+from gossipdp.training.ranks.single import SingleReplica
+from gossipdp.training.session import Session
+from gossipdp.training.step_counter import StepCounter
+from gossipdp.training.tensors.master_weights import MasterWeights
+from gossipdp.training.tensors.optimizers import warn_unheld
+from gossipdp.training.uncounted import Uncounted
+from gossipdp.training.waiting import wait_for_last_snapshot
+
+__all__ = ["Attachment", "Progress"]
+
+log = logging.getLogger("gossipdp.training")
+
+LEAVE_WITHIN: Final = 2.0
+"""seconds that `detach` waits for the daemon to take the last steps"""
+_parents: Final[list[object]] = []
+"""in a forked child: objects that would act on the parent's device and connection if they were freed"""
+
+
+class Progress(NamedTuple):
+    """The network's clock, as known here: what all peers have done."""
+
+    clock: int
+    """steps; a joiner continues from the network's clock and adds its own"""
+    samples: int
+    """samples of all peers together"""
+
+
+class Attachment:
+    """A training process as part of its peer. Returned by `attach`; also a context manager that detaches.
+
+    Under torch.distributed every rank has one. All ranks know the same about the network, as of some steps ago, so a
+    learning rate schedule may follow `progress`.
+
+    Example:
+        with gossipdp.attach(model, optimizer) as peer:
+            for batch in loader:
+                loss = step(batch)
+                peer.report(loss=loss)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        layout: MasterWeights | None,
+        session: Session | None,
+        replica: SingleReplica | ReplicaGroup | None,
+        samples_per_step: int,
+        home: Path | None,
+        timeout: float | None,
+    ) -> None:
+        self._model, self._optimizers, self._home = model, optimizers, home
+        self._layout, self._session, self._replica = layout, session, replica
+        self._world = 1 if replica is None else replica.world
+        self._boundaries: Boundaries | None = None
+        """while attached"""
+        self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
+        self._counter: StepCounter | None = None
+        self.steps = 0
+        """steps since `attach`; with several optimizers, those of the last"""
+        self.samples_per_step = samples_per_step
+        """samples that one process takes per step; set it before a step that takes another number"""
+        self._samples = 0
+        """samples of all steps, of all ranks"""
+        self.stall_seconds = 0.0
+        """training time spent at step boundaries, in seconds"""
+        self._begin(timeout)
+
+    # -- for the script ---------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """True while no daemon takes part: gossip is off, the process is detached, or the daemon is gone."""
+        return self._replica is None or self._replica.status.alone
+
+    @property
+    def progress(self) -> Progress:
+        """Steps and samples of the whole network, as known here; of this process alone while gossip is off."""
+        if self._replica is None:
+            return Progress(self.steps, self._samples)
+        return Progress(self._replica.status.clock, self._replica.status.samples)
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps that never reached the network, because a daemon died or another model was loaded."""
+        return 0 if self._replica is None else self._replica.status.lost_steps
+
+    def step(self) -> None:
+        """Count a step, in a loop without a torch optimizer or with one that cannot be followed.
+
+        Call it after each update of the parameters, on every rank, outside of any backward pass. From the first call
+        on, the steps of optimizers are not counted.
+
+        Raises:
+            ConfigError: GD-317, the optimizer puts back the weights that were corrected.
+            DataError: GD-403, training gives NaN although the network's model was loaded anew.
+        """
+        if self._boundaries is not None:
+            self._boundaries.by_hand()
+            if self._layout is not None:
+                # No hook runs before the next update. A copy that runs beside the training must end before it.
+                self._layout.before_step()
+
+    def report(self, *, loss: float | torch.Tensor) -> None:
+        """Show the loss in metrics and status.
+
+        Args:
+            loss: a number, or a tensor of one element. A tensor is read at once, which on CUDA waits for the device.
+        """
+        if self._session is not None:
+            self._session.report(loss.item() if isinstance(loss, torch.Tensor) else float(loss))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The optimizers' state, which the network does not keep, for the script's own checkpoint.
+
+        Every rank calls it; the first one saves the result (`safetensors.torch.save_file(state, path)`).
+
+        Returns:
+            Tensors by name ("layer.weight::exp_avg"), whole and on the CPU. Empty on all other ranks, before the first
+            step, and for an optimizer without state, such as plain SGD.
+
+        Raises:
+            DataError: GD-610, an optimizer does not keep its state by parameters.
+        """
+        return self._optimizers.tensors()
+
+    def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load an optimizer state that `state_dict` returned, in a group of any size. Every rank calls it.
+
+        A parameter without saved state begins as new.
+
+        Args:
+            tensors: by name, on the first rank. The other ranks' are not read.
+
+        Raises:
+            DataError: GD-608, the state is of another model or optimizer, or empty; GD-610, as `state_dict`.
+        """
+        self._optimizers.restore(tensors)
+
+    def detach(self) -> None:
+        """Hand over the last steps and leave the network. Training may go on with the bare optimizer."""
+        if not self._stop() or self._layout is None:
+            return
+        if self._replica is not None:
+            self._replica.settle()
+        if self._session is not None:
+            self._session.stalled(self.stall_seconds)
+            self._hand_over_last_steps(self._session, self._layout)
+            self._layout.finish()
+            self._session.close()
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    # -- beginning and end ------------------------------------------------------------------------------------
+
+    def _begin(self, timeout: float | None) -> None:
+        """Wait for the network's model, load it, and count steps from then on."""
+        try:
+            if self._replica is not None:
+                self._replica.begin(timeout)
+        except BaseException:
+            # The daemon has room for one process: the next attach, which may succeed, must find it free.
+            self._leave()
+            raise
+        self._boundaries = Boundaries(
+            self._model, self._optimizers.all, before=self._before_step, over=self._after_step, changed=self._follow
+        )
+        self._optimizers.watch()
+        if self._session is not None:
+            uncounted = Uncounted(self._model, self._session.report_uncounted, Attachment._after_step.__code__)
+            self._counter = StepCounter(self._session, self._optimizers.moments, uncounted)
+            uncounted.start()
+        if self._home is not None:
+            attached.add(self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent)
+
+    def _stop(self) -> bool:
+        """See no more steps. Returns False if this attachment had stopped already."""
+        attached.remove(self)
+        if self._counter is not None:
+            self._counter.close()
+        self._optimizers.unwatch()
+        boundaries, self._boundaries = self._boundaries, None
+        if boundaries is not None:
+            boundaries.close()
+        return boundaries is not None
+
+    def _leave(self) -> None:
+        """Leave the network without the last steps."""
+        if self._replica is not None:
+            self._replica.settle()
+        if self._session is not None and self._layout is not None:
+            self._layout.finish()
+            self._session.close()
+
+    def _hand_over_last_steps(self, session: Session, layout: MasterWeights) -> None:
+        # One rank cannot wait for the others here, because they may be gone: it hands over what it holds itself.
+        order = None if layout.sharded else wait_for_last_snapshot(session, LEAVE_WITHIN)
+        if order is not None and self._last_step is not None and not self._last_step.stands():
+            log.warning(
+                "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "
+                "loaded weights; do: call peer.detach() before that",
+                session.since_snapshot,
+            )
+        elif order is not None:
+            session.done(order, layout.read(order.into), layout.carried.copy(now=True), whole=True)
+
+    def _at_exit(self) -> None:
+        """The process ends. A script that ends without `detach` has not died; one that an exception ended has."""
+        if self._counter is not None:
+            self._counter.close()
+        if getattr(sys, "last_value", None) is None:
+            self._go()
+
+    def _go(self) -> None:
+        """Leave on purpose, at the end of the process or of the attached model."""
+        if not isinstance(self._replica, ReplicaGroup):
+            self.detach()
+            return
+        if self._counter is not None:
+            self._counter.close()
+        # Other ranks may be gone already: nothing may be done together any more.
+        self._replica.farewell()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: this is no part of a peer, and does not touch the parent's connection and memory."""
+        _parents.append((self._layout, self._session, self._replica))
+        self._layout = self._session = self._replica = None
+
+    def __del__(self) -> None:
+        # The script has dropped its model, and attaches another. At the end of the process `_at_exit` has run.
+        left = getattr(self, "_boundaries", None) is None or self._layout is None
+        if not left and not sys.is_finalizing():
+            log.info("detached: the attached model is gone")
+            self._go()
+
+    # -- the step boundary ------------------------------------------------------------------------------------
+
+    def _follow(self, optimizers: tuple[torch.optim.Optimizer, ...]) -> None:
+        """These are the optimizers now: one was made anew, or has other parameters."""
+        self._optimizers.follow(optimizers)
+        if self._layout is not None:
+            self._layout.follow(self._model, optimizers)
+            warn_unheld(self._model, optimizers)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._layout is not None:
+            self._layout.before_step()
+            self._layout.stepping()
+        self._optimizers.before_step(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self.steps += 1
+        samples = self.samples_per_step * self._world
+        self._samples += samples
+        if self._layout is None:
+            return
+        began = time.perf_counter()
+        if self._layout.undone():
+            self._refuse_master_weights()
+        if self._session is not None and self._counter is not None:
+            self._session.stalled(self.stall_seconds)
+            self._counter.step(optimizer, samples)
+        if self._replica is not None:
+            try:
+                self._replica.step_boundary()
+            except DataError:
+                self._stop()
+                raise
+        if self._session is not None and self._last_step is not None:
+            self._last_step.over()
+        self.stall_seconds += time.perf_counter() - began
+
+    def _refuse_master_weights(self) -> NoReturn:
+        """Leave before this step reaches the network."""
+        self._stop()
+        self._leave()
+        raise ConfigError(
+            "GD-317",
+            "this optimizer keeps the weights itself, and has put them back over those of the network",
+            seen=f"{self._optimizers.names}: after its step the parameters were again what they were before they were "
+            "corrected",
+            do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
+            " master weights off",
+        )

@@ -1,0 +1,101 @@
+"""What an optimizer keeps of a parameter: seen on stand-ins, because the optimizer itself must not step here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gossipdp.training.tensors.optimizers import Held
+from gossipdp.training.tensors.schema import local
+
+__all__ = ["Kind", "kinds_after_first_step", "kinds_now", "like_parameter", "no_gradients", "storable"]
+
+
+class Kind(NamedTuple):
+    """One entry of an optimizer's state for a parameter, as the optimizer makes it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    number: bool = False
+    """True for a Python number"""
+    mesh: Any = None
+    placements: Any = None
+    """both of a DTensor"""
+
+    @classmethod
+    def of(cls, value: Any) -> Kind:
+        if not isinstance(value, Tensor):
+            return cls((), torch.tensor(value, device="cpu").dtype, torch.device("cpu"), number=True)
+        mesh, placements = getattr(value, "device_mesh", None), getattr(value, "placements", None)
+        return cls(tuple(value.shape), value.dtype, value.device, False, mesh, placements)
+
+
+@contextmanager
+def no_gradients(parameters: Iterable[Held]) -> Iterator[None]:
+    """Take the gradients away meanwhile. An optimizer may know its parameters by other ways than its groups."""
+    gradients = [(each.parameter, each.parameter.grad) for each in parameters]
+    try:
+        for parameter, _ in gradients:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def kinds_after_first_step(each: Held) -> list[dict[str, Kind]] | None:
+    """What the optimizer keeps of a parameter after its first step, by name.
+
+    Two stand-ins step, with zeros and with ones, because what is kept may depend on the parameter's values.
+
+    Returns:
+        One dictionary per stand-in. None if a stand-in cannot step.
+    """
+    if isinstance(each.optimizer, torch.optim.LBFGS):
+        return [{}]  # it keeps nothing by parameters
+    made = [_step_stand_in(each, torch.full_like(each.parameter.detach(), value)) for value in (0.0, 1.0)]
+    return [kinds for kinds in made if kinds is not None] if None not in made else None
+
+
+def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, Kind] | None:
+    stand_in.requires_grad_()
+    stand_in.grad = stand_in.detach().clone()
+    twin: Any = object.__new__(type(each.optimizer))
+    twin.__dict__.update(each.optimizer.__dict__)
+    # A learning rate schedule and the hooks count the optimizer's own steps only.
+    twin.__dict__.pop("step", None)
+    twin._optimizer_step_pre_hooks, twin._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+    twin.state, twin.param_groups = defaultdict(dict), [{**each.group, "params": [stand_in]}]
+    try:
+        twin.step()
+        return {name: Kind.of(value) for name, value in twin.state.get(stand_in, {}).items() if value is not None}
+    except Exception:  # any optimizer may want more: a closure, or sparse gradients
+        return None
+
+
+def kinds_now(each: Held) -> dict[str, Kind]:
+    """What the optimizer keeps of a parameter now, by name."""
+    kept = each.optimizer.state.get(each.parameter, {})
+    return {name: Kind.of(value) for name, value in kept.items() if storable(value)}
+
+
+def like_parameter(value: Tensor, parameter: Tensor) -> Kind:
+    """The guess for an entry that the optimizer was not seen to make: like its parameter, or a tensor on the CPU."""
+    if value.shape == parameter.shape:
+        return Kind.of(parameter)._replace(dtype=value.dtype)
+    return Kind(tuple(value.shape), value.dtype, torch.device("cpu"))
+
+
+def storable(value: Any) -> bool:
+    """True if a file can hold `value`. The memory of a tensor subclass, such as an 8-bit one, lacks its numbers."""
+    if getattr(value, "device_mesh", None) is not None:
+        value = local(value)
+    if isinstance(value, Tensor):
+        return type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized
+    return isinstance(value, int | float)

@@ -1,0 +1,225 @@
+"""What the ranks of a group do when they read an announcement: each moves its part and reports to the daemon.
+
+Every rank calls the same methods in the same order. Nothing here plans or announces.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gossipdp.runtime import link as links
+from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.optimizer_state.followed import Optimizers
+from gossipdp.training.orders import MOMENTS, Drain, Load, LoadState, Order, SendMoment, Write, moment_of
+from gossipdp.training.ranks.announcements import Announcement, Kind
+from gossipdp.training.ranks.collectives import Collectives, whole_numbers
+from gossipdp.training.ranks.comparison import Comparison, agree_on_model, replicas_differ
+from gossipdp.training.ranks.follower import Follower
+from gossipdp.training.ranks.moves import GroupMoves
+from gossipdp.training.session import Session
+from gossipdp.training.tensors.layout import Layout, passed
+from gossipdp.training.waiting import wait_for_moment
+
+__all__ = ["GroupActions", "Spans"]
+
+COMPARED: Final = 3
+"""first snapshots at which replicas are compared; replicas that are not kept equal have parted by the first"""
+
+Spans: TypeAlias = list[tuple[int, int]]
+
+
+class GroupActions:
+    """One rank's part. The leader has a session, every other rank a `Follower`.
+
+    Args:
+        layout: the model's exchanged tensors.
+        home: the peer's home.
+        session: the leader's; None on the other ranks.
+        optimizers: those of this rank.
+        collectives: the group's channels.
+
+    Raises:
+        ConfigError: GD-308, the ranks are on several hosts.
+        MismatchError: GD-301, they hold different models.
+    """
+
+    def __init__(
+        self, layout: Layout, home: Path, session: Session | None, optimizers: Optimizers, collectives: Collectives
+    ) -> None:
+        self._layout, self._session, self._optimizers, self._collectives = layout, session, optimizers, collectives
+        self._moves = GroupMoves(layout, collectives)
+        self.rank, self.world = collectives.rank, collectives.world
+        self._leader = agree_on_model(layout.schema, collectives.numbers)
+        self._follower = None if session is not None else Follower(home, layout, self.rank, self.world)
+        self._moments: AdamMoments | None = None
+        """those that all ranks have"""
+        self._compared = 0
+        """snapshots at which replicas were compared"""
+        self._comparison: Comparison | None = None
+        """the leader's last"""
+
+    @property
+    def apart(self) -> str:
+        """How the ranks' parameters differ, as far as the leader knows; "" if they do not."""
+        return "" if self._comparison is None else self._comparison.difference or ""
+
+    def compare(self) -> None:
+        """Before the first model.
+
+        Raises:
+            MismatchError: GD-320, the ranks' parameters differ.
+        """
+        comparison = self._moves.compare()
+        self._layout.finish()
+        if comparison is not None and (seen := comparison.difference):
+            raise replicas_differ(seen)
+
+    def agree_on_moments(self) -> bool:
+        """Find out whether all ranks' optimizers have moments. Returns True if all would start from some."""
+        moments = self._optimizers.moments
+        able = whole_numbers([moments is not None, moments is not None and moments.empty])
+        self._collectives.minimum(able)
+        held, wanted = (bool(each) for each in able)
+        self._moments = moments if held else None
+        if self._session is not None:
+            self._session.expect_moments(held=held, wanted=wanted)
+        return wanted
+
+    def write(self, order: Order | None) -> None:
+        """Every rank connects to the daemon, and writes its part of the model."""
+        reached = whole_numbers([1])
+        if self._follower is not None:
+            reached.fill_(int(self._follower.join(self._leader)))
+        self._collectives.minimum(reached)
+        if not int(reached):
+            if self._session is not None:
+                self._session.fail("a rank of this group cannot reach the daemon")
+        elif self._session is not None and isinstance(order, Write):
+            state = self._layout.carried.copy(now=True)
+            self._session.done(order, self._layout.read(order.into, self.rank, self.world), state)
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Ready())
+
+    def load(self, order: Order | None, read: Announcement) -> None:
+        """Every rank loads the network's model."""
+        if isinstance(order, Load):
+            # The other ranks' buffers become the leader's below, whatever reference they have.
+            self._layout.adopt(order.carried.reference)
+        self._moves.load_state(order.carried.state if isinstance(order, Load) else b"")
+        self.change(order, read, [(0, self._layout.schema.size)])
+        if read.reset:
+            self._optimizers.reset()
+
+    def spans(self, order: Order | None, read: Announcement) -> Spans:
+        """The spans of a correction, [start, stop) each, on every rank."""
+        spans = torch.zeros(read.spans, 2, dtype=torch.int64, device="cpu")
+        if isinstance(order, Drain) and order.spans:
+            spans.copy_(whole_numbers(order.spans))
+        if read.spans:
+            self._collectives.broadcast(spans)
+        found: Spans = spans.tolist()
+        return found
+
+    def change(self, order: Order | None, read: Announcement, spans: Spans) -> None:
+        """Load or add the shared memory's values on `spans`, on every rank."""
+        values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(read)
+        self._moves.spread(self._layout.load if read.kind == Kind.LOAD else self._layout.add, values, spans)
+        self._moves.share_buffers()
+        if self._session is not None and order is not None:
+            self._session.done(order, self._layout.fence())
+        elif self._follower is not None and read.kind == Kind.DRAIN:
+            self._follower.say(self._layout.fence(), links.Applied(read.session, read.slot))
+
+    def take_snapshot(self, session: int, number: int) -> None:
+        """Every rank writes its part of a snapshot."""
+        comparison = self._moves.compare() if self._compared < COMPARED else None
+        self._compared += 1
+        if self._session is not None:
+            order, self._comparison = self._session.snapshot(), comparison
+            if order is not None:
+                fence = self._layout.read(order.into, self.rank, self.world)
+                state = self._layout.carried.copy()
+                self._session.done(order, fence if comparison is None else lambda: fence() and comparison.equal, state)
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Copied(session, number))
+
+    def send_moment(self, order: Order | None, read: Announcement) -> None:
+        """Every rank writes its part of one of the optimizer's moments."""
+        assert self._moments is not None
+        which = moment_of(read.slot)
+        if isinstance(order, SendMoment) and self._session is not None:
+            fence = self._moments.read(which, order.into, self.rank, self.world)
+            self._session.done(order, fence, optimizer_steps=self._moments.steps)
+        elif self._follower is not None and self._follower.region is not None:
+            fence = self._moments.read(which, self._follower.region.x, self.rank, self.world)
+            self._follower.say(fence, links.Moments(read.session, read.slot, which, 0))
+
+    def keep(self, order: Order | None) -> None:
+        """The daemon made the live parameters its model."""
+        if self._session is not None and order is not None:
+            self._session.done(order, passed)
+
+    def load_state(self, order: Order | None) -> None:
+        """Every rank loads a newer carried state."""
+        self._moves.load_state(order.state if isinstance(order, LoadState) else b"")
+        if self._session is not None and order is not None:
+            self._session.done(order, self._layout.fence())
+
+    def load_moments(self) -> None:
+        """Give a new optimizer, on every rank, the moments that the daemon keeps for it."""
+        if (moments := self._moments) is None:
+            return
+        # They arrive in the memory of the model, and each rank must have read that.
+        self._collectives.barrier()
+        steps = whole_numbers([0])
+        for which in MOMENTS:
+            order = None if self._session is None else wait_for_moment(self._session, which)
+            steps.fill_(0 if order is None else order.steps)
+            self._collectives.broadcast(steps)
+            if not int(steps):
+                return moments.drop()
+            values = torch.from_numpy(self._follower_region().x if order is None else order.values)
+            self._moves.spread(partial(moments.load, which), values, [(0, self._layout.schema.trainable)])
+            # The memory is written again for the next moment, when all ranks have read it.
+            self._layout.finish()
+            self._collectives.barrier()
+        moments.finish(int(steps), self._collectives.maximum)
+
+    def _follower_region(self) -> links.Region:
+        assert self._follower is not None and self._follower.region is not None
+        return self._follower.region
+
+    def _shared(self, read: Announcement) -> Tensor:
+        """The vector in shared memory that an announcement is about."""
+        region = self._follower_region()
+        return torch.from_numpy(region.x if read.kind == Kind.LOAD else region.slots[read.slot % 2])
+
+    # -- the daemon -------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Take in the daemon's messages, and send what is ready. Never waits."""
+        if self._session is not None:
+            self._session.poll()
+        if self._follower is not None:
+            self._follower.poll()
+
+    def farewell(self) -> None:
+        """Tell the daemon that this rank leaves on purpose."""
+        if self._follower is not None:
+            self._follower.farewell()
+        if self._session is not None:
+            self._session.farewell()
+
+    def leave_follower(self) -> None:
+        """A rank other than the leader leaves the daemon."""
+        if self._follower is not None:
+            self._layout.finish()
+            self._follower.poll()
+            self._follower.close()
