@@ -127,9 +127,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     assert [rank["known"] for rank in ranks] == [[False, not keeps]] * world, "all know of the daemon that died"
     assert [rank["after"] for rank in ranks] == [True] * world
     for rank in ranks:
-        assert rank["refused"] == {"no daemon": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, (
-            "none hangs"
-        )
+        assert rank["refused"] == {"no daemon": "GD-105", "columns": "GD-304", "fsdp 1": "GD-304"}, "none hangs"
 
     assert first.drained >= 6 and daemon.drained >= 4
     moments = [] if kind == "zero" else ["second", "first"]
