@@ -17,6 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A time limit for each example would fail tests on a busy machine.
+settings.register_profile("gossipdp", deadline=None)
+settings.load_profile("gossipdp")
 
 # Before anybody imports torch: there is a test for every core already, and what they start takes it from here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
