@@ -17,7 +17,7 @@ from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.data.leasing import Sharding
+from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Left, MemberChanged, MessageDropped
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
@@ -90,7 +90,7 @@ class Peer:
         )
         self.rounds, self.pacing = self._replica.rounds, self._replica.pacing
         self.strategy, self.moments = self._replica.strategy, self._replica.moments
-        self.sharding = Sharding(
+        self.leasing = Leasing(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
         )
         self._leaving_at: float | None = None
@@ -190,7 +190,7 @@ class Peer:
             return self._step(now)
         self.membership.contact(source, now)
         if isinstance(message, Coverage):
-            self.sharding.receive(message, buffers, source, now)
+            self.leasing.receive(message, buffers, source, now)
         else:
             size = sum(memoryview(frame).nbytes for frame in frames)
             self._replica.receive(message, buffers, source, size, now)
@@ -217,7 +217,7 @@ class Peer:
         """When `handle_timer` wants to be called next, or None."""
         times = [self.membership.timer(), self._replica.timer()]
         if not self._left:
-            times += [self._leaving_at, self.sharding.timer()]
+            times += [self._leaving_at, self.leasing.timer()]
         due = min([time for time in times if time is not None], default=None)
         self._due = math.inf if due is None else due
         return due
@@ -228,7 +228,7 @@ class Peer:
         self.membership.handle_timer(now)
         self._replica.handle_timer(now)
         if not self._left:
-            self.sharding.handle_timer(now)
+            self.leasing.handle_timer(now)
         self._step(now)
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class Peer:
             self._outputs.emit(news)
             if isinstance(news, MemberChanged):
                 self._replica.member_changed(news.member, now)
-                self.sharding.member_changed(now)
+                self.leasing.member_changed(now)
         self._replica.step(now)
         leaving = self._leaving_at is not None and not self._left
         if leaving and (self.strategy.at_rest or now >= (self._leaving_at or now)):

@@ -86,7 +86,7 @@ class Reader:
         network, digest = self._network, self._run.data.digest
 
         def ask(peer: Peer) -> None:
-            self.lease, self._began = peer.sharding.lease(digest, network.now), network.now
+            self.lease, self._began = peer.leasing.lease(digest, network.now), network.now
 
         if self._ended:
             return
@@ -101,7 +101,7 @@ class Reader:
         lease, network, digest = self.lease, self._network, self._run.data.digest
         if lease is not None:
             self._used(lease)
-            network.command(self._host, "finish", lambda peer: peer.sharding.finish(digest, lease, network.now))
+            network.command(self._host, "finish", lambda peer: peer.leasing.finish(digest, lease, network.now))
             self.take()
 
     def _used(self, lease: Lease) -> None:
@@ -156,7 +156,7 @@ class _Run:
             self.network.at(self.network.now + 3.0, "open", host, lambda: self._open(host))
 
     def _open(self, host: Host) -> None:
-        self.network.command(host, "open", lambda peer: peer.sharding.open(self.data, self.network.now))
+        self.network.command(host, "open", lambda peer: peer.leasing.open(self.data, self.network.now))
 
     def _heard(self, host: Host, event: Event) -> None:
         match event:
@@ -167,7 +167,7 @@ class _Run:
                 self.network.at(self.network.now + 0.3, "exit", host, lambda: self._stop(host))
 
     def _stop(self, host: Host) -> None:
-        ledger = host.running.sharding.ledger(self.data.digest)
+        ledger = host.running.leasing.ledger(self.data.digest)
         self.counted += 0 if ledger is None else ledger.duplicates
         self.network.stop(host)
 
@@ -225,7 +225,7 @@ def run(
 
 def _judge(seed: int, one: _Run, seconds: float, wall: float) -> Outcome:
     live = [host for host in one.network.hosts if host.peer is not None]
-    ledgers = [ledger for host in live if (ledger := host.running.sharding.ledger(one.data.digest)) is not None]
+    ledgers = [ledger for host in live if (ledger := host.running.leasing.ledger(one.data.digest)) is not None]
     epochs = max(ledger.epoch for ledger in ledgers)
     missed = duplicates = crashed = 0
     for number in range(epochs * one.data.blocks):

@@ -1,19 +1,21 @@
-"""Which samples are whose, without a coordinator: leases on the blocks of a data set, epoch after epoch.
+"""Leases on the blocks of a data set: which samples each peer trains on, epoch after epoch, without a coordinator.
 
-An epoch is cut into numbered blocks. What is finished is a grow-only set (Shapiro et al. 2011, "Conflict-free
-replicated data types"), merged by union; what is open is told by each peer of itself, the later word overriding. Both
-are gossiped. A peer takes the blocks it owns by highest random weight (`rendezvous`) among the live members that read,
-heaviest first, so that ownership follows who comes and goes. Once none of its own is free it helps: of every other's
-free blocks all but the next go to that member, of those that have next to nothing left of their own, that is heaviest
-for it. When there is nothing to help with either, the next epoch begins for this peer: nobody waits. Two epochs are
-open at most; the first ends when all its blocks are finished, those of a dead member taken over by others. A member
-that lies about what it has finished is believed; what it makes up about another, that one contradicts.
+An epoch is cut into numbered blocks. The finished blocks are a grow-only set (Shapiro et al. 2011, "Conflict-free
+replicated data types"), merged by union. Each peer reports its own open blocks; the later report overrides. Both are
+gossiped. A peer takes the blocks that it owns by highest random weight (`rendezvous`) among the live members that read,
+heaviest first, so ownership follows members that come and go.
 
-So two take one block only while news is on its way. How long that is each peer reckons from the gaps between its own
-messages, and keeps off for as long what others may have in hand unheard: the next blocks of an owner, those that have
-just become its own, and, as a newcomer, those that members own of which it has not heard whether they read.
+A peer without free blocks of its own helps. Of each other owner's free blocks all but the next ones go to members with
+hardly any blocks left, to the one for which a block is heaviest. When there is nothing to help with either, the next
+epoch begins for this peer, so no peer waits. At most two epochs are open. The first ends when all its blocks are
+finished; other members take over those of a dead one. A member that lies about its own finished blocks is believed. A
+false report about another member is contradicted by that member.
 
-What a block holds is not known here, nor how the ranks of a host share it. No clock, socket or message's bytes.
+So two peers take one block only while news is on its way. Each peer estimates that time from the gaps between its own
+messages. For as long it leaves alone what others may have open unheard: the next blocks of each owner, the blocks that
+it has just become the owner of, and, as a newcomer, those of members that have not reported.
+
+Nothing here knows what a block holds, or how the ranks of a host share it. No clock and no socket is here.
 """
 
 from __future__ import annotations
@@ -25,46 +27,37 @@ from typing import Final
 
 import msgspec
 
-from gossipdp.protocol.data.blocks import DataSet, Lease, Ledger, pack, unpack
+from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
+from gossipdp.protocol.data.coverage import CoverageGossip
+from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.events import DataCovered, DataKnown, Notice
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import MAX_BLOCKS, MAX_LEASES, MAX_READERS, Coverage, Reader
+from gossipdp.protocol.wire.messages import MAX_BLOCKS, MAX_LEASES, Coverage, Reader
 
-__all__ = ["MAX_DATA", "DataSet", "Lease", "Sharding"]
+__all__ = ["MAX_DATA", "DataSet", "Lease", "Leasing"]
 
 MAX_DATA: Final = 8
-"""data sets known; past it, of those that this peer does not read, the one heard of last makes room"""
-RATE: Final = 1500.0
-"""bytes a second that a peer sends of this, at most, besides answers"""
-SOONEST, LATEST = 0.25, 5.0
-"""seconds between two messages while there is news, and while there is none"""
+"""data sets known; past it, the one heard of last makes room, if this peer does not read it"""
 KEPT: Final = 2
-"""free blocks left to each owner by those who help, at the least"""
+"""least number of free blocks that helpers leave to each owner"""
 ASKED: Final = 3
 """members asked what they know, before the first lease"""
 ASK_WITHIN: Final = 2.0
-"""seconds for their answers; halfway the question is repeated; none is answered twice within a quarter"""
+"""seconds for their answers. The question is repeated halfway. A member is answered once in a quarter of this time"""
 LEASE_LASTS: Final = 600.0
-"""seconds after which a block that is not finished is given up, or ten times as long as they usually take; one given up
-is reckoned to have taken as long"""
-MOST_ANSWERS: Final = 8
-"""messages in which a newcomer is told who reads, at most"""
-_READERS_BYTES: Final = 200
-"""of one message, about"""
-_ANSWERS_BYTES: Final = 1000
-"""of one that a newcomer asked for"""
+"""seconds after which an unfinished block is given up, or ten times the usual time if that is longer"""
 _LARGEST_EPOCH: Final = 1 << 30
-"""past it, epochs are believed in as they follow each other"""
+"""past it, an epoch is believed only if it follows the known one"""
 _LARGEST_SEQUENCE: Final = 1 << 31
-"""of what others say that a peer has said; above, there is room for what it says itself"""
+"""largest sequence believed of a report that another member passes on; it leaves room to contradict"""
 
 
-class Sharding:
+class Leasing:
     """Args:
 
-    incarnation: this peer's.
+    incarnation: of this peer.
     """
 
     def __init__(
@@ -73,95 +66,87 @@ class Sharding:
         self._membership, self._random, self._outputs = membership, random, outputs
         self._me, self._incarnation = membership.me.id[:8], incarnation
         self._sequence = 0
-        self._gap = SOONEST
-        """seconds between two messages while there is news, lately"""
+        """counts this peer's reports, over all data sets"""
         self._data: dict[bytes, Ledger] = {}
-        self._gossip_at = self._free_at = now
-        """when something is to be sent, and when it may be"""
-        self._ring: list[bytes] = []
-        self._behind: dict[bytes, bytes] = {}
-        """who knows of an earlier epoch only, and of which data"""
-        self._helped = False
-        """the last message went to one of these"""
+        self._gossip = CoverageGossip(self._data, self._me, membership, random=random, outputs=outputs, now=now)
         self._warned: set[bytes] = set()
         self.dropped = 0
-        """words of others that were none"""
+        """malformed messages"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def open(self, data: DataSet, now: float) -> bool:
-        """This peer trains on `data` from now on; False if that cannot be."""
+        """This peer trains on `data` from now on. Returns False if it cannot."""
         kept = self._data.get(data.digest)
         if kept is None:
             kept = self._admit(data)
         if kept is None or kept.data.blocks != data.blocks:
             return False
         if not kept.reads:
-            kept.reads = True
-            self._say(kept)
+            kept.open()
+            self._report(kept)
             self._follow(kept, now)
             self._ask(kept, now)
         return True
 
     def close(self, digest: bytes, now: float) -> None:
-        """It does no more: what it has open is free for others."""
+        """This peer stops training on the data set. Its open blocks are free for other members."""
         data = self._data.get(digest)
         if data is not None and data.reads:
-            data.reads = data.known = False
-            data.known_at = math.inf
-            data.mine.clear()
-            self._say(data)
+            data.close()
+            self._report(data)
             self._follow(data, now)
-            self._soon(now)
+            self._gossip.soon(now)
 
     def known(self, digest: bytes) -> bool:
-        """Leases are given."""
+        """Whether this peer has heard what other members know, so that it gives leases."""
         return digest in self._data and self._data[digest].known
 
     def epoch(self, digest: bytes) -> int:
-        """The first that is not covered."""
+        """The first epoch that is not finished."""
         return self._data[digest].epoch
 
     def readers(self, digest: bytes) -> int:
-        """Members that train on it, this one included if it does."""
+        """Members that train on the data set, this peer included if it does."""
         return self._data[digest].reading
 
     def ledger(self, digest: bytes) -> Ledger | None:
-        """What is known of a data set; to be read alone."""
+        """What is known of a data set; only to be read."""
         return self._data.get(digest)
 
     def lease(
         self, digest: bytes, now: float, *, latest: int | None = None, first: int = -1, must: bool = False
     ) -> Lease | None:
-        """The next block to train on, of the earliest epoch that has one for this peer; None if none has.
+        """The next block to train on, of the earliest epoch that has one for this peer; None if there is none.
 
         Args:
-            latest: epoch; None: whichever it takes.
-            first: take the block next after this one in numbers, or from the start; -1: the heaviest.
-            must: rather take one that somebody else has open than none.
+            digest: of the data set.
+            latest: last epoch to take a block from; None: any open one.
+            first: take the next block from this number on, or from the start; -1: the heaviest.
+            must: take a block that another member has open, if there is no other.
         """
         data = self._data[digest]
-        if data.presumed and now >= data.known_at + self.spreading():
+        if data.presumed and now >= data.known_at + self._gossip.spreading():
             self._follow(data, now)
         epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
         found = self._find(data, epochs, first, now)
-        # Of an epoch that is over there is nothing to find, whoever reads.
+        # In a finished epoch there is nothing to find, whichever members read.
         if found is None and data.presumed and epochs:
-            # Who has said nothing may read nothing: a pass must not end with what nobody else goes through.
-            data.known_at = -math.inf
+            # Members that have not reported may read nothing. Blocks that no member takes must not end the pass.
+            data.presume_silent_idle()
             self._follow(data, now)
             found = self._find(data, epochs, first, now)
         if found is None and must:
             found = next((Lease(e, b) for e in epochs if (b := data.take_over(self._me, e)) is not None), None)
         if found is not None:
-            data.mine[found] = now
-            self._say(data)
-            self._soon(now)
+            data.take(found, now)
+            self._report(data)
+            self._gossip.soon(now)
         return found
 
     def _find(self, data: Ledger, epochs: Sequence[int], first: int, now: float) -> Lease | None:
-        spreading = self.spreading()
-        # An owner that is as fast comes to so many before it can hear that they are taken.
+        spreading = self._gossip.spreading()
+        # An owner of the same speed reaches this many blocks before it can hear that they are taken.
         kept = max(KEPT, math.ceil(spreading / data.usual)) if data.usual else KEPT
         unsettled = data.unsettled(now - spreading)
         for epoch in epochs:
@@ -174,35 +159,22 @@ class Sharding:
                 return Lease(epoch, block)
         return None
 
-    def spreading(self) -> float:
-        """Seconds until everybody has news of this peer, very likely, if others send as often. Data sets with news take
-        turns."""
-        return self._rounds() * self._gap * max(1, sum(data.reads and data.news > 0 for data in self._data.values()))
-
     def finish(self, digest: bytes, lease: Lease, now: float) -> None:
         """Every sample of the block has been used."""
         data = self._data[digest]
-        since = data.mine.pop(lease, None)
-        if since is not None:
-            data.usual = now - since if not data.usual else 0.8 * data.usual + 0.2 * (now - since)
-        if data.is_finished(lease):
-            data.duplicates += 1
-        elif lease.epoch <= data.epoch + 1 and lease.block < data.data.blocks:
-            blocks = [0, 0]
-            blocks[lease.epoch - data.epoch] = 1 << lease.block
-            data.merge(data.epoch, blocks)
-        self._say(data)
-        self._soon(now)
+        data.finish(lease, now)
+        self._report(data)
+        self._gossip.soon(now)
 
     def release(self, digest: bytes, lease: Lease, now: float) -> None:
-        """The block will not be finished by this peer."""
+        """This peer will not finish the block."""
         data = self._data[digest]
-        if data.mine.pop(lease, None) is not None:
-            self._say(data)
-            self._soon(now)
+        if data.release(lease):
+            self._report(data)
+            self._gossip.soon(now)
 
     def state(self) -> bytes:
-        """What is finished, for the disk."""
+        """The finished blocks of all data sets, for the disk."""
         sets = [
             (d.data.digest, d.data.name, d.data.blocks, d.epoch, *(pack(part, d.data.blocks) for part in d.finished))
             for d in self._data.values()
@@ -210,7 +182,7 @@ class Sharding:
         return msgspec.msgpack.encode(sets)
 
     def restore(self, state: bytes) -> None:
-        """Go on from what `state` gave; what cannot be read is nothing."""
+        """Go on from an earlier `state`. Unreadable parts are ignored."""
         try:
             sets = msgspec.msgpack.decode(state, type=list[tuple[bytes, str, int, int, bytes, bytes]])
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -225,14 +197,15 @@ class Sharding:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Coverage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
+        """A message of the member `source` came."""
         finished = [unpack(buffer, message.blocks) for buffer in buffers]
         data = self._data.get(message.data)
-        # Whatever is believed can be said again: nothing leads past the largest epoch but to those that follow.
+        # Believed news is passed on, so only the epochs next to a known one may lead past the largest epoch.
         everything = (1 << message.blocks) - 1
         leads_to = message.epoch + (finished[0] == everything) * (1 + (finished[1] == everything))
         furthest = max(_LARGEST_EPOCH, data.epoch + 3) if data is not None else _LARGEST_EPOCH
         if data is not None and source in data.asked:
-            furthest = 2 * _LARGEST_EPOCH  # a newcomer is told where the others are
+            furthest = 2 * _LARGEST_EPOCH  # a newcomer has to follow the others
         if None in finished or leads_to > furthest:
             self.dropped += 1
             return
@@ -247,45 +220,51 @@ class Sharding:
         if any(changed):
             self._follow(data, now)
         if news or any(changed):
-            self._soon(now, data)
+            self._spread(data, now)
         self._warn(message)
         if message.reply:
-            self._answer(source, data, now)
+            if data.may_answer(source, ASK_WITHIN / 4, now):
+                self._gossip.answer(source, data, now)
         elif message.epoch < data.epoch:
-            self._behind[source] = message.data
-            self._soon(now)
+            self._gossip.is_behind(source, message.data, now)
         if source in data.asked and not message.reply:
             data.asked.discard(source)
             if not data.asked:
-                self._answered(data, now)
+                self._end_asking(data, now)
 
     def member_changed(self, now: float) -> None:
-        """Somebody came, went, or is back."""
+        """A member came, went or came back."""
         for data in self._data.values():
             if self._follow(data, now):
-                self._soon(now, data)
+                self._spread(data, now)
 
     def timer(self) -> float | None:
+        """When to call `handle_timer` next; None without a data set."""
         if not self._data:
             return None
         times = [d.asked_at + ASK_WITHIN / (1 if d.repeated else 2) for d in self._data.values() if d.asked]
-        return min([self._gossip_at, *times])
+        return min([self._gossip.at, *times])
 
     def handle_timer(self, now: float) -> None:
+        """Do what is due."""
         for data in self._data.values():
             if data.asked and now >= data.asked_at + ASK_WITHIN:
-                self._answered(data, now)
+                self._end_asking(data, now)
             elif data.asked and not data.repeated and now >= data.asked_at + ASK_WITHIN / 2:
-                data.repeated = True
+                data.repeat()
                 for peer in sorted(data.asked):
-                    self._send(peer, data, now, reply=True)
-        if self._data and now >= self._gossip_at:
-            self._gossip(now)
+                    self._gossip.send(peer, data, now, reply=True)
+        if self._data and now >= self._gossip.at:
+            for data in self._data.values():
+                for lease in data.outlasted(max(LEASE_LASTS, 10.0 * data.usual), now):
+                    self.release(data.data.digest, lease, now)
+                self._tell(data)
+            self._gossip.send_next(now)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _admit(self, data: DataSet) -> Ledger | None:
-        """Room for one more data set, if there is."""
+        """A ledger for one more data set, if there is room."""
         if not 1 <= data.blocks <= MAX_BLOCKS:
             return None
         if len(self._data) >= MAX_DATA:
@@ -297,7 +276,7 @@ class Sharding:
         return kept
 
     def _warn(self, message: Coverage) -> None:
-        """Two that read data of one name should read the same."""
+        """Warn once, if another member reads different data under the same name."""
         known = self._data.get(message.data)
         if message.data in self._warned or (known is not None and known.reads):
             return
@@ -314,41 +293,43 @@ class Sharding:
                 return
 
     def _learn(self, data: Ledger, reader: Reader, source: bytes, live: dict[bytes, int]) -> bool:
-        """What a member says of itself, or another says that it said; False if that is nothing new."""
+        """Merge the report of a member, told by itself or by another. Returns whether it is news."""
         known = data.readers.get(reader.peer)
-        told = source[:8] != reader.peer
-        if told and reader.sequence > _LARGEST_SEQUENCE:
+        passed_on = source[:8] != reader.peer
+        if passed_on and reader.sequence > _LARGEST_SEQUENCE:
             return False
         if reader.peer == self._me:
             return self._contradict(data, reader, known)
-        # Of a life that is not known to have begun it is to tell itself.
-        if reader.peer not in live or (told and reader.incarnation > live[reader.peer]):
+        # A member itself has to report of an incarnation that is not known yet.
+        if reader.peer not in live or (passed_on and reader.incarnation > live[reader.peer]):
             return False
-        # And what was heard of one that has turned out never to have begun is not known.
+        # A report of an incarnation that never began does not count.
         known = known if known is not None and known.incarnation <= live[reader.peer] else None
         if known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence):
             return False
-        data.readers[reader.peer] = reader
-        data.readers.move_to_end(reader.peer, last=False)
+        data.report(reader)
         return True
 
     def _contradict(self, data: Ledger, reader: Reader, own: Reader | None) -> bool:
-        """What this peer has not said of itself would be believed: it says something later."""
+        """Another member told a report that this peer has not made: make a later one. Returns whether it had to."""
         if reader.incarnation != self._incarnation or reader == own:
             return False
         if own is not None and reader.sequence < own.sequence:
             return False
         self._sequence = max(self._sequence, reader.sequence)
-        self._say(data)
+        self._report(data)
         return True
 
     def _incarnations(self) -> dict[bytes, int]:
-        """Of the live members, by the first bytes of their ids."""
+        """First bytes of the id of each live member -> its incarnation."""
         return {member.id[:8]: member.incarnation for member in self._membership.alive()}
 
     def _follow(self, data: Ledger, now: float) -> bool:
-        """Who reads, as far as is known; False if that has not changed. To a newcomer, for a while, all members that it
-        has heard nothing of: else it would hold what is theirs for its own."""
+        """Compute the owners again. Returns whether they changed.
+
+        For a newcomer, members that have not reported yet count as owners for a while. Else it would take their blocks
+        for its own.
+        """
         live = self._incarnations()
         for peer in [peer for peer in data.readers if peer not in live and peer != self._me]:
             del data.readers[peer]
@@ -357,130 +338,37 @@ class Sharding:
             for peer, reader in data.readers.items()
             if reader.reads and (peer == self._me or reader.incarnation == live[peer])
         }
-        new = data.reads and now < data.known_at + self.spreading()
+        new = data.reads and now < data.known_at + self._gossip.spreading()
         return data.follow(self._me, readers, {peer for peer in live if new and peer not in data.readers}, now)
 
-    def _say(self, data: Ledger) -> None:
-        """The own record anew."""
+    def _report(self, data: Ledger) -> None:
+        """Make the own report anew."""
         self._sequence += 1
         codes = tuple(lease.code for lease in list(data.mine)[-MAX_LEASES:])
-        data.readers[self._me] = Reader(self._me, self._incarnation, self._sequence, data.reads, codes)
-        data.readers.move_to_end(self._me, last=False)
-        data.news = self._rounds()
+        data.report(Reader(self._me, self._incarnation, self._sequence, data.reads, codes))
+        data.spread(self._gossip.rounds())
 
-    def _rounds(self) -> int:
-        """Messages until news has reached everybody, very likely (Pittel 1987: log2 N + ln N rounds of a push)."""
-        members = 1 + len(self._membership.alive())
-        return 2 + math.ceil(math.log2(members) + math.log(members))
-
-    def _soon(self, now: float, data: Ledger | None = None) -> None:
-        if data is not None:
-            data.news = self._rounds()
-        self._gossip_at = min(self._gossip_at, max(now, self._free_at))
+    def _spread(self, data: Ledger, now: float) -> None:
+        """There is news of `data`."""
+        data.spread(self._gossip.rounds())
+        self._gossip.soon(now)
 
     def _ask(self, data: Ledger, now: float) -> None:
-        live = sorted(self._reached())
-        data.asked = set(self._random.sample(live, min(ASKED, len(live))))
-        data.asked_at, data.repeated = now, False
+        live = sorted(self._gossip.reached())
+        data.ask(self._random.sample(live, min(ASKED, len(live))), now)
         for peer in sorted(data.asked):
-            self._send(peer, data, now, reply=True)
+            self._gossip.send(peer, data, now, reply=True)
         if not data.asked:
-            self._answered(data, now)
+            self._end_asking(data, now)
 
-    def _answered(self, data: Ledger, now: float) -> None:
-        data.asked.clear()
-        if data.reads and not data.known:
-            data.come(now)
+    def _end_asking(self, data: Ledger, now: float) -> None:
+        if data.end_asking(now):
             self._outputs.emit(DataKnown(data.data.digest))
 
-    def _gossip(self, now: float) -> None:
-        for data in self._data.values():
-            patience = max(LEASE_LASTS, 10.0 * data.usual)
-            for lease, since in [(lease, since) for lease, since in data.mine.items() if now > since + patience]:
-                data.usual = max(data.usual, now - since)
-                self.release(data.data.digest, lease, now)
-            self._tell(data)
-        live = self._reached()
-        self._behind = {peer: digest for peer, digest in self._behind.items() if peer in live and digest in self._data}
-        # In turn, and by turns with what all are told: one that never catches up delays nobody.
-        self._helped = bool(self._behind) and not self._helped
-        if self._helped:
-            peer = next(iter(self._behind))
-            digest = self._behind.pop(peer)
-            self._send(peer, self._data[digest], now, reply=False, finished=self._data[digest].finished)
-        elif live:
-            data = max(self._data.values(), key=lambda each: (each.news > 0, -each.sent_at))
-            data.news = max(0, data.news - 1)
-            self._send(self._next_in_ring(live), data, now, reply=False)
-        busy = live and (self._behind or any(each.news for each in self._data.values()))
-        self._gossip_at = self._free_at if busy else now + LATEST
-
-    def _reached(self) -> set[bytes]:
-        return {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
-
-    def _next_in_ring(self, live: set[bytes]) -> bytes:
-        """Live members in turn, in an order that changes."""
-        while True:
-            if not self._ring:
-                self._ring = sorted(live)
-                self._random.shuffle(self._ring)
-            peer = self._ring.pop()
-            if peer in live:
-                return peer
-
-    def _answer(self, to: bytes, data: Ledger, now: float) -> None:
-        """All that is known: a newcomer that has not heard of a reader holds its blocks for its own."""
-        data.answered = {peer: at for peer, at in data.answered.items() if now < at + ASK_WITHIN / 4}
-        if to in data.answered:
-            return
-        data.answered[to] = now
-        finished: Sequence[int] = data.finished
-        for _ in range(min(MOST_ANSWERS, math.ceil(len(data.readers) / (MAX_READERS - 1))) or 1):
-            self._send(to, data, now, reply=False, finished=finished, answer=True)
-            finished = 0, 0
-
-    def _send(
-        self,
-        to: bytes,
-        data: Ledger,
-        now: float,
-        *,
-        reply: bool,
-        finished: Sequence[int] | None = None,
-        answer: bool = False,
-    ) -> None:
-        head: list[Reader] = []
-        room = _ANSWERS_BYTES if answer else _READERS_BYTES
-        mine = data.readers.get(self._me)
-        for reader in [*([mine] if mine else []), *data.readers.values()]:
-            size = 20 + 5 * len(reader.leases)
-            if (reader is mine and head) or size > room:
-                continue
-            head.append(reader)
-            room -= size
-            if len(head) == MAX_READERS:
-                break
-        for reader in head:
-            data.readers.move_to_end(reader.peer)
-        digest, name, blocks = data.data
-        message = Coverage(digest, name, blocks, data.epoch, reply, tuple(head))
-        if finished is None:
-            finished = data.finished if reply else data.lately()
-        buffers = [pack(part, blocks) for part in finished]
-        size = self._outputs.send(to, message, buffers, address=self._membership.address_of(to))
-        if answer:
-            return  # Who asks puts nothing off that others are to hear.
-        gap = max(SOONEST, size / RATE)
-        self._gap += 0.1 * (gap - self._gap)
-        self._free_at = max(self._free_at, now) + gap
-        data.sent_at = now
-
     def _tell(self, data: Ledger) -> None:
-        """The application, if anything has changed."""
-        finished = data.finished[0].bit_count()
-        told = (data.epoch, finished, data.reading, len(data.mine), data.duplicates)
-        if told != data.told:
-            data.told = told
+        """Tell the application, if anything has changed."""
+        changes = data.changes()
+        if changes is not None:
+            epoch, finished, readers, open_, duplicates = changes
             name, blocks = data.data.name, data.data.blocks
-            epoch, finished, readers, open_, duplicates = told
             self._outputs.emit(DataCovered(name, epoch, finished, blocks, readers, open_, duplicates))

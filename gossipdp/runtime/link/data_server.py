@@ -96,7 +96,7 @@ class DataServer:
             state = None
             told(set_aside(self._state, error))
         if state is not None:
-            feed(lambda peer, _: peer.sharding.restore(state))
+            feed(lambda peer, _: peer.leasing.restore(state))
         self._snapshot = b""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -141,13 +141,13 @@ class DataServer:
                 group.passes.close()
                 del self._groups[key]
                 if not any(digest == key[1] for _, digest in self._groups):
-                    self._feed(lambda peer, at, digest=key[1]: peer.sharding.close(digest, at))  # type: ignore[misc]
+                    self._feed(lambda peer, at, digest=key[1]: peer.leasing.close(digest, at))  # type: ignore[misc]
 
     # What is finished is kept with the model it went into: both are of the moment a checkpoint began.
 
     def snapshot(self) -> None:
         """A checkpoint begins."""
-        self._snapshot = self._feed(lambda peer, _: peer.sharding.state())
+        self._snapshot = self._feed(lambda peer, _: peer.leasing.state())
 
     def save(self) -> None:
         """It is written. Raises DataError GD-602."""
@@ -237,7 +237,7 @@ class DataServer:
         wrong = message.rank >= message.world or (group is not None and group.world != message.world)
         if wrong or (reader.group is not None and (reader.group, reader.place) != (key, place)):
             raise RemoteProtocolError("a reader of data contradicts itself")
-        if not self._feed(lambda peer, now: peer.sharding.open(data, now)):
+        if not self._feed(lambda peer, now: peer.leasing.open(data, now)):
             seen = f"{message.name!r}, {message.blocks} blocks"
             do = "read fewer data sets at a time"
             return self._say(reader, Denied("GD-309", "this daemon has no room for one more data set", seen, do))
@@ -253,22 +253,22 @@ class DataServer:
                 group.readers -= 1
             group.latest[place] = reader
         reader.waiting = None
-        if not self._feed(lambda peer, _: peer.sharding.known(data.digest)):
+        if not self._feed(lambda peer, _: peer.leasing.known(data.digest)):
             reader.waiting = message
             return
         number, epoch = group.passes.begin(place, message.number)
-        readers = self._feed(lambda peer, _: peer.sharding.readers(data.digest))
+        readers = self._feed(lambda peer, _: peer.leasing.readers(data.digest))
         self._say(reader, Pass(number, epoch, readers))
 
     def _open(self, data: DataSet, world: int) -> _Group:
         digest, feed = data.digest, self._feed
         passes = Passes(
             world,
-            epoch=lambda: feed(lambda peer, _: peer.sharding.epoch(digest)),
+            epoch=lambda: feed(lambda peer, _: peer.leasing.epoch(digest)),
             lease=lambda latest, first, must: feed(
-                lambda peer, now: peer.sharding.lease(digest, now, latest=latest, first=first, must=must)
+                lambda peer, now: peer.leasing.lease(digest, now, latest=latest, first=first, must=must)
             ),
-            finish=lambda lease: feed(lambda peer, now: peer.sharding.finish(digest, lease, now)),
-            release=lambda lease: feed(lambda peer, now: peer.sharding.release(digest, lease, now)),
+            finish=lambda lease: feed(lambda peer, now: peer.leasing.finish(digest, lease, now)),
+            release=lambda lease: feed(lambda peer, now: peer.leasing.release(digest, lease, now)),
         )
         return _Group(data, world, passes)

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossipdp.protocol.data import coverage
 from gossipdp.protocol.data import leasing as module
-from gossipdp.protocol.data.blocks import DataSet, Lease, Ledger, pack, unpack
-from gossipdp.protocol.data.leasing import Sharding
+from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
+from gossipdp.protocol.data.leasing import Leasing
+from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.data.rendezvous import Owners, elements, weights
 from gossipdp.protocol.events import DataCovered, DataKnown, Notice
 from gossipdp.protocol.membership.membership import LAN, Membership
@@ -170,7 +172,7 @@ class Host:
             progress=ProgressBoard(self.id),
             signer=TRUSTING,
         )
-        self.sharding = Sharding(
+        self.leasing = Leasing(
             self.membership,
             incarnation=incarnation,
             random=random,
@@ -181,18 +183,18 @@ class Host:
 
     def sees(self, member: Member) -> None:
         self.membership.receive(Ping(1, (member,)), member.id, 0.0)
-        self.sharding.member_changed(0.0)
+        self.leasing.member_changed(0.0)
 
     def take(self, now: float, **options) -> Lease | None:
-        return self.sharding.lease(DATA.digest, now, **options)
+        return self.leasing.lease(DATA.digest, now, **options)
 
     def finish(self, lease: Lease, now: float) -> None:
         self.used.append(lease)
-        self.sharding.finish(DATA.digest, lease, now)
+        self.leasing.finish(DATA.digest, lease, now)
 
     @property
     def ledger(self) -> Ledger:
-        ledger = self.sharding.ledger(DATA.digest)
+        ledger = self.leasing.ledger(DATA.digest)
         assert ledger is not None
         return ledger
 
@@ -213,7 +215,7 @@ class World:
                 if one is not other:
                     one.sees(other.me)
         for host in self.hosts.values():
-            assert host.sharding.open(DATA, 0.0)
+            assert host.leasing.open(DATA, 0.0)
         self.deliver()
 
     def __getitem__(self, number: int) -> Host:
@@ -228,19 +230,19 @@ class World:
                     self.bytes += sum(len(bytes(frame)) for frame in envelope.frames)
                     target = self.hosts.get(envelope.to)
                     if target is not None and not self.cut & {host.id, envelope.to}:
-                        target.sharding.receive(message, buffers, host.id, self.now)
+                        target.leasing.receive(message, buffers, host.id, self.now)
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
         while True:
-            due = min(timer for host in self.hosts.values() if (timer := host.sharding.timer()) is not None)
+            due = min(timer for host in self.hosts.values() if (timer := host.leasing.timer()) is not None)
             if due >= until:
                 break
             self.now = max(self.now, due)
             for host in self.hosts.values():
-                timer = host.sharding.timer()
+                timer = host.leasing.timer()
                 if timer is not None and timer <= self.now:
-                    host.sharding.handle_timer(self.now)
+                    host.leasing.handle_timer(self.now)
             self.deliver()
         self.now = until
 
@@ -250,7 +252,7 @@ class World:
             late.sees(host.me)
             host.sees(late.me)
         self.hosts[late.id] = late
-        late.sharding.open(DATA, self.now)
+        late.leasing.open(DATA, self.now)
         self.deliver()
         return late
 
@@ -260,7 +262,7 @@ class World:
             failed = Member(lost.id, lost.name, lost.address, lost.incarnation, 0, State.FAILED)
             host.membership.receive(Ping(1, (host.me, failed)), next(iter(self.hosts)), self.now)
             host.membership.receive(Ping(1, (failed,)), bytes(32), self.now)
-            host.sharding.member_changed(self.now)
+            host.leasing.member_changed(self.now)
 
 
 def test_alone_leases_are_given_at_once_and_epochs_follow_each_other():
@@ -329,7 +331,7 @@ def test_one_that_reads_no_more_leaves_its_blocks_to_others():
     world = World(2)
     world.run(10.0)
     lease = world[1].take(world.now)
-    world[1].sharding.close(DATA.digest, world.now)
+    world[1].leasing.close(DATA.digest, world.now)
     world.run(10.0)
     assert list(world[0].ledger.owners) == [peer(0)[:8]]
     assert lease in {world[0].take(world.now, latest=0) for _ in range(BLOCKS)}
@@ -344,7 +346,7 @@ def test_what_just_fell_to_a_peer_waits_until_its_former_owners_news_is_here():
     inherited = host.ledger.owners.of(host.id[:8]) & ~before
     taken = [host.take(world.now, latest=0) for _ in range(before.bit_count())]
     assert inherited and {lease.block for lease in taken if lease} == set(elements(before))
-    world.now += host.sharding.spreading()
+    world.now += host.leasing._gossip.spreading()
     settled = [host.take(world.now, latest=0) for _ in range(inherited.bit_count())]
     assert {lease.block for lease in settled if lease} == set(elements(inherited))
 
@@ -377,7 +379,7 @@ def test_a_newcomer_is_told_of_all_that_read():
     world = World(30)
     world.run(20.0)
     late = world.join(50)
-    assert len(late.ledger.readers) == late.sharding.readers(DATA.digest) == 31
+    assert len(late.ledger.readers) == late.leasing.readers(DATA.digest) == 31
     assert all(
         late.ledger.owners.of(host.id[:8]) == host.ledger.owners.of(host.id[:8]) & ~late.ledger.owners.of(late.id[:8])
         for host in world.hosts.values()
@@ -390,20 +392,20 @@ def unanswered():
     late = Host(9)
     for number in range(5):
         late.sees(Host(number).me)
-    late.sharding.open(DATA, 0.0)
-    late.sharding.handle_timer(module.ASK_WITHIN)
+    late.leasing.open(DATA, 0.0)
+    late.leasing.handle_timer(module.ASK_WITHIN)
     return late
 
 
 def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_while():
     late = unanswered()
     mine = late.ledger.owners.of(late.id[:8])
-    assert late.sharding.known(DATA.digest) and late.sharding.readers(DATA.digest) == 1
+    assert late.leasing.known(DATA.digest) and late.leasing.readers(DATA.digest) == 1
     assert 0 < mine.bit_count() < BLOCKS / 2
     taken = [late.take(module.ASK_WITHIN) for _ in range(mine.bit_count())]
     assert {lease.block for lease in taken if lease} == set(elements(mine))
     # They do not read, it seems.
-    now = module.ASK_WITHIN + late.sharding.spreading()
+    now = module.ASK_WITHIN + late.leasing._gossip.spreading()
     assert late.take(now) is not None and late.ledger.owners.of(late.id[:8]) == (1 << BLOCKS) - 1
 
 
@@ -447,7 +449,7 @@ def test_more_is_left_to_owners_the_longer_news_takes():
     small, large = World(2), World(16)
     for world in (small, large):
         world.run(10.0)
-    assert 0.0 < small[0].sharding.spreading() < large[0].sharding.spreading() / 2
+    assert 0.0 < small[0].leasing._gossip.spreading() < large[0].leasing._gossip.spreading() / 2
 
 
 def test_a_late_peer_begins_where_the_network_is():
@@ -463,10 +465,10 @@ def test_a_late_peer_begins_where_the_network_is():
         late.sees(host.me)
         host.sees(late.me)
     world.hosts[late.id] = late
-    late.sharding.open(DATA, world.now)
-    assert not late.sharding.known(DATA.digest)
+    late.leasing.open(DATA, world.now)
+    assert not late.leasing.known(DATA.digest)
     world.deliver()
-    assert late.sharding.known(DATA.digest) and late.ledger.epoch == world[0].ledger.epoch >= 4
+    assert late.leasing.known(DATA.digest) and late.ledger.epoch == world[0].ledger.epoch >= 4
     assert late.take(world.now).epoch in (late.ledger.epoch, late.ledger.epoch + 1)
 
 
@@ -474,12 +476,12 @@ def test_if_nobody_answers_leases_are_given_all_the_same_after_the_question_was_
     world = World(2)
     third = Host(7)
     third.sees(world[0].me)
-    third.sharding.open(DATA, 100.0)
+    third.leasing.open(DATA, 100.0)
     asked = [envelope.message for envelope in third.outputs.messages]
     assert [message.reply for message in asked] == [True] and third.events(DataKnown) == []
-    third.sharding.handle_timer(100.0 + module.ASK_WITHIN / 2)
+    third.leasing.handle_timer(100.0 + module.ASK_WITHIN / 2)
     assert [envelope.message.reply for envelope in third.outputs.messages].count(True) == 2
-    third.sharding.handle_timer(100.0 + module.ASK_WITHIN)
+    third.leasing.handle_timer(100.0 + module.ASK_WITHIN)
     assert third.events(DataKnown) == [DataKnown(DATA.digest)]
 
 
@@ -513,7 +515,7 @@ def test_in_order_the_next_number_is_taken():
 def test_a_block_that_another_finished_first_counts_as_a_duplicate():
     world = World(2)
     lease = world[0].take(0.0)
-    world[1].sharding.finish(DATA.digest, lease, 0.0)
+    world[1].leasing.finish(DATA.digest, lease, 0.0)
     world.run(10.0)
     world[0].finish(lease, world.now)
     world.run(5.0)
@@ -524,7 +526,7 @@ def test_a_block_that_another_finished_first_counts_as_a_duplicate():
 def test_a_lease_not_finished_for_long_is_given_up():
     world = World(1)
     lease = world[0].take(0.0)
-    world.run(module.LEASE_LASTS + 2 * module.LATEST)
+    world.run(module.LEASE_LASTS + 2 * coverage.LATEST)
     assert world[0].ledger.mine == {} and world[0].events(DataCovered)[-1].open == 0
     assert world[0].take(world.now) == lease
 
@@ -548,8 +550,8 @@ def test_state_survives_a_restart_but_for_what_was_open():
         host.finish(host.take(0.0), 0.0)
     open_ = host.take(0.0)
     again = Host(0, 2)
-    again.sharding.restore(host.sharding.state())
-    again.sharding.open(DATA, 1.0)
+    again.leasing.restore(host.leasing.state())
+    again.leasing.open(DATA, 1.0)
     assert (again.ledger.epoch, again.ledger.finished) == (host.ledger.epoch, host.ledger.finished)
     assert again.take(1.0) == open_
 
@@ -557,19 +559,19 @@ def test_state_survives_a_restart_but_for_what_was_open():
 @given(st.binary(max_size=60))
 def test_no_bytes_for_a_state_do_harm(state):
     host = Host(0)
-    host.sharding.restore(state)
-    assert host.sharding.open(DATA, 0.0)
+    host.leasing.restore(state)
+    assert host.leasing.open(DATA, 0.0)
 
 
 def test_a_restarted_peers_word_overrides_its_earlier_lifes():
     one, two = Host(0), Host(1)
     one.sees(two.me)
-    one.sharding.open(DATA, 0.0)
+    one.leasing.open(DATA, 0.0)
 
     def say(*, incarnation, sequence, leases):
         reader = Reader(two.id[:8], incarnation, sequence, True, leases)
         message = Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,))
-        one.sharding.receive(message, [pack(0, BLOCKS)] * 2, two.id, 0.0)
+        one.leasing.receive(message, [pack(0, BLOCKS)] * 2, two.id, 0.0)
         return one.ledger.readers[two.id[:8]].leases
 
     assert say(incarnation=1, sequence=5, leases=(1,)) == (1,)
@@ -580,9 +582,9 @@ def test_a_restarted_peers_word_overrides_its_earlier_lifes():
 def test_an_earlier_lifes_word_does_not_make_a_reader():
     one, two = Host(0), Host(1, incarnation=2)
     one.sees(two.me)
-    one.sharding.open(DATA, 0.0)
+    one.leasing.open(DATA, 0.0)
     reader = Reader(two.id[:8], 1, 5, True, ())
-    one.sharding.receive(Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,)), [pack(0, BLOCKS)] * 2, two.id, 0.0)
+    one.leasing.receive(Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,)), [pack(0, BLOCKS)] * 2, two.id, 0.0)
     assert list(one.ledger.owners) == [one.id[:8]]
 
 
@@ -600,21 +602,21 @@ def test_an_earlier_lifes_word_does_not_make_a_reader():
 def test_words_that_are_none_are_dropped_and_counted(blocks, epoch, buffers):
     host = World(1)[0]
     message = Coverage(DATA.digest, "data", blocks, epoch, False, ())
-    host.sharding.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
-    assert host.sharding.dropped == 1 and host.ledger.finished == [0, 0] and host.ledger.epoch == 0
+    host.leasing.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
+    assert host.leasing.dropped == 1 and host.ledger.finished == [0, 0] and host.ledger.epoch == 0
 
 
 def test_data_sets_are_bounded_and_those_read_stay():
     host = World(1)[0]
     for number in range(3 * module.MAX_DATA):
         digest = number.to_bytes(16, "big")
-        host.sharding.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
-    assert host.sharding.ledger(DATA.digest) is not None and host.sharding.timer() is not None
-    known = [number for number in range(99) if host.sharding.ledger(number.to_bytes(16, "big")) is not None]
+        host.leasing.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
+    assert host.leasing.ledger(DATA.digest) is not None and host.leasing.timer() is not None
+    known = [number for number in range(99) if host.leasing.ledger(number.to_bytes(16, "big")) is not None]
     assert len(known) == module.MAX_DATA - 1
     own = [DataSet(bytes([1, number]) + bytes(14), "mine", 8) for number in range(module.MAX_DATA)]
-    assert [host.sharding.open(data, 0.0) for data in own].count(False) == 1
-    assert not host.sharding.open(DATA._replace(blocks=9), 0.0)
+    assert [host.leasing.open(data, 0.0) for data in own].count(False) == 1
+    assert not host.leasing.open(DATA._replace(blocks=9), 0.0)
 
 
 def test_two_that_read_other_data_of_one_name_are_told_once():
@@ -622,7 +624,7 @@ def test_two_that_read_other_data_of_one_name_are_told_once():
     reader = Reader(peer(1)[:8], 1, 1, True, ())
     for _ in range(3):
         message = Coverage(bytes(16), "data", 8, 0, False, (reader,))
-        host.sharding.receive(message, [pack(1, 8)] * 2, peer(1), 0.0)
+        host.leasing.receive(message, [pack(1, 8)] * 2, peer(1), 0.0)
     notices = host.events(Notice)
     assert [notice.code for notice in notices] == ["GD-309"] and "60" in notices[0].text and "8" in notices[0].text
 
@@ -630,12 +632,12 @@ def test_two_that_read_other_data_of_one_name_are_told_once():
 def test_the_largest_word_of_one_peer_fits_a_message():
     host = World(1)[0]
     big = DataSet(b"b" * 16, "n" * 48, MAX_BLOCKS)
-    host.sharding.open(big, 0.0)
+    host.leasing.open(big, 0.0)
     for _ in range(2 * MAX_LEASES):
-        host.sharding.lease(big.digest, 0.0)
+        host.leasing.lease(big.digest, 0.0)
     host.sees(Host(1).me)
     for turn in range(4):
-        host.sharding.handle_timer(10.0 + 10.0 * turn)
+        host.leasing.handle_timer(10.0 + 10.0 * turn)
     # Its leases alone are past what a message may hold of others': the own record goes all the same.
     envelope = next(envelope for envelope in host.outputs.messages if envelope.message.data == big.digest)
     assert len(envelope.message.readers[0].leases) == MAX_LEASES and len(envelope.frames[0]) <= 4096
@@ -653,7 +655,7 @@ def test_traffic_stays_within_its_rate_and_falls_when_nothing_is_new():
                 host.finish(lease, world.now)
             host.take(world.now)
         world.run(1.0)
-    assert world.bytes / 64 / (world.now - began) < 1.1 * module.RATE
+    assert world.bytes / 64 / (world.now - began) < 1.1 * coverage.RATE
     for host in world.hosts.values():
         for lease in list(host.ledger.mine):
             host.finish(lease, world.now)
@@ -690,16 +692,16 @@ def test_a_member_that_asks_without_end_is_answered_now_and_then_and_puts_nothin
     world.run(20.0)
     host, liar = world[0], world[1]
     host.take(world.now)
-    due = host.sharding.timer()
+    due = host.leasing.timer()
     for _ in range(100):
-        host.sharding.receive(*word(reply=True), liar.id, world.now)
-    assert len(host.outputs.messages) <= module.MOST_ANSWERS and host.sharding.timer() == due
-    host.sharding.handle_timer(due)
-    assert host.sharding.timer() <= due + module.LATEST
+        host.leasing.receive(*word(reply=True), liar.id, world.now)
+    assert len(host.outputs.messages) <= coverage.MOST_ANSWERS and host.leasing.timer() == due
+    host.leasing.handle_timer(due)
+    assert host.leasing.timer() <= due + coverage.LATEST
     # Somebody else is answered, and so is a question that is repeated.
     for source, now in ((world[2].id, world.now), (liar.id, world.now + module.ASK_WITHIN / 2)):
         host.outputs.messages.clear()
-        host.sharding.receive(*word(reply=True), source, now)
+        host.leasing.receive(*word(reply=True), source, now)
         assert host.outputs.messages
 
 
@@ -712,10 +714,10 @@ def test_a_member_that_never_catches_up_gets_every_other_message_at_most():
     world.deliver()
     for turn in range(40):
         if turn == 10:
-            host.sharding.receive(*word(), slow.id, world.now)
-        host.sharding.receive(*word(), liar.id, world.now)
-        world.now = max(world.now, host.sharding.timer())
-        host.sharding.handle_timer(world.now)
+            host.leasing.receive(*word(), slow.id, world.now)
+        host.leasing.receive(*word(), liar.id, world.now)
+        world.now = max(world.now, host.leasing.timer())
+        host.leasing.handle_timer(world.now)
     whole = [env.to for env in host.outputs.messages if env.message.epoch == 3]
     ring = [env for env in host.outputs.messages if env.to != liar.id]
     assert len(whole) == 40 and len(ring) >= 40 // 3 and slow.id in whole[10:13]
@@ -729,7 +731,7 @@ def test_of_a_peer_its_own_word_holds_whatever_others_say_of_it(sequence, reads)
     victim, other, liar = world[0], world[1], world[3]
     lease = victim.take(world.now)
     forged = Reader(victim.id[:8], 1, sequence, reads, (9,))
-    other.sharding.receive(*word(0, forged), liar.id, world.now)
+    other.leasing.receive(*word(0, forged), liar.id, world.now)
     world.run(10.0)
     known = other.ledger.readers[victim.id[:8]]
     assert known.reads and known.leases == (lease.code,) and victim.id[:8] in other.ledger.owners
@@ -741,10 +743,10 @@ def test_of_a_peer_its_own_word_holds_whatever_others_say_of_it(sequence, reads)
 
 def test_of_a_peer_that_reads_nothing_it_is_not_believed_for_long_that_it_reads():
     world = World(3)
-    world[0].sharding.close(DATA.digest, world.now)
+    world[0].leasing.close(DATA.digest, world.now)
     world.run(10.0)
     del world[0].ledger.readers[world[0].id[:8]]
-    world[1].sharding.receive(*word(0, Reader(world[0].id[:8], 1, 700, True, ())), world[2].id, world.now)
+    world[1].leasing.receive(*word(0, Reader(world[0].id[:8], 1, 700, True, ())), world[2].id, world.now)
     world.run(10.0)
     assert world[0].id[:8] not in world[1].ledger.owners
 
@@ -752,22 +754,22 @@ def test_of_a_peer_that_reads_nothing_it_is_not_believed_for_long_that_it_reads(
 def test_an_incarnation_that_is_not_known_is_believed_of_the_peer_itself_alone():
     one, two = Host(0), Host(1)
     one.sees(two.me)
-    one.sharding.open(DATA, 0.0)
+    one.leasing.open(DATA, 0.0)
     later = Reader(two.id[:8], 2, 1, True, ())
-    one.sharding.receive(*word(0, later), peer(5), 0.0)
+    one.leasing.receive(*word(0, later), peer(5), 0.0)
     assert two.id[:8] not in one.ledger.readers
-    one.sharding.receive(*word(0, later), two.id, 0.0)
+    one.leasing.receive(*word(0, later), two.id, 0.0)
     assert one.ledger.readers[two.id[:8]] == later
 
 
 def test_a_word_of_a_life_that_has_turned_out_never_to_have_begun_is_forgotten():
     one, two = Host(0), Host(1)
     one.sees(two.me)
-    one.sharding.open(DATA, 0.0)
+    one.leasing.open(DATA, 0.0)
     one.ledger.readers[two.id[:8]] = Reader(two.id[:8], 10, 1 << 31, False, ())
     own = Reader(two.id[:8], two.me.incarnation, 57, True, ())
-    one.sharding.receive(*word(0, own), two.id, 0.0)
-    assert one.ledger.readers[two.id[:8]] == own and one.sharding.readers(DATA.digest) == 2
+    one.leasing.receive(*word(0, own), two.id, 0.0)
+    assert one.ledger.readers[two.id[:8]] == own and one.leasing.readers(DATA.digest) == 2
 
 
 def test_a_newcomer_believes_those_it_asked_where_the_network_is_however_far():
@@ -775,10 +777,10 @@ def test_a_newcomer_believes_those_it_asked_where_the_network_is_however_far():
     world.run(10.0)
     late = Host(9)
     late.sees(world[0].me)
-    late.sharding.open(DATA, 0.0)
-    late.sharding.receive(*word((1 << 30) + 9), peer(5), 0.1)
+    late.leasing.open(DATA, 0.0)
+    late.leasing.receive(*word((1 << 30) + 9), peer(5), 0.1)
     assert late.ledger.epoch == 0
-    late.sharding.receive(*word((1 << 30) + 9), world[0].id, 0.1)
+    late.leasing.receive(*word((1 << 30) + 9), world[0].id, 0.1)
     assert late.ledger.epoch == (1 << 30) + 9
 
 
@@ -787,7 +789,7 @@ def test_whatever_epoch_a_peer_is_made_to_believe_others_believe_it_in_turn(epoc
     world = World(3)
     world.run(10.0)
     everything = (1 << BLOCKS) - 1
-    world[0].sharding.receive(*word(epoch, finished=everything), world[2].id, world.now)
+    world[0].leasing.receive(*word(epoch, finished=everything), world[2].id, world.now)
     world.run(10.0)
     assert len({host.ledger.epoch for host in world.hosts.values()}) == 1
     # And reading goes on.
@@ -802,10 +804,10 @@ def test_whatever_epoch_a_peer_is_made_to_believe_others_believe_it_in_turn(epoc
 def test_invented_data_sets_do_not_take_the_place_of_what_was_restored():
     before, host = World(1)[0], Host(1)
     before.finish(before.take(0.0), 0.0)
-    host.sharding.restore(before.sharding.state())
+    host.leasing.restore(before.leasing.state())
     for number in range(2 * module.MAX_DATA):
         digest = number.to_bytes(16, "big")
-        host.sharding.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
+        host.leasing.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
     assert host.ledger.finished == before.ledger.finished
 
 
@@ -816,7 +818,7 @@ def test_what_a_ledger_holds_does_not_grow_with_what_it_is_told():
     sizes = []
     for turn in range(2000):
         flipped = Reader(other, 1, 1000 + turn, bool(turn % 2), ())
-        host.sharding.receive(*word(0, flipped), world[1].id, world.now + 0.01 * turn)
+        host.leasing.receive(*word(0, flipped), world[1].id, world.now + 0.01 * turn)
         sizes.append(sum(len(each) for each in vars(host.ledger).values() if hasattr(each, "__len__")))
     assert max(sizes[1000:]) <= max(sizes[200:1000])
 
@@ -830,28 +832,28 @@ def test_one_that_reads_nothing_is_given_nothing():
     ledger.follow(other, {other}, set(), 0.0)
     assert ledger.choose(me, 0, -1, 2) is None and ledger.take_over(me, 0) is None and ledger.inherit(me, 0, -1) is None
     host = World(2)[0]
-    host.sharding.close(DATA.digest, 0.0)
+    host.leasing.close(DATA.digest, 0.0)
     assert host.take(0.0) is None and host.take(0.0, must=True) is None
 
 
 def test_who_owns_what_is_not_followed_where_a_peer_does_not_read():
     world = World(3)
-    world[0].sharding.close(DATA.digest, world.now)
+    world[0].leasing.close(DATA.digest, world.now)
     world.run(10.0)
-    assert len(world[0].ledger.owners) == 0 and world[0].sharding.readers(DATA.digest) == 2
-    world[0].sharding.open(DATA, world.now)
+    assert len(world[0].ledger.owners) == 0 and world[0].leasing.readers(DATA.digest) == 2
+    world[0].leasing.open(DATA, world.now)
     world.run(10.0)
     assert list(world[0].ledger.owners) == list(world[1].ledger.owners) and len(world[0].ledger.owners) == 3
 
 
 def test_live_members_are_looked_up_once_a_message(monkeypatch):
     host = Host(0)
-    host.sharding.open(DATA, 0.0)
+    host.leasing.open(DATA, 0.0)
     looks = []
     alive = host.membership.alive
     monkeypatch.setattr(host.membership, "alive", lambda: looks.append(1) or alive())
     readers = (Reader(peer(number)[:8], 1, 1, True, ()) for number in range(1, 20))
-    host.sharding.receive(*word(0, *readers), peer(1), 0.0)
+    host.leasing.receive(*word(0, *readers), peer(1), 0.0)
     assert len(looks) == 1
 
 
@@ -859,16 +861,16 @@ def test_news_takes_longer_where_several_data_sets_share_a_peers_messages():
     world = World(3)
     world.run(60.0)
     host = world[0]
-    alone = host.sharding.spreading()
+    alone = host.leasing._gossip.spreading()
     others = [DataSet(bytes([number]) * 16, f"data {number}", 8) for number in (1, 2)]
     for data in others:
-        host.sharding.open(data, world.now)
+        host.leasing.open(data, world.now)
     host.take(world.now)
-    assert host.sharding.spreading() > 2.5 * alone
+    assert host.leasing._gossip.spreading() > 2.5 * alone
     # None waits for the news of another to be over.
     host.outputs.messages.clear()
     for _ in range(9):
         host.take(world.now)
-        host.sharding.handle_timer(host.sharding.timer())
+        host.leasing.handle_timer(host.leasing.timer())
     about = [envelope.message.data for envelope in host.outputs.messages]
     assert all(about.count(data.digest) >= 2 for data in (DATA, *others))

@@ -10,7 +10,7 @@ import pytest
 
 from gossipdp.errors import HardwareError
 from gossipdp.protocol.data.blocks import DataSet, Lease
-from gossipdp.protocol.data.leasing import MAX_DATA, Sharding
+from gossipdp.protocol.data.leasing import MAX_DATA, Leasing
 from gossipdp.protocol.membership.membership import LAN, Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
@@ -39,7 +39,7 @@ class Peer:
             progress=ProgressBoard(me.id),
             signer=Signer(lambda data: bytes(64), lambda *_: True),
         )
-        self.sharding = Sharding(membership, incarnation=1, random=Random(0), outputs=Outputs(), now=0.0)
+        self.leasing = Leasing(membership, incarnation=1, random=Random(0), outputs=Outputs(), now=0.0)
 
 
 class Daemon:
@@ -106,7 +106,7 @@ def test_a_reader_is_told_its_pass_its_blocks_and_the_end(daemon, tmp_path):
         given = say(daemon, reader, *(Next(key) for key in range(9)))
         assert sorted(answer.block for answer in given[:8]) == list(range(8)) and given[8] == link_data.Over(8)
         say(daemon, reader, *(Used(0, block) for block in range(8)))
-        assert daemon.peer.sharding.epoch(b"d" * 16) == 1
+        assert daemon.peer.leasing.epoch(b"d" * 16) == 1
 
 
 def test_the_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path):
@@ -161,7 +161,7 @@ def test_another_version_and_too_many_data_sets_are_refused_in_words(daemon, tmp
         [denied] = say(daemon, reader, begin(version=99))
         assert denied.code == "GD-302" and "99" in denied.seen
     for number in range(MAX_DATA):
-        daemon.peer.sharding.open(DataSet(bytes([number]) * 16, "data", 8), 0.0)
+        daemon.peer.leasing.open(DataSet(bytes([number]) * 16, "data", 8), 0.0)
     with connect(daemon, tmp_path) as reader:
         [denied] = say(daemon, reader, begin())
         assert denied.code == "GD-309"
@@ -199,9 +199,9 @@ def test_words_out_of_order_of_one_that_misbehaves_are_no_exceptions(daemon, tmp
 def test_a_reader_that_dies_leaves_its_blocks_to_be_read(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         [_, leased] = say(daemon, reader, begin(), Next(0))
-        assert list(daemon.peer.sharding.ledger(b"d" * 16).mine) == [Lease(leased.epoch, leased.block)]
+        assert list(daemon.peer.leasing.ledger(b"d" * 16).mine) == [Lease(leased.epoch, leased.block)]
     daemon.pump()
-    assert daemon.peer.sharding.ledger(b"d" * 16).mine == {}
+    assert daemon.peer.leasing.ledger(b"d" * 16).mine == {}
 
 
 def test_the_process_of_the_next_pass_takes_the_place_of_one_whose_end_was_not_noticed(daemon, tmp_path):
@@ -212,7 +212,7 @@ def test_the_process_of_the_next_pass_takes_the_place_of_one_whose_end_was_not_n
             [leased] = say(daemon, new, Next(0))
             old.close()
             daemon.pump()
-            assert Lease(leased.epoch, leased.block) in daemon.peer.sharding.ledger(b"d" * 16).mine
+            assert Lease(leased.epoch, leased.block) in daemon.peer.leasing.ledger(b"d" * 16).mine
 
 
 def test_a_group_without_readers_reads_on_for_a_while(daemon, tmp_path):
@@ -222,9 +222,9 @@ def test_a_group_without_readers_reads_on_for_a_while(daemon, tmp_path):
     daemon.pump()
     daemon.server.tick(101.0)
     daemon.server.tick(100.0 + data_server.AWAY)
-    assert daemon.peer.sharding.readers(b"d" * 16) == 1
+    assert daemon.peer.leasing.readers(b"d" * 16) == 1
     daemon.server.tick(101.0 + data_server.AWAY)
-    assert daemon.peer.sharding.readers(b"d" * 16) == 0
+    assert daemon.peer.leasing.readers(b"d" * 16) == 0
 
 
 def test_connections_are_bounded(daemon, tmp_path, monkeypatch):
@@ -246,13 +246,13 @@ def test_what_is_finished_is_kept_with_the_checkpoint_it_belongs_to(tmp_path):
     daemon.server.save()
     daemon.server.close()
     again = Daemon(tmp_path)
-    ledger = again.peer.sharding.ledger(b"d" * 16)
+    ledger = again.peer.leasing.ledger(b"d" * 16)
     assert ledger.finished == [1 << leased.block, 0]
     again.server.close()
     (tmp_path / data_server.STATE).write_text("[")
     damaged = Daemon(tmp_path)
     (told,) = damaged.told
-    assert "data.json.damaged" in told and damaged.peer.sharding.ledger(b"d" * 16) is None
+    assert "data.json.damaged" in told and damaged.peer.leasing.ledger(b"d" * 16) is None
     damaged.server.close()
 
 
