@@ -1,0 +1,1 @@
+"""What hostile members do (campaign T12)."""

@@ -1,0 +1,134 @@
+"""Hostile partners in an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import (
+    Ack,
+    Data,
+    End,
+    Miss,
+    Offer,
+    Ranges,
+    Void,
+)
+from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
+from simulations.simulator.cluster import SETTINGS
+from simulations.simulator.host import perform
+
+__all__ = ["AckWithoutApplying", "Equivocation", "Malformed", "NeverAck", "OneByteASecond", "Overclaim"]
+
+
+class NeverAck(Behaviour):
+    """Takes part until its partner waits for the last word, and falls silent."""
+
+    excuse = "last words get lost, and the honest crash before theirs"
+
+    def sends(self, envelope: Envelope) -> Iterable[Envelope]:
+        last = isinstance(envelope.message, Ack | End | Void) or (
+            isinstance(envelope.message, Data) and envelope.message.turn > 1
+        )
+        return () if last else (envelope,)
+
+
+class AckWithoutApplying(Behaviour):
+    """Acknowledges, and stays where it is: others come to it."""
+
+    excuse = "nobody sees another's anchor, which moves by its own steps and others' exchanges, too"
+
+    def does(self, job: jobs.Job) -> jobs.Result:
+        if not isinstance(job, jobs.DecodeAndMix | jobs.Mix):
+            return perform(self.host, job)
+        ledger = self.host.algorithm.ledger
+        anchor, momentum = ledger.a.copy(), ledger.v.copy()
+        result = perform(self.host, job)
+        ledger.a[:], ledger.v[:] = anchor, momentum
+        return result
+
+
+class OneByteASecond(Behaviour):
+    """Each word of an exchange takes as long as is just not silence yet; and it is always there with the next offer."""
+
+    excuse = "so does an honest peer on a link that is as slow"
+    beat = 0.5
+    hesitates = 0.8
+    """of what its partner puts up with"""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self._number = self.host.incarnation << 32 | 1 << 20
+
+    def speaks(self) -> Iterator[Envelope]:
+        self._number += 1
+        for to in self.honest:
+            yield envelope(to, Offer(self._number, self.schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8))
+
+    def sends(self, envelope: Envelope) -> Iterable[Envelope]:
+        if isinstance(envelope.message, End):
+            return ()
+        if not isinstance(envelope.message, Ranges | Data | Ack | Miss):
+            return (envelope,)
+        network = self.network
+        wait = self.hesitates * self.host.config.averaging.deadlines.silence
+        network.at(network.now + wait, "hesitates", self.host, partial(network.say, self.host, envelope))
+        return ()
+
+
+class Equivocation(Behaviour):
+    """Tells everybody of another anchor."""
+
+    excuse = "nobody compares what it told two partners at different times, and no word of pairwise is signed"
+
+    def does(self, job: jobs.Job) -> jobs.Result:
+        if not isinstance(job, jobs.Begin | jobs.Answer):
+            return perform(self.host, job)
+        ledger = self.host.algorithm.ledger
+        span = ledger.span(job.key.chunk)
+        anchor = ledger.a[span].copy()
+        other = np.random.default_rng(job.key.exchange).standard_normal(len(anchor)).astype(np.float32)
+        ledger.a[span] += other * np.std(anchor)
+        result = perform(self.host, job)
+        ledger.a[span] = anchor
+        return result
+
+
+class Malformed(Behaviour):
+    """Its codes are of no codec."""
+
+    excuse = ""
+
+    def sends(self, envelope: Envelope) -> Iterable[Envelope]:
+        if isinstance(envelope.message, Data | Ranges) and envelope.frames[1:]:
+            return (envelope._replace(frames=[envelope.frames[0], *(b"\1" * 7 for _ in envelope.frames[1:])]),)
+        return (envelope,)
+
+
+class Overclaim(Behaviour):
+    """Has its partner move all the way, where less was agreed: acknowledges a share of 1, from far away."""
+
+    excuse = ""
+    answers = True
+
+    def does(self, job: jobs.Job) -> jobs.Result:
+        if not isinstance(job, jobs.Begin | jobs.Answer):
+            return perform(self.host, job)
+        span = self.host.algorithm.ledger.span(job.key.chunk)
+        anchor = self.host.algorithm.ledger.a[span].copy()
+        self.host.algorithm.ledger.a[span] += np.float32(10.0)
+        result = perform(self.host, job)
+        self.host.algorithm.ledger.a[span] = anchor
+        return result
+
+    def sends(self, envelope: Envelope) -> Iterable[Envelope]:
+        if isinstance(envelope.message, Ack):
+            message = replace(envelope.message, share=1.0)
+            return (envelope._replace(frames=[*wire.encode(message), *envelope.frames[1:]], message=message),)
+        return (envelope,)
