@@ -1,1 +1,1 @@
-"""Searches for faults: many seeds, every single fault, hostile members, golden traces."""
+"""Searches for bugs: random networks, every single fault, hostile members, golden traces."""

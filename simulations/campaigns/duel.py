@@ -1,18 +1,16 @@
-"""Two peers and one exchange between them, in which a single thing goes wrong: the ground `exhaustive` stands on.
+"""Two peers and one exchange between them, in which a single thing goes wrong. `exhaustive` plays all of them.
 
-A `Duel` is the same at every playing until its fault strikes, so that a fault can be named by what it strikes: the
-n-th message of some kind in one direction, or the n-th event of the exchange (a message handed to a peer, a job run,
-its result picked up). After the fault both go on until all is calm; then `invariants` must hold, both must have
-averaged again, and every chunk in doubt must have been counted by the survivor if and only if it cannot know
-(`knowledge`). Nothing of the protocol may stand here.
+A `Duel` runs identically until its fault strikes. So a fault can be named by what it strikes: the n-th message of a
+kind in one direction, or the n-th event of the exchange (a delivery, a job, the receipt of its result). After the fault
+both peers go on until all is calm. Then `invariants` must hold and both must have averaged again. The survivor must
+have counted a chunk as in doubt exactly if it cannot know whether it was mixed (`doubt_oracle`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK
@@ -25,105 +23,59 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.presets import SIMULATED_LINK
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
-from simulations.campaigns.doubt_oracle import Knowledge, Named, named
+from simulations.campaigns.doubt_oracle import DoubtOracle, ExchangeId, exchange_of
+from simulations.campaigns.exchange_faults import Fault, Label, Setting, Step
 from simulations.simulator.host import Host
 from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions, Network, Record
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
-__all__ = ["Duel", "Fault", "Label", "Setting", "Step"]
+__all__ = ["MISPREDICTED", "Duel"]
 
 FORMED = 1.6
-"""virtual seconds after which the next exchange is the one that is watched, once both peers train"""
+"""virtual seconds after which the next exchange is watched, once both peers train"""
 CALM, PATIENCE = 1.2, 25.0
-"""seconds of calm after the last fault before all is looked at, and until which all must be well"""
+"""seconds of calm before the final check, and longest time until all must be well"""
 MISPREDICTED = 1e-6
-"""the range both sides predict for the first chunk, far too small: it escalates through every stage"""
+"""range that both sides predict for the first chunk, far too small: it escalates through every stage"""
 LATE = 0.9
-"""seconds by which a late copy is late: later than the exchange, and than what follows it"""
+"""delay in seconds of a late copy: longer than the exchange and what follows it"""
 
 OF_EXCHANGES = (Offer, Accept, Refuse, Ranges, Data, Ack, Ask, Miss, Void, End)
 WORK = (jobs.Begin, jobs.Answer, jobs.Decode, jobs.DecodeAndMix, jobs.Mix, jobs.Drop)
 
 
-class Label(NamedTuple):
-    """Names one message of the watched exchange: who says it, what, of which chunk and turn, for the n-th time."""
+class Wire(Network):
+    """A network with two hooks.
 
-    sender: int
-    kind: str
-    chunk: int
-    turn: int
-    occurrence: int
-
-    def __str__(self) -> str:
-        where = "" if self.chunk < 0 else f" chunk {self.chunk}" + (f" turn {self.turn}" if self.turn >= 0 else "")
-        return f"p{self.sender} {self.kind}{where}" + (f" (no. {self.occurrence + 1})" if self.occurrence else "")
-
-
-class Step(NamedTuple):
-    """One event of the watched exchange, after which a fault may strike."""
-
-    at: float
-    host: int
-    kind: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What kind of exchange is watched."""
-
-    name: str
-    window: int = 2
-    chunks: int = 2
-    crossing: bool = False
-    """both offer at the same moment"""
-    job: float = 0.003
-    seed: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What goes wrong: `kind` at `label`, or after event number `after`.
-
-    lose, lose twice, double, double late,   the message so labelled; late: `LATE` seconds, behind: the next one
-    late, behind                             overtakes it
-    again                                    it and all that its sender says after it comes a second time, `lasts`
-                                             seconds late, as from a cable that is replayed
-    crash, both crash, leave                 of `host` or of both, back after `lasts` seconds
-    cut, one-way                             nothing passes for `lasts` seconds, or nothing that `host` says
-    cut and crash                            and in the middle of it `host` crashes
-    pause                                    `host` stands still for so long
+    Args:
+        before: asked for each message before its delivery; False: the hook delivers it itself, or never.
+        after: called after each event.
     """
 
-    kind: str
-    label: Label | None = None
-    after: int = -1
-    host: int = 0
-    lasts: float = 0.0
-    disk: bool = True
-
-    def __str__(self) -> str:
-        if self.label is not None:
-            return f"{self.kind}: {self.label}" + (f", {self.lasts:g} s late" if self.lasts else "")
-        who = {"cut": "", "both crash": ""}.get(self.kind, f" p{self.host}")
-        return f"{self.kind}{who} after event {self.after}, {self.lasts:g} s{'' if self.disk else ', disk lost'}"
-
-
-class Wire(Network):
-    """A network that lets another see each message before it is delivered, and each event after it has happened."""
-
-    before: Callable[[Host, Host, list[bytes], Message], bool]
-    after: Callable[[str, Host | None], None]
+    def __init__(
+        self,
+        seed: int,
+        conditions: Conditions,
+        *,
+        listen: Callable[[Host, Event], None],
+        execute: Callable[[Host, jobs.Job[object]], object],
+        trace: Callable[[Record], None],
+        before: Callable[[Host, Host, list[bytes], Message], bool],
+        after: Callable[[str, Host | None], None],
+    ) -> None:
+        super().__init__(seed, conditions, listen=listen, execute=execute, trace=trace)
+        self._before, self._after = before, after
 
     def at(self, when: float, kind: str, host: Host | None, action: Callable[[], None]) -> None:
         def act() -> None:
             action()
-            self.after(kind, host)
+            self._after(kind, host)
 
         super().at(when, kind, host, act)
 
     def _deliver(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
-        if self.before(sender, target, frames, message):
+        if self._before(sender, target, frames, message):
             self.hand_over(sender, target, frames, message)
 
     def hand_over(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> None:
@@ -136,10 +88,12 @@ def pairwise(peer: Peer) -> PairwiseStrategy:
 
 
 class Duel:
-    """Args:
+    """One run of the watched exchange.
 
-    faults: what goes wrong in the watched exchange.
-    trace: is told all that happens.
+    Args:
+        setting: the kind of exchange.
+        faults: what goes wrong in it.
+        trace: receives all records.
     """
 
     def __init__(
@@ -151,29 +105,30 @@ class Duel:
         self.last_step = 0
         """the step that delivers the last message of the watched exchange"""
         self.struck: tuple[int, int] | None = None
-        """how many messages and steps there had been when the first fault struck, that message among them"""
+        """numbers of messages and steps when the first fault struck, that message included"""
         self.network = Wire(
             setting.seed,
             Conditions(latency=0.005, jitter=0.2, job=setting.job),
-            listen=self._heard,
+            listen=self._listen,
             execute=self._execute,
-            trace=self._told,
+            trace=self._traced,
+            before=self._before,
+            after=self._after,
         )
-        self.network.before, self.network.after = self._before, self._after
         self._trace = trace
         self.books = Books(self.network.hosts, lambda: self.network.now)
-        self.knowledge = Knowledge(self.network.hosts, setting.window, setting.chunks)
+        self.oracle = DoubtOracle(self.network.hosts, setting.window, setting.chunks)
         size = 8192 * (setting.chunks - 1) + 300
         self.schema = Schema.of([("weight", (size,), "float32", "parameter")])
         self.trainers: dict[int, Trainer] = {}
         self._number = 0
-        self.watched: list[Named] = []
-        """the exchange that is watched, or of the two that cross"""
+        self.watched: list[ExchangeId] = []
+        """the watched exchange, or both of two that cross"""
         self._waits = False
         self._seen: Counter[tuple[int, str, int, int]] = Counter()
         self._held: list[tuple[Host, Host, list[bytes], Message]] = []
         self._again: dict[int, float] = {}
-        """whose messages come a second time, and how late"""
+        """host -> delay of the repetition of its messages"""
         self._ends = 0.0
         for _ in range(2):
             self.network.add(self._config())
@@ -199,7 +154,11 @@ class Duel:
     # -- the course -------------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """The whole of it. Raises AssertionError."""
+        """Play the run.
+
+        Raises:
+            AssertionError: an invariant broke.
+        """
         network = self.network
         one, two = network.hosts
         self._start(one)
@@ -221,20 +180,20 @@ class Duel:
         self._calm()
 
     def _calm(self) -> None:
-        """Go on until all is well, and has been for a while."""
+        """Run on until all has been well for a while."""
         network = self.network
         deadline = max(self._ends, network.now) + PATIENCE
         network.run(max(self._ends, network.now) + CALM)
         exchanged = self.books.exchanges
         while True:
             try:
-                self.books.at_rest()
-                self.books.all_seen()
+                self.books.check_rest()
+                self.books.beliefs.check_views()
                 assert self.books.exchanges > exchanged, "I7: they exchange no more"
                 for host in network.hosts:
                     assert host.running.ready, f"I7 {host.name} has no model"
                     assert self.trainers[host.index].session, f"I7 {host.name}: training has no session"
-                self.knowledge.at_rest(self.books.doubts)
+                self.oracle.check(self.books.doubts)
                 return
             except AssertionError:
                 if network.now >= deadline:
@@ -262,7 +221,7 @@ class Duel:
 
     # -- what is heard ----------------------------------------------------------------------------------------
 
-    def _heard(self, host: Host, event: Event) -> None:
+    def _listen(self, host: Host, event: Event) -> None:
         self.books.heard(host, event)
         trainer = self.trainers.get(host.index)
         if trainer is not None and trainer.alive:
@@ -272,19 +231,19 @@ class Duel:
         if isinstance(event, SessionRefused):
             raise AssertionError(f"{host.name}: {event}")
 
-    def _told(self, record: Record) -> None:
-        self.knowledge.told(record)
+    def _traced(self, record: Record) -> None:
+        self.oracle.take(record)
         if self._trace is not None:
             self._trace(record)
 
     # -- messages ---------------------------------------------------------------------------------------------
 
     def _before(self, sender: Host, target: Host, frames: list[bytes], message: Message) -> bool:
-        """Is it to be delivered now?"""
+        """Whether the network delivers the message as usual."""
         if not isinstance(message, OF_EXCHANGES):
             return True
         network = self.network
-        number = named(message, sender.index, target.index)
+        number = exchange_of(message, sender.index, target.index)
         if self._waits and isinstance(message, Offer):
             self.watched.append(number)
             self._waits = len(self.watched) < 1 + self.setting.crossing
@@ -292,10 +251,10 @@ class Duel:
         fate = self._fate(sender, message) if number in self.watched else ""
         match fate:
             case "lose":
-                network.tell("lost", sender, target, message)
+                network.record("lost", sender, target, message)
             case "behind":
                 self._held = [(sender, target, frames, message)]
-                # If nothing else ever comes, it comes alone.
+                # Without a next message it arrives alone.
                 network.at(network.now + LATE, "held", None, self._release)
             case "double" | "double late" | "late":
                 if fate != "late":
@@ -342,7 +301,7 @@ class Duel:
     # -- events -----------------------------------------------------------------------------------------------
 
     def _after(self, kind: str, host: Host | None) -> None:
-        """An event has happened: is it one of the exchange's, and does a fault strike after it?"""
+        """Record an event of the exchange, and let faults strike after it."""
         if not self.watched or host is None or not _of_exchanges(kind):
             return
         self.steps.append(Step(self.network.now, host.index, kind))
@@ -356,7 +315,7 @@ class Duel:
         back = network.now + fault.lasts
         self._ends = max(self._ends, back)
         self.struck = self.struck or (len(self.labels), len(self.steps))
-        network.tell("fault", host, None, str(fault))
+        network.record("fault", host, None, str(fault))
         match fault.kind:
             case "crash":
                 self._crash(host, back, fault.disk)
@@ -364,14 +323,14 @@ class Duel:
                 for each in network.hosts:
                     self._crash(each, back + 0.01 * each.index, True)
             case "cut" | "cut and crash":
-                cut = network.cut([host], [other])
-                network.at(back, "heal", None, lambda: network.heal(cut))
+                cut = network.links.cut([host], [other])
+                network.at(back, "heal", None, lambda: network.links.heal(cut))
                 if fault.kind == "cut and crash":
                     half = fault.lasts / 2
                     network.at(network.now + half, "crash", None, lambda: self._crash(host, back - half / 2, True))
             case "one-way":
-                one_way = network.cut([host], [other], both=False)
-                network.at(back, "heal", None, lambda: network.heal(one_way))
+                one_way = network.links.cut([host], [other], both=False)
+                network.at(back, "heal", None, lambda: network.links.heal(one_way))
             case "leave":
                 network.command(host, "leave", lambda peer: peer.leave(network.now))
             case "pause":
@@ -380,11 +339,11 @@ class Duel:
                 raise ValueError(fault.kind)
 
     def _crash(self, host: Host, back: float, disk: bool) -> None:
-        """kill -9 of the daemon; with its disk goes the training process."""
+        """Kill the daemon. Without its disk, the training process dies too."""
         if host.peer is None:
             return
         if disk:
-            self.network.save(host)
+            host.save()
         else:
             self.trainers[host.index].die()
         self.books.stopped(host)

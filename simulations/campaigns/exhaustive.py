@@ -1,19 +1,18 @@
 """Campaign T2: one exchange between two peers, and everything that can go wrong with it, one case at a time.
 
     python -m simulations.campaigns.exhaustive                      every single fault, in every setting
-    python -m simulations.campaigns.exhaustive --cases brief        what `make test` plays of them
-    python -m simulations.campaigns.exhaustive --cases pairs        every two faults of messages; crashes: of one with
-    a crash;
-                                                          others: some of what else may come together
+    python -m simulations.campaigns.exhaustive --cases brief        the selection that `make test` plays
+    python -m simulations.campaigns.exhaustive --cases pairs        every two faults of messages
+    python -m simulations.campaigns.exhaustive --cases crashes      every fault of a message and a crash
+    python -m simulations.campaigns.exhaustive --cases others       a sample of other pairs
     python -m simulations.campaigns.exhaustive --cases pairs --sample 200 --seed 7
     python -m simulations.campaigns.exhaustive --setting narrow --case 17 --trace
 
-The exchange is played once untouched, to list its messages and its events; then once for every fault at each of them:
-each message lost once and twice, doubled at once and late, late itself, overtaken, and all from it on said again; after
-each event a crash of either side or both, with the disk and without, back at once or later, a cut in one direction or
-both, short or longer than the silence that ends an exchange, a leave, and a pause. Of two faults the second is one of
-the exchange that has the first in it: what is only said to recover is struck as well. What must hold afterwards stands
-in `duel`.
+The exchange first runs without faults, to list its messages and events. Then it runs once for every fault at each of
+them. A message is lost once or twice, doubled at once or late, late, overtaken, or repeated with all that follow it.
+After an event either side or both crash, with or without the disk, back at once or later; or a side leaves or pauses;
+or the link is cut in one direction or both, for less or more than the silence that ends an exchange. Of two faults, the
+second strikes the exchange that contains the first, so messages of recovery are struck too. `duel` says what must hold.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from multiprocessing import get_context
 from random import Random
 
 from gossipdp.protocol.presets import SIMULATED_LINK
-from simulations.campaigns.duel import Duel, Fault, Label, Setting
+from simulations.campaigns.duel import Duel
+from simulations.campaigns.exchange_faults import Fault, Label, Setting
 
 __all__ = ["CASES", "SETTINGS", "Case", "brief", "crashes", "others", "pairs", "play", "sample", "second", "singles"]
 
@@ -40,27 +40,27 @@ SETTINGS = {
     for setting in (
         Setting(name="wide", window=2, chunks=2),
         Setting(name="narrow", window=1, chunks=2),
-        # Jobs that take longer than a daemon needs to come back.
+        # Jobs take longer than a daemon needs to come back.
         Setting(name="crossing", window=2, chunks=2, crossing=True, job=0.02),
-        # Longer than a round, which cuts it short: the last chunk is declared void.
+        # The exchange is longer than a round, which cuts it short: the last chunk is declared void.
         Setting(name="slow", window=1, chunks=3, job=0.045, seed=3),
     )
 }
 OF_MESSAGES = ("lose", "lose twice", "double", "double late", "late", "behind")
 BREAKS = ("crash", "both crash", "cut", "one-way")
 OTHERS = 3
-"""second faults that `others` draws for each first"""
+"""second faults that `others` draws for each first one"""
 AT_ONCE = 0.004
-"""seconds in which a daemon that crashed is back, sooner than the jobs of the other side are done"""
+"""seconds until a crashed daemon is back: before the jobs of the other side are done"""
 AGAIN = (0.25, 0.45)
-"""how late all is said a second time, as parts of the exchange's own length: while what it repeats is already mixed"""
+"""delay of the repetition as a share of the exchange's length, so that it meets chunks that are already mixed"""
 RARE, RARER = 7, 41
-"""prime to the number of faults at one place, so that each kind has its turn"""
+"""both are prime to the number of faults at one place, so each kind gets its turn"""
 LONGER = SIMULATED_LINK.deadlines.silence + 1.0
 
 
 def singles(setting: Setting) -> list[Case]:
-    """Every case of one fault, the untouched exchange first."""
+    """Every case of one fault, the exchange without faults first."""
     duel = Duel(setting)
     duel.play()
     messages = [Fault(kind=kind, label=label) for label in duel.labels for kind in OF_MESSAGES]
@@ -73,7 +73,7 @@ def singles(setting: Setting) -> list[Case]:
 
 
 def _after(step: int) -> Iterator[Fault]:
-    """What may strike after one event."""
+    """Every fault that may strike after one event."""
     for host in (0, 1):
         for lasts, disk in ((AT_ONCE, True), (1.5, True), (0.7, False)):
             yield Fault(kind="crash", after=step, host=host, lasts=lasts, disk=disk)
@@ -88,13 +88,15 @@ def _after(step: int) -> Iterator[Fault]:
 
 
 def brief(setting: Setting) -> list[Case]:
-    """A selection of the singles, for every day: every message lost and doubled, all of either side said again, every
-    `RARE`th of what else befalls messages; a crash of either side after every event, every `RARER`th of what else
-    happens after events.
+    """A selection of `singles` for `make test`.
 
-    Who has crashed does nothing more, so that a long absence is the same whenever it begins between two events of one
-    side: it begins after each of that side's own, by turns with the disk and without. After each of the other side's
-    the crashed one is back at once."""
+    Every message is lost and doubled, and all messages of either side are repeated. Every `RARE`th other fault of
+    messages is in it, and every `RARER`th other fault after events.
+
+    After every event either side crashes. A crashed host does nothing, so a long absence is the same from wherever it
+    begins between two events of that side. It begins after each of that side's own events, alternately with and without
+    the disk. After each event of the other side, the crashed host is back at once.
+    """
     duel = Duel(setting)
     duel.play()
     chosen: list[Case] = [()]
@@ -116,12 +118,12 @@ def brief(setting: Setting) -> list[Case]:
 
 
 def pairs(setting: Setting) -> list[Case]:
-    """Every two faults of messages: one struck in every way, then any that is said after it in every way."""
+    """Every two faults of messages: one strikes in every way, then any later message is struck in every way."""
     return [case for first in _of_messages(setting) for case in second(setting, first, OF_MESSAGES)]
 
 
 def crashes(setting: Setting) -> list[Case]:
-    """Every fault of a message and then a crash of either side at every later event, and the other way round."""
+    """Every fault of a message and then a crash of either side at every later event, and the reverse."""
     stops = [case[0] for case in singles(setting) if case and case[0].kind == "crash" and case[0].disk]
     return [case for first in _of_messages(setting) for case in second(setting, first, ("crash",))] + [
         case for first in stops for case in second(setting, first, OF_MESSAGES)
@@ -129,7 +131,7 @@ def crashes(setting: Setting) -> list[Case]:
 
 
 def others(setting: Setting) -> list[Case]:
-    """A few of each of the rest: a crash or a cut, and then a crash, a cut or a fault of a message."""
+    """A sample of the rest: a crash or a cut, and then a crash, a cut or a fault of a message."""
     firsts = [case[0] for case in singles(setting) if case and case[0].kind in BREAKS]
     chosen: list[Case] = []
     for first in firsts:
@@ -143,18 +145,18 @@ def _of_messages(setting: Setting) -> list[Fault]:
 
 
 def second(setting: Setting, first: Fault, kinds: Sequence[str]) -> list[Case]:
-    """Every case of `first` and of what may strike after it: the messages and the events are those of an exchange that
-    has `first` in it, so that what is only said to recover from it is struck, too."""
+    """Every case of `first` and a second fault of the given kinds. Messages and events are those of the exchange with
+    `first` in it, so messages of recovery are struck too."""
     labels, steps = _with(setting, first)
     messages = [Fault(kind=kind, label=label) for label in labels for kind in OF_MESSAGES]
     events = [fault for step in steps for fault in _after(step)]
-    # A disk that is lost is the same wherever it is.
+    # A lost disk makes no difference after the first fault.
     return [(first, fault) for fault in (*messages, *events) if fault.kind in kinds and fault.disk]
 
 
 @cache
 def _with(setting: Setting, first: Fault) -> tuple[list[Label], range]:
-    """The messages that are said, and the events that happen, once `first` has struck."""
+    """The messages and events of the exchange after `first` has struck."""
     duel = Duel(setting, (first,))
     with suppress(Exception):  # what it violates by itself is the business of `singles`
         duel.play()
@@ -166,7 +168,7 @@ def _with(setting: Setting, first: Fault) -> tuple[list[Label], range]:
 
 
 def play(setting: Setting, faults: Case) -> str:
-    """One case: "" or what was violated."""
+    """Play one case. Return what broke, or an empty string."""
     try:
         Duel(setting, faults).play()
     except AssertionError as error:
@@ -180,7 +182,7 @@ CASES = {"singles": singles, "brief": brief, "pairs": pairs, "crashes": crashes,
 
 
 def sample(cases: Sequence[Case], count: int, seed: int) -> list[int]:
-    """Numbers of so many of `cases`, or of all."""
+    """Numbers of `count` cases, or of all."""
     return sorted(Random(seed).sample(range(len(cases)), min(count, len(cases))))
 
 
@@ -215,7 +217,7 @@ def _named(case: Case) -> str:
 
 
 def _timed(setting: Setting, case: Case) -> tuple[str, float]:
-    """What was violated, and the seconds of a core it took."""
+    """What broke, and CPU seconds."""
     began = time.process_time()
     return play(setting, case), time.process_time() - began
 
@@ -229,7 +231,7 @@ def _played(setting: Setting, cases: Iterable[Case], processes: int) -> Iterator
 
 
 def _table(setting: Setting, cases: Sequence[Case], numbers: Sequence[int], processes: int, first_failure: bool) -> int:
-    """Play them, print a line a kind of fault and one for each violation; returns the violations."""
+    """Play cases; print a line for each kind of fault and for each violation. Return the number of violations."""
     count: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
     violations: Counter[str] = Counter()

@@ -1,13 +1,13 @@
-"""Members that are admitted and mean harm (campaign T12): what each does, and the network that has to bear with it.
-
-A hostile host runs the very peer that all run, but what its peer says passes through its hands, and so do the jobs on
-its vectors; besides it says what no peer would. It cannot speak in another's name, for the transport knows who is at
-the other end of a link, nor read what others say to each other. Bad updates that are well-formed are T13's subject
-(`attacks`). Nothing of the defence may stand here.
+"""Campaign T12: an admitted member that is hostile, in a network of three honest peers.
 
     python -m simulations.campaigns.hostile --seeds 100
 
-plays every behaviour against the same network without it, and says what honest peers lost and when it was set aside.
+A hostile host runs the peer that all run. Its behaviour (`behaviours`) changes what the peer sends, changes its jobs on
+vectors, and sends messages of its own. It cannot send in another member's name, because the transport knows the peer at
+each end of a link. It cannot read what others send to each other. Well-formed bad updates are campaign T13.
+
+The command plays every behaviour against the same network without it. It prints what the honest peers lost, and when
+they set the culprit aside.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Host
 from simulations.simulator.network import Conditions
 
-__all__ = ["BEHAVIOURS", "Behaviour", "Siege", "Verdict", "besiege"]
+__all__ = ["BEHAVIOURS", "Outcome", "Siege", "play"]
 
 CULPRIT: Final = 3
-"""the host that is hostile; the first two are those that newcomers dial"""
+"""the hostile host; newcomers dial the first two"""
 FORMING: Final = 6.0
 SIEGE: Final = 16.0
-"""virtual seconds of the two acts"""
+"""virtual seconds of each act"""
 LOOK: Final = 0.05
-"""virtual seconds between two looks at whom honest peers take for dead"""
+"""virtual seconds between two checks of which honest peers are believed dead"""
 
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {
     "none": Behaviour,
@@ -81,28 +81,28 @@ BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {
 }
 
 
-@dataclass
-class Verdict:
-    """What one siege came to."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Result of one siege. Hosts are numbers, times are virtual seconds."""
 
     exchanges: int = 0
-    """sides of exchanges among honest peers that mixed something, since it began"""
+    """sides of exchanges between honest peers that mixed something, since the siege began"""
     distance: float = math.nan
-    """mean over honest peers of the squared distance to where training leads"""
+    """mean squared distance of the honest peers to the optimum of training"""
     met: Counter[int] = field(default_factory=Counter)
-    """exchanges in which each honest peer could have heard the culprit's fault before it set it aside"""
+    """honest host -> exchanges in which it could have noticed the culprit's fault before it set the culprit aside"""
     aside: dict[int, float] = field(default_factory=dict)
-    """when each did so"""
+    """honest host -> when it set the culprit aside"""
     strikes: Counter[str] = field(default_factory=Counter)
-    """by reason"""
-    buried: float = 0.0
-    """longest time in seconds for which an honest peer took another one for dead"""
-    control: float = 0.0
-    """most bytes that an honest peer sent in any four seconds on the control lane, a second"""
+    """strikes by reason"""
+    believed_dead: float = 0.0
+    """longest time for which an honest peer believed another dead"""
+    control_rate: float = 0.0
+    """most bytes per second that an honest peer sent on the control lane, over four seconds"""
 
 
 class Siege(Cluster):
-    """Four peers that train, of whom one is hostile from a time on; the network itself is fair."""
+    """Four peers that train in a fair network. One of them becomes hostile."""
 
     def __init__(self, seed: int, behaviour: str) -> None:
         random = Random(f"siege/{seed}")
@@ -114,21 +114,25 @@ class Siege(Cluster):
             job=0.002,
         )
         plan = Plan(peers=4, size=8192 + 300, conditions=fair, every=4, window=random.choice((2, 8)), before=fair)
-        super().__init__(seed, plan)
+        self.behaviour: Behaviour | None = None
+        super().__init__(seed, plan, tampers=self._tampers)
         self.culprit = self.network.hosts[CULPRIT]
         self.honest = [host for host in self.network.hosts if host is not self.culprit]
-        self.verdict = Verdict()
         self.listeners.append(self._watch)
-        self.behaviour: Behaviour | None = None
-        self._sent: Counter[tuple[int, int]] = Counter()
-        """(an honest peer, second) -> bytes on the control lane"""
-        self._dead: dict[tuple[int, int], float] = {}
-        """(an honest peer, one that it takes for dead) -> since when"""
         self._kind = BEHAVIOURS[behaviour]
+        self._exchanges = 0
+        self._met: Counter[int] = Counter()
+        self._aside: dict[int, float] = {}
+        self._strikes: Counter[str] = Counter()
+        self._sent: Counter[tuple[int, int]] = Counter()
+        """(honest host, second) -> bytes on the control lane"""
+        self._dead_since: dict[tuple[int, int], float] = {}
+        """(honest host, host that it believes dead) -> since when"""
+        self._believed_dead = 0.0
 
     def _config(self) -> PeerConfig:
-        """Times in proportion to rounds of 0.8 s: about one of them is waited for who is silent, as by default, and a
-        fault in each of two exchanges is two."""
+        """Deadlines fit rounds of 0.8 s: a silent partner costs about one round, as with the defaults. Faults of two
+        exchanges count as two."""
         config = super()._config()
         deadlines = Deadlines(ask=0.3, silence=1.0, doubt=0.5)
         assert isinstance(config.strategy, PairwiseConfig)
@@ -136,51 +140,58 @@ class Siege(Cluster):
         return dataclasses.replace(config, strategy=strategy, quarantine=QuarantineConfig(together=0.1))
 
     def begin(self) -> None:
-        """All come, and have the model; then the culprit is what it is."""
+        """Form the network. Then the culprit begins to misbehave."""
         for host in self.network.hosts:
             self.network.at(0.5 * host.index, "start", None, partial(self.restart, host))
         self.network.run(FORMING)
         assert all(host.running.ready for host in self.network.hosts), "the network never formed"
-        self.books.hostile = () if self._kind is Behaviour else (self.culprit.id,)
+        if self._kind is not Behaviour:
+            self.books.expect_faults_of(self.culprit.id)
         self._look()
         self.behaviour = self._kind(self)
-        self.network.tampers = self._tampers
         self._beat()
 
-    def relent(self) -> None:
+    def end_hostility(self) -> None:
         """From now on the culprit is honest."""
         self.behaviour = Behaviour(self)
 
-    def siege(self, seconds: float = SIEGE) -> Verdict:
-        """The second act; what must hold of honest peers is checked around every job."""
+    def siege(self, seconds: float = SIEGE) -> Outcome:
+        """Run on. What must hold of honest peers is checked around every job."""
         self.network.run(self.network.now + seconds)
-        away = []
+        distances = []
         for host in self.honest:
             self.books.check(host, range(host.algorithm.ledger.chunks))
             trainer = self.trainers[host.index]
-            away.append(float(np.mean((trainer.x - trainer.optimum).astype(np.float64) ** 2)))
-        self.verdict.distance = float(np.mean(away))
-        for index, begun in self._sent:
-            sent = sum(self._sent[index, second] for second in range(begun, begun + 4))
-            self.verdict.control = max(self.verdict.control, sent / 4.0)
-        return self.verdict
+            distances.append(float(np.mean((trainer.x - trainer.optimum).astype(np.float64) ** 2)))
+        control = (sum(self._sent[index, second + later] for later in range(4)) for index, second in list(self._sent))
+        return Outcome(
+            exchanges=self._exchanges,
+            distance=float(np.mean(distances)),
+            met=self._met,
+            aside=self._aside,
+            strikes=self._strikes,
+            believed_dead=self._believed_dead,
+            control_rate=max(control, default=0) / 4.0,
+        )
 
-    def _execute(self, host: Host, job: jobs.Job) -> jobs.Result:
+    def _execute(self, host: Host, job: jobs.Job[object]) -> object:
         if self.behaviour is not None and host.id in self.books.hostile:
             return self.behaviour.does(job)
         return self.books.run(host, job)
 
     def _tampers(self, host: Host, envelope: Envelope) -> Iterable[Envelope]:
-        if host is not self.culprit and envelope.lane == Lane.CONTROL:
-            self._sent[host.index, int(self.network.now)] += sum(memoryview(frame).nbytes for frame in envelope.frames)
-        if host is self.culprit and self.behaviour is not None:
+        if self.behaviour is None:
+            return (envelope,)
+        if host is self.culprit:
             return self.behaviour.sends(envelope)
+        if envelope.lane == Lane.CONTROL:
+            self._sent[host.index, int(self.network.now)] += sum(memoryview(frame).nbytes for frame in envelope.frames)
         return (envelope,)
 
     def _beat(self) -> None:
         assert self.behaviour is not None
-        for told in self.behaviour.speaks():
-            self.network.say(self.culprit, told)
+        for envelope in self.behaviour.speaks():
+            self.network.inject(self.culprit, envelope)
         if math.isfinite(self.behaviour.beat):
             self.network.at(self.network.now + self.behaviour.beat, "speaks", self.culprit, self._beat)
 
@@ -188,57 +199,57 @@ class Siege(Cluster):
         now = self.network.now
         for one, other in permutations(self.honest, 2):
             if one.running.membership.members[other.id].state in (State.FAILED, State.LEFT):
-                begun = self._dead.setdefault((one.index, other.index), now)
-                self.verdict.buried = max(self.verdict.buried, now - begun)
+                since = self._dead_since.setdefault((one.index, other.index), now)
+                self._believed_dead = max(self._believed_dead, now - since)
             else:
-                self._dead.pop((one.index, other.index), None)
+                self._dead_since.pop((one.index, other.index), None)
         self.network.at(now + LOOK, "looks", None, self._look)
 
     def _watch(self, host: Host, event: Event) -> None:
         if self.behaviour is None or host is self.culprit:
             return
-        verdict, culprit = self.verdict, self.culprit.id
+        culprit = self.culprit.id
         match event:
             case ExchangeEnded(partner=partner, chunks=chunks) if chunks and partner != culprit:
-                verdict.exchanges += 1
+                self._exchanges += 1
             case ExchangeStarted(partner=partner, initiator=initiator) if partner == culprit:
-                if host.index not in verdict.aside and (initiator or not self.behaviour.answers):
-                    verdict.met[host.index] += 1
+                if host.index not in self._aside and (initiator or not self.behaviour.answers):
+                    self._met[host.index] += 1
             case Struck(peer, reason, _, pause):
                 assert peer == culprit, f"{host.name} struck an honest peer: {event}"
-                verdict.strikes[reason] += 1
+                self._strikes[reason] += 1
                 if pause:
-                    verdict.aside.setdefault(host.index, self.network.now)
+                    self._aside.setdefault(host.index, self.network.now)
 
 
-def besiege(seed: int, behaviour: str) -> Verdict:
-    """Play one siege through.
+def play(seed: int, behaviour: str) -> Outcome:
+    """Play one siege.
 
     Raises:
-        AssertionError: an invariant of the honest is broken, or one of them was found at fault.
+        AssertionError: an invariant of the honest peers broke, or one of them was found at fault.
     """
     siege = Siege(seed, behaviour)
     siege.begin()
     return siege.siege()
 
 
-def main(arguments: list[str] | None = None, tell: Callable[[str], None] = print) -> int:
+def main(arguments: list[str] | None = None, say: Callable[[str], None] = print) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=BEHAVIOURS, default=list(BEHAVIOURS))
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
-    calm = {seed: besiege(seed, "none") for seed in seeds}
-    tell(f"{'behaviour':22} {'exchanges':>10} {'distance':>10} {'met':>5} {'aside':>6}   strikes")
+    calm = {seed: play(seed, "none") for seed in seeds}
+    say(f"{'behaviour':22} {'exchanges':>10} {'distance':>10} {'met':>5} {'aside':>6}   strikes")
     for name in options.only:
-        found = {seed: calm[seed] if name == "none" else besiege(seed, name) for seed in seeds}
+        found = {seed: calm[seed] if name == "none" else play(seed, name) for seed in seeds}
         rate = min(found[seed].exchanges / calm[seed].exchanges for seed in seeds)
         away = max(found[seed].distance / calm[seed].distance for seed in seeds)
         met = max((max(each.met.values(), default=0) for each in found.values()), default=0)
         aside = min(len(each.aside) for each in found.values())
         strikes = sum((each.strikes for each in found.values()), Counter())
-        tell(f"{name:22} {rate:10.2f} {away:10.2f} {met:5} {aside:4}/3   {dict(strikes)}")
+        say(f"{name:22} {rate:10.2f} {away:10.2f} {met:5} {aside:4}/3   {dict(strikes)}")
     return 0
 
 

@@ -2,10 +2,10 @@
 
     python -m simulations.campaigns.networks --first 500 --last 20000 --jobs 2 --state t1.json
 
-A part is a hundred seeds; one in 250 is played once more in another process, and its logs must be equal (I12).
-`--state` keeps which parts were played, what failed and how long it took, written anew after each, so that a campaign
-that was stopped goes on where it was. What other code came to says nothing of this one: a file written by it is
-refused. The processes are niced. What a seed stands for is not decided here.
+A part is a hundred seeds. One seed in 250 runs again in another process, and its logs must be equal (I12). `--state`
+names a file that holds the parts played, the failures and the time. It is written after each part, so a stopped
+campaign resumes. A file that other code wrote is refused, because its results say nothing of this code. The processes
+are niced.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from simulations.simulator.cluster import Outcome, run_seed
 __all__ = ["PART", "TWICE", "Part", "State", "campaign", "code", "play", "play_seed"]
 
 PART = 100
-"""seeds; of each hundred two are networks of 64, so that parts take equally long"""
+"""seeds per part; each hundred has two networks of 64, so parts take equally long"""
 TWICE = 250, 26
-"""one in so many seeds is played once more elsewhere: divisor, and rest, which none has that takes long"""
+"""divisor and rest of the seeds that run twice; no slow seed has this rest"""
 NICENESS = 10
 
 
 @dataclass(frozen=True)
 class Part:
-    """What some seeds came to. `failed`: by seed, what was violated and the command that replays it."""
+    """Result of a range of seeds. `failed`: seed -> what broke, and the command that replays it."""
 
     first: int
     last: int
-    """one past the last seed"""
+    """end of the range, exclusive"""
     failed: dict[int, str]
     seconds: float
-    """of a core"""
+    """CPU seconds"""
     escalated: int = 0
     false_accepts: int = 0
-    """blocks whose check told that the differences did not fit, and blocks whose check missed it"""
+    """blocks of which the check noticed that the differences did not fit, and blocks of which it did not"""
 
 
 @dataclass
 class State:
-    """How far a campaign has come."""
+    """Progress of a campaign."""
 
     code: str
     finished: list[tuple[int, int]] = field(default_factory=list)
-    """(first, one past the last) of each part, in order"""
+    """(first, end) of each part, in order"""
     failed: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
-    """of a core"""
+    """CPU seconds"""
     escalated: int = 0
     false_accepts: int = 0
 
@@ -68,10 +68,10 @@ class State:
 
     @classmethod
     def load(cls, path: Path, code: str) -> State:
-        """What `path` holds; a new one if there is no such file.
+        """Read the state from `path`; a new state if there is no such file.
 
         Raises:
-            ValueError: it was written by other code.
+            ValueError: other code wrote the file.
         """
         if not path.exists():
             return cls(code)
@@ -95,7 +95,7 @@ class State:
         self.false_accepts += part.false_accepts
 
     def missing(self, first: int, last: int, size: int = PART) -> Iterator[range]:
-        """The seeds of `first` to `last` that were not played, in parts of at most `size`."""
+        """The seeds of the range that were not played, in parts of at most `size`."""
         for begin, end in [*self.finished, (last, last)]:
             while first < min(begin, last):
                 yield range(first, min(first + size, begin, last))
@@ -104,10 +104,10 @@ class State:
 
 
 def play_seed(seed: int) -> Outcome:
-    """Play it, and one in 250 once more, in a process whose hashes are salted otherwise.
+    """Play a seed. One in 250 runs once more, in a process with another hash salt.
 
     Raises:
-        AssertionError: an invariant is broken, or the two differ (I12).
+        AssertionError: an invariant broke, or the two logs differ (I12).
     """
     outcome = run_seed(seed)
     if seed % TWICE[0] == TWICE[1]:
@@ -118,10 +118,13 @@ def play_seed(seed: int) -> Outcome:
 
 
 def elsewhere(seed: int, *, salt: str) -> str:
-    """The log's digest when another process plays it, with `salt` for its hashes.
+    """Digest of the event log when another process plays the seed.
+
+    Args:
+        salt: for the hashes of that process.
 
     Raises:
-        AssertionError: an invariant is broken there.
+        AssertionError: an invariant broke there.
     """
     words = [sys.executable, "-m", "simulations.simulator.cluster", "--seed", str(seed)]
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
@@ -131,7 +134,7 @@ def elsewhere(seed: int, *, salt: str) -> str:
 
 
 def play(seeds: range) -> Part:
-    """Play them one after another; a seed that fails does not stop the others."""
+    """Play seeds one after another. A failure does not stop the rest."""
     began, failed, escalated, missed = time.process_time(), {}, 0, 0
     for seed in seeds:
         try:
@@ -145,7 +148,7 @@ def play(seeds: range) -> Part:
 
 
 def campaign(parts: Sequence[range], processes: int) -> Iterator[Part]:
-    """Play `parts` in so many processes; each is handed out when it is done."""
+    """Play the parts in several processes. Yields each part when it is done."""
     with get_context("spawn").Pool(processes, _settle_in) as pool:
         yield from pool.imap_unordered(play, parts)
 
@@ -156,7 +159,7 @@ def _settle_in() -> None:
 
 
 def code() -> str:
-    """What decides what a seed comes to."""
+    """Fingerprint of all code that decides the result of a seed."""
     return fingerprint({"simulations.simulator.cluster"})
 
 

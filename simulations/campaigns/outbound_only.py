@@ -1,10 +1,10 @@
-"""Networks of T1 in which some peers cannot be dialled: the same plans and invariants, and links that only one opens.
+"""T1's networks with peers that cannot be dialled: the same plans and invariants.
 
     python -m simulations.campaigns.outbound_only --first 0 --seeds 300 --dialled half two
     python -m simulations.campaigns.outbound_only --first 1191 --seeds 1 --dialled one two
 
-Of each network half of the peers can be dialled, or only the first two, whom newcomers dial, or only the first. All
-that `cluster` checks must hold, and no two of the others may ever exchange. How a peer keeps its links is not for here.
+Half of the peers can be dialled, or only the first two, which newcomers dial, or only the first. All checks of
+`cluster` must hold, and two undialable peers must never exchange.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gossipdp.protocol.events import Event, ExchangeEnded, MemberChanged, OfferR
 from gossipdp.protocol.membership.membership import PRESETS
 from gossipdp.protocol.pairwise.matching import guests_per_round
 from gossipdp.protocol.wire.messages import State
-from simulations.simulator.cluster import FALLS, NOISE, Cluster, Plan
+from simulations.simulator.agreement import FALLS, NOISE, Agreement
+from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Host
 
 __all__ = ["DIALLED", "Behind", "main", "play"]
@@ -31,25 +32,23 @@ DIALLED: Final[Mapping[str, Callable[[int], int]]] = {
     "two": lambda peers: 2,
     "one": lambda peers: 1,
 }
-"""how many of so many peers can be dialled, by name"""
+"""name -> how many of n peers can be dialled"""
 RECORD: Final = 115.0
-"""bytes that tell of a member, about"""
+"""approximate bytes of a member's record"""
 
 
 class Behind(Cluster):
-    """A cluster whose last `outbound` peers cannot be dialled; what each peer's events said is kept."""
+    """A cluster whose last `outbound` peers cannot be dialled. It keeps what peers report of each other."""
 
     def __init__(self, seed: int, plan: Plan, outbound: int) -> None:
-        super().__init__(seed, plan)
+        super().__init__(seed, plan, outbound=outbound)
         self.outbound = self.network.hosts[-outbound:]
-        for host in self.outbound:
-            host.outbound = True
         self.failed: list[tuple[float, str, str, str]] = []
-        """when, who said so, of whom, and what"""
+        """(time, observer, member, state) of each suspicion and failure"""
         self.silent: list[tuple[str, str]] = []
-        """who offered, and to whom"""
+        """(offering peer, partner) of each offer without an answer"""
         self.matched: Counter[frozenset[bytes]] = Counter()
-        """sides of exchanges that mixed something, by pair"""
+        """pair of ids -> sides of exchanges that mixed something"""
 
     def _heard(self, host: Host, event: Event) -> None:
         super()._heard(host, event)
@@ -61,37 +60,40 @@ class Behind(Cluster):
             case ExchangeEnded(partner, chunks=chunks) if chunks:
                 self.matched[frozenset((host.id, partner))] += 1
 
-    def _dialled(self, drawn: int) -> int:
+    def _seed_that_must_run(self, drawn: int) -> int:
         return drawn if len(self.network.hosts) - len(self.outbound) > 1 else 0
 
-    def _check_agreement(
-        self, start: float, worst: Sequence[float], left: float, rounds: float, met: Sequence[bool]
-    ) -> None:
-        """Of many that have only one or two to meet, some meet nobody for most of the faults. Those are far from all
-        others by the end, and where nobody trains clipping lets them come nearer by ever shorter steps. Of 63 guests of
-        one each has hardly more than an exchange in a third of the rounds: that halves their squared distance."""
+    def _check_agreement(self, seen: Agreement) -> None:
+        """Like the base class, unless less than a quarter of the peers can be dialled.
+
+        Then some of the others meet no partner for most of the faults, and end far from the rest. Without training,
+        clipping moves them back by ever shorter steps. Each of 63 guests of one dialable peer has an exchange in about
+        a third of the rounds, which halves its squared distance.
+        """
         direct, up = self._direct(), [host for host in self.network.hosts if host.peer is not None]
         if len(direct) >= len(up) / 4:
-            return super()._check_agreement(start, worst, left, rounds, met)
+            super()._check_agreement(seen)
+            return
+        start, worst, left, rounds, _ = seen
         assert left <= 0.1 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
         each = len(direct) * self._a_round(up) * rounds / 3 / len(up)
         falls = min(FALLS, 2.0 ** (each / 2))
         assert worst[1] <= worst[0] / falls + NOISE, f"I4: squared distance does not fall geometrically: {worst}"
 
-    def _least_ends(self, made: Mapping[int, int]) -> float:
-        """All exchanges are with those who can be dialled, who make so many in a round of their own and no more: half
-        of that, or what is wanted of everybody."""
+    def _least_exchange_ends(self, made: Mapping[int, int]) -> float:
+        """Exchanges go through the dialable peers, each of which makes a limited number per round. Asks for half of
+        that, or for what the base class wants."""
         direct, up = self._direct(), [host for host in self.network.hosts if host.peer is not None]
-        return min(super()._least_ends(made), self._a_round(up) * sum(made[host.index] for host in direct))
+        return min(super()._least_exchange_ends(made), self._a_round(up) * sum(made[host.index] for host in direct))
 
     @staticmethod
     def _a_round(up: Sequence[Host]) -> int:
-        """Exchanges that one who can be dialled has in it, at the most."""
+        """Most exchanges of a dialable peer in one round."""
         return 1 + guests_per_round([host.running.membership.me for host in up])[0]
 
     def _check_views(self) -> None:
-        """All that the others know they have from those few, who say no more than their budgets allow, and are asked as
-        seldom as anybody."""
+        """The undialable peers know all members from the few dialable ones, whose traffic has a budget. So they get
+        more time."""
         plan, outbound, preset = self.plan, len(self.outbound), PRESETS[self.plan.preset]
         told = RECORD * plan.peers * outbound / (plan.peers - outbound) / preset.bulk_rate
         self.network.run(self.network.now + told + preset.push_pull_interval)
@@ -105,10 +107,13 @@ class Behind(Cluster):
 
 
 def play(seed: int, dialled: str) -> int:
-    """One network of T1 with its faults; the exchanges there were, 0 if it has nobody who could be behind a NAT.
+    """Play one network of T1 with its faults.
+
+    Returns:
+        the number of exchanges; 0 if no peer can be undialable.
 
     Raises:
-        AssertionError: an invariant is broken, or two have exchanged that cannot.
+        AssertionError: an invariant broke, or two undialable peers exchanged.
     """
     plan = Plan.draw(seed)
     outbound = plan.peers - DIALLED[dialled](plan.peers)
@@ -126,7 +131,7 @@ def play(seed: int, dialled: str) -> int:
 
 
 def _told(seed: int, dialled: str) -> tuple[int, str]:
-    """Exchanges, and what was violated."""
+    """Number of exchanges, and what broke."""
     try:
         return play(seed, dialled), ""
     except AssertionError as error:

@@ -1,10 +1,10 @@
-"""Golden traces: short runs, one for each thing the protocol does, as `tests/traces/*.txt` keeps and explains them.
+"""Golden traces: short runs, one for each thing the protocol does. `tests/traces/*.txt` keeps and explains them.
 
-    python -m simulations.campaigns.traces              # what has changed
-    python -m simulations.campaigns.traces --write      # keep the new ones; read the difference before committing it
+    python -m simulations.campaigns.traces              # show what changed
+    python -m simulations.campaigns.traces --write      # keep the new traces; read the difference before the commit
 
-A story is a small plan, whose faults wait for just the message they are to hit, and a part of its trace. The network of
-a story has no chance in it but the peers' own: 20 ms one way, nothing lost that no fault loses.
+A story is a small plan and a part of its trace. Its faults wait for the message that they strike. Its network has no
+randomness besides the peers' own: 20 ms one way, and only faults lose messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from gossipdp.codecs.base import BLOCK
 from simulations.campaigns.duel import MISPREDICTED
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Conditions, Record
 from simulations.simulator.tracing import Reader
 
@@ -46,7 +46,7 @@ WORDS = {
     "Lineage": "Lineage: of which line of the model a peer is, and with how many",
     "StateProbe": "StateProbe, StateSample: a second peer's numbers, to judge the state by",
 }
-"""what is not said by itself: a word, and what a trace that has it says of it beforehand"""
+"""words that need an explanation, and the explanation: it goes above a trace that contains the word"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +58,22 @@ class Story:
     chunks: int = 1
     seed: int = 1
     begins: str
-    """the trace begins with the first line that contains this, at `since` or later; or the last before `around`"""
+    """the trace begins with the first line that contains this, at `since` or later; with `around`, with the last such
+    line before it"""
     ends: str
-    """and ends with the first line after it that contains this"""
+    """the trace ends with the first line after it that contains this"""
     around: str = ""
     since: float = 0.0
     times: int = 1
-    """of `ends`"""
+    """number of such lines"""
     only: tuple[str, ...] = ()
-    """keep lines that contain one of these; all, if there is none"""
+    """keep only lines that contain one of these; empty: all lines"""
     without: tuple[str, ...] = ()
-    """leave lines out that contain one of these"""
+    """drop lines that contain one of these"""
     once: tuple[str, ...] = ()
-    """and those that contain one of these and say what was said before"""
+    """drop repetitions of lines that contain one of these"""
     mispredicted: bool = False
-    """for two seconds from `since` on all predict the range of their differences far too small"""
+    """for two seconds from `since` on, all peers predict far too small a range of their differences"""
     apart_rounds: int = 10
     chaos: float = 14.0
 
@@ -209,7 +210,7 @@ STORIES = {
 
 
 def tell(story: Story) -> str:
-    """Play the story: its title, what it shows, and its trace.
+    """Play the story. Return its title, its text and its trace.
 
     Raises:
         ValueError: the trace has no such part.
@@ -229,7 +230,7 @@ def tell(story: Story) -> str:
     records: list[Record] = []
     cluster = Cluster(story.seed, plan, records.append)
     if story.mispredicted:
-        # Predictions are made anew with every step.
+        # Each step makes new predictions.
         for beat in range(100):
             cluster.network.at(story.since + 0.02 * beat, "mispredict", None, lambda: _mispredict(cluster))
     cluster.run()
@@ -252,7 +253,7 @@ def tell(story: Story) -> str:
 
 
 def legend(lines: Sequence[str]) -> list[str]:
-    """What the signs and words in these lines mean."""
+    """Explanations of the signs and words in these lines."""
     text = "\n".join(lines)
     signs = "; ".join(f"{sign.strip()} {means}" for sign, means in ARROWS.items() if sign in text)
     said = [f"{means}." for word, means in WORDS.items() if word in text]
@@ -260,7 +261,7 @@ def legend(lines: Sequence[str]) -> list[str]:
 
 
 def _once(lines: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Without those that contain one of `words` and differ from an earlier one in their time alone."""
+    """The lines, without repetitions of those that contain one of `words`. Repetitions may differ in their time."""
     told: set[str] = set()
     kept = []
     for line in lines:

@@ -13,7 +13,7 @@ from simulations.scenarios.base import Scenario
 from simulations.scenarios.findings import Findings, Panel
 from simulations.scenarios.observed import ObservedCluster
 from simulations.simulator.cluster import Plan
-from simulations.simulator.nemesis import draw
+from simulations.simulator.faults import draw
 
 __all__ = ["SCENARIO", "plan"]
 

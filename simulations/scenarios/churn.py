@@ -13,7 +13,7 @@ from simulations.scenarios.base import Scenario, percentile
 from simulations.scenarios.findings import Findings, Panel
 from simulations.scenarios.observed import Act, ObservedCluster
 from simulations.simulator.cluster import Plan
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault, FaultKind
 from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]
@@ -32,7 +32,7 @@ def plan(seed: int, peers: int) -> Plan:
     script = []
     for number, host in enumerate(going):
         at = round(random.uniform(CHURN.begins, CHURN.ends), 3)
-        kind = "leave" if number % 2 else "crash"
+        kind: FaultKind = "leave" if number % 2 else "crash"
         script.append(Fault(at=at, kind=kind, hosts=(host,), lasts=FOREVER, trainer=True, disk=random.random() < 0.7))
     for number in range(count):
         at = round(random.uniform(CHURN.begins, CHURN.ends - 10.0), 3)

@@ -112,7 +112,7 @@ def run(
     network.set_conditions(Conditions())
     network.run(network.now + 12.0)
     cluster.check_rest()
-    outcome.kept.update({index: kept[-1].clock for index, kept in cluster.kept.items()})
+    outcome.kept.update({index: kept[-1].clock for index, kept in cluster.later_checkpoints.items()})
     return replace(outcome, seconds=max(ready_at) - begun - (LATE if late else spread))
 
 

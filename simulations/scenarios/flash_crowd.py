@@ -14,7 +14,7 @@ from simulations.scenarios.base import Scenario, percentile
 from simulations.scenarios.findings import Findings, Panel
 from simulations.scenarios.observed import Act, ObservedCluster
 from simulations.simulator.cluster import Plan
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]

@@ -20,7 +20,7 @@ import msgspec
 
 from gossipdp.protocol.wire.messages import Accept
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Conditions, Record
 from simulations.simulator.tracing import Reader, about, concerning, number, sentence
 

@@ -15,7 +15,7 @@ from simulations.scenarios.base import Scenario, percentile
 from simulations.scenarios.findings import Findings, Panel
 from simulations.scenarios.observed import Act, EndedExchange, ObservedCluster
 from simulations.simulator.cluster import Plan
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
 
 __all__ = ["SCENARIO", "plan"]

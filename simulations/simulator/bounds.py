@@ -1,8 +1,8 @@
-"""What a peer holds: no table, log, seen-set or queue may grow with what has happened to it (I9).
+"""Bounds on memory: no table, log, set or queue of a peer may grow with its history (I9).
 
-Every container that a peer or its algorithm can reach is counted, so a table of tomorrow is watched from its first day.
-In a run each peer sees hundreds of messages, exchanges and rounds of a few members and chunks: what is larger than
-these and a small constant has been growing, unless a cap of its own is declared for it here. Nothing else is checked.
+The check counts every container that a peer or its algorithm can reach, so a new table is checked from its first day.
+In a run a peer sees hundreds of messages, exchanges and rounds of a few members and chunks. A container larger than
+these and a small constant has been growing, unless `DECLARED` allows it a cap of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulations.simulator.host import Host
 __all__ = ["check_bounds", "containers"]
 
 ROOM: Final = 16
-"""entries anything may have, however small the network"""
+"""entries that any container may have, in the smallest network"""
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
     "PairwiseConfig.fineness": 64,  # codecs
@@ -30,13 +30,16 @@ CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)
 
 
 def check_bounds(host: Host, hosts: int) -> None:
-    """I9, for a host among so many.
+    """Check I9 for one host.
+
+    Args:
+        hosts: number of hosts in the network.
 
     Raises:
-        AssertionError: something has grown.
+        AssertionError: a container has grown.
     """
     assert host.peer is not None
-    # A joiner has the ledger of the model it fetches before it has the model.
+    # A joiner has a ledger before it has the model.
     ledger = getattr(host.algorithm, "ledger", None)
     most = max(ROOM, 2 * hosts, 2 * (0 if ledger is None else ledger.chunks))
     for where, held in containers(host.peer, host.algorithm):
@@ -45,7 +48,7 @@ def check_bounds(host: Host, hosts: int) -> None:
 
 
 def containers(*roots: object) -> Iterator[tuple[str, int]]:
-    """All containers that can be reached through objects of the package: class and attribute, and how much is held."""
+    """Class and attribute, and number of entries, of all containers reachable through objects of the package."""
     seen: set[int] = set()
     waiting: list[tuple[str, object]] = [(type(root).__name__, root) for root in roots]
     while waiting:

@@ -1,7 +1,4 @@
-"""One machine of the simulated network: its daemon, its disk, the memory its training process shares, and its jobs.
-
-What a host is and what a job does to its vectors, at one instant. Nothing here may know of time, links or other hosts.
-"""
+"""One machine of the simulated network: its daemon, its disk, the memory shared with a training process, its jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ __all__ = ["Checkpoint", "Host", "Region", "perform", "sign", "verify"]
 
 
 class Region(NamedTuple):
-    """The memory a training process shares with its daemon."""
+    """Memory that a training process shares with its daemon."""
 
     x: Vector
     slots: tuple[Vector, Vector]
@@ -38,7 +35,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A host's disk: what a restarted peer may go on from."""
+    """The checkpoint on a host's disk."""
 
     schema: bytes
     clock: int
@@ -49,47 +46,105 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Host:
-    """One machine. `life` counts its starts and stops, and voids what was scheduled for an earlier one."""
+    """One machine. `life` counts its starts and stops. Events that were scheduled in another life are void."""
 
     index: int
     config: PeerConfig
     id: bytes
     address: str
     outbound: bool = False
-    """nobody can dial it; to be set before it starts"""
+    """no other host can dial it"""
     downlink: float | None = None
-    """bytes per second that reach it on all data lanes together; None: no limit"""
+    """bytes per second of all data lanes to it together; None: unlimited"""
     incarnation: int = 0
     life: int = 0
     peer: Peer | None = None
     algorithm: Any = field(default_factory=Pairwise)
-    """that of the config's strategy"""
+    """algorithm of the configured strategy"""
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
     pinned: list[Checkpoint] = field(default_factory=list)
-    """checkpoints of what this host has given up for another side's model"""
+    """models that this host gave up for another side's model"""
     region: Region | None = None
     bound: Region | None = None
-    """the region the ledger works on: `region`, once the Bind job has run"""
+    """region that the ledger works on: `region`, once the Bind job has run"""
     slowness: float = 1.0
-    """its jobs take so many times as long"""
+    """factor of the time that its jobs take"""
     step_slowness: float = 1.0
-    """its training steps take so many times as long"""
+    """factor of the time that its training steps take"""
     usual_slowness: float = 1.0
-    """the same while no fault slows it down"""
+    """`step_slowness` without faults"""
     paused_until: float = 0.0
-    put_off: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
-    """what was due during a pause, in order"""
+    postponed: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    """events that fell due during a pause, in order"""
     waiting: deque[tuple[jobs.Job[object], Region | None]] = field(default_factory=deque)
-    """jobs, and the region there was when each was asked for"""
+    """jobs, each with the region at the time of its request"""
     working: bool = False
     picked_up: float = 0.0
     wakes_at: float = float("inf")
     timer: float | None = None
-    """what the peer said when it was asked last"""
+    """the peer's timer after its last input"""
+
+    def __post_init__(self) -> None:
+        self.step_slowness = self.usual_slowness
+
+    def begin_life(self, now: float) -> None:
+        """Start the process with a new incarnation. Its vectors, jobs and timers are gone."""
+        self.life += 1
+        self.incarnation += 1
+        self.forget()
+        self.waiting.clear()
+        self.postponed.clear()
+        self.working, self.picked_up, self.wakes_at, self.paused_until = False, now, float("inf"), 0.0
+
+    def end_life(self, *, keep_disk: bool) -> None:
+        """Kill the process. The disk keeps the last checkpoint and the members alive then."""
+        if self.peer is not None and keep_disk:
+            self.remembered = tuple(self.peer.membership.alive())
+        if not keep_disk:
+            self.checkpoint, self.remembered = None, ()
+        self.peer = None
+        self.life += 1
+
+    def save(self) -> None:
+        """Write a checkpoint to the disk, unless the peer has no whole model."""
+        if self.running.model is not None and self.running.whole:
+            self.keep()
+
+    def keep(self, *, pinned: bool = False) -> None:
+        """Write a checkpoint to the disk.
+
+        Args:
+            pinned: keep it beside later ones.
+        """
+        peer, ledger = self.running, self.algorithm.ledger
+        assert peer.model is not None
+        self.checkpoint = Checkpoint(
+            peer.model.schema_bytes, peer.state_clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
+        )
+        if pinned:
+            self.pinned.append(self.checkpoint)
+
+    def unbind(self) -> object:
+        """The ledger no longer works on shared memory."""
+        self.bound = None
+        return self.algorithm.ledger.unbind()
+
+    def tear(self, older: Checkpoint | None) -> None:
+        """The last checkpoint is damaged: the one before takes its place."""
+        self.checkpoint = older
+
+    def share(self, size: int) -> Region:
+        """Share new memory with a training process that attaches."""
+        self.region = Region.of(size)
+        return self.region
+
+    def slow_down(self, *, jobs: float, steps: float) -> None:
+        """Jobs take `jobs` times as long, and training steps `steps` times as long as usual."""
+        self.slowness, self.step_slowness = jobs, self.usual_slowness * steps
 
     def forget(self) -> None:
-        """All vectors are gone, as when a process begins."""
+        """Drop all vectors, as a new process does."""
         self.algorithm = ALGORITHMS[self.config.algorithm]()
         self.bound = self.region = None
 
@@ -104,18 +159,17 @@ class Host:
 
 
 def perform(host: Host, job: jobs.Job[object]) -> object:
-    """Carry a job out; those that are the driver's own are done here."""
+    """Carry out a job. Jobs of the driver are done here, all others by the algorithm."""
     match job:
         case jobs.Bind():
             assert host.bound is not None
             return host.algorithm.ledger.bind(host.bound.x, host.bound.slots)
         case jobs.Unbind():
-            host.bound = None
-            return host.algorithm.ledger.unbind()
+            return host.unbind()
         case jobs.Restore():
             return _restore(host)
         case jobs.Keep(reason):
-            _keep(host, reason)
+            host.keep(pinned=reason == "apart")
             return None
     return host.algorithm.run(job)
 
@@ -131,18 +185,8 @@ def _restore(host: Host) -> jobs.Restored | None:
     return jobs.Restored(saved.schema, saved.clock, saved.rounds)
 
 
-def _keep(host: Host, reason: str) -> None:
-    model, ledger, peer = host.running.model, host.algorithm.ledger, host.running
-    assert model is not None
-    host.checkpoint = Checkpoint(
-        model.schema_bytes, peer.state_clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
-    )
-    if reason == "apart":
-        host.pinned.append(host.checkpoint)
-
-
 def sign(peer: bytes, data: bytes) -> bytes:
-    """Stands in for Ed25519, whose strength is not the subject here."""
+    """Replaces Ed25519, whose strength is not tested here."""
     return hashlib.blake2b(data, key=peer, digest_size=64).digest()
 
 

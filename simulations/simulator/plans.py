@@ -1,7 +1,6 @@
-"""What a seed of `cluster` stands for, as data: a network's size, its weather, its faults, and how long each act lasts.
+"""The plan of a seed of `cluster`: size of the network, weather, faults, and length of each act.
 
-A seed's plan is drawn from several sources of chance, so that something drawn more leaves the rest of it as it was.
-Nothing is played here.
+The plan is drawn from several random sources, so that a new draw leaves the rest of the plan as it was.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from simulations.simulator.nemesis import Fault, draw, draw_joins, draw_replays
+from simulations.simulator.faults import Fault, draw, draw_joins, draw_replays
 from simulations.simulator.network import Conditions
 
 __all__ = ["Plan"]
@@ -17,7 +16,7 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed stands for. Times in virtual seconds."""
+    """Everything that a seed decides. Times in virtual seconds."""
 
     peers: int
     size: int
@@ -25,30 +24,30 @@ class Plan:
     every: int
     window: int
     script: tuple[Fault, ...] = ()
-    """the second act"""
+    """faults of the second act"""
     buffers: int = 44
-    """how many of `size` are a buffer's"""
+    """number of parameters, out of `size`, that are a buffer's"""
     forming: float = 6.0
     chaos: float = 14.0
     calm: float = 12.0
     agree: bool = False
-    """is there a fourth act?"""
+    """whether there is a fourth act"""
     step_time: float = 0.2
-    """of a training process"""
+    """seconds per step of a training process"""
     slowness: tuple[float, ...] = ()
-    """of each host's training: its steps take so many times as long; empty: all are alike"""
+    """factor of each host's step time; empty: 1 for all"""
     preset: str = "local"
-    """of membership"""
+    """preset of membership"""
     dead: bool = False
     """a host that is up when all faults stop is killed then, and never comes back"""
     apart_rounds: int = 10
-    """after which halves do not average any more"""
+    """rounds of separation after which two sides no longer average"""
     lateness: tuple[float, ...] = ()
-    """seconds between the start of each host's daemon and that of its training process; empty: none"""
+    """seconds from each daemon's start to the start of its training process; empty: none"""
     moments: int = 0
-    """rounds between two times that training processes tell their optimizers' moments; 0: these have none"""
+    """rounds between two reports of the optimizers' moments; 0: optimizers have none"""
     before: Conditions = field(default_factory=Conditions)
-    """of the first half of the first act, and of the third"""
+    """weather of the first half of the first act, and of the third act"""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -59,7 +58,7 @@ class Plan:
         small, long = peers <= 8, seed % 25 == 7
         preset = random.choices(("local", "lan", "wan"), (14, 1, 1))[0] if peers <= 5 and not long else "local"
         patient = preset != "local"
-        """its suspicions take half a minute"""
+        """the preset's suspicions take half a minute"""
         conditions = Conditions(
             latency=random.choice((0.001, 0.01, 0.05, 0.15)),
             jitter=random.choice((0.0, 0.5, 2.0)),
@@ -73,7 +72,7 @@ class Plan:
         chunks = random.randint(1, 4) if small else random.randint(1, 2) if peers <= 16 else 1
         forming, calm = _lengths(peers, long=long, patient=patient)
         chaos = 60.0 if long else 32.0 if patient else 14.0 if small else 8.0
-        # Few without any fault, and some whose first strikes while hosts still look for the network.
+        # Few networks have no fault. In some the first fault strikes while hosts look for the network.
         count = (random.randint(0, 8) or random.randint(0, 8)) * (2 if long or patient else 1)
         begin, end = random.choice((1.0, forming, forming, forming)), forming + chaos - 1.0
         script = draw(random, count=count, peers=peers, begin=begin, end=end, long=long or patient)
@@ -97,16 +96,16 @@ class Plan:
             agree=seed % 10 == 0 or seed % 500 == 14,  # which is one of 64
             preset=preset,
             dead=peers > 2 and Random(f"gone/{seed}").randrange(8) == 0,
-            # With few, the cuts of the second act are long ones.
+            # With few rounds, most cuts of the second act are long ones.
             apart_rounds=Random(f"apart/{seed}").choice((2, 4, 10)),
             slowness=_slowness(seed, peers),
             lateness=_lateness(seed, peers),
-            # 10 in a daemon, which lives longer.
+            # A daemon uses 10, but lives longer.
             moments=Random(f"moments/{seed}").choice((0, 0, 0, 3)),
         )
 
     def of_size(self, seed: int, peers: int) -> Plan:
-        """The same, but for its script, in a network of so many: with the times and the speeds that these have."""
+        """The same plan for another number of peers, except the script. Times and speeds fit the new size."""
         forming, calm = _lengths(peers, long=self.conditions.late > 1.0, patient=self.preset != "local")
         return replace(
             self,
@@ -121,19 +120,19 @@ class Plan:
 
 
 def _lengths(peers: int, *, long: bool, patient: bool) -> tuple[float, float]:
-    """Seconds in which so many form a network, and those of the calm."""
+    """Seconds until the network has formed, and seconds of the calm."""
     calm = 45.0 if long else 40.0 if patient else 12.0 if peers <= 8 else 13.0 if peers <= 16 else 15.0
     return 6.0 if peers <= 16 else 10.0, calm
 
 
 def _slowness(seed: int, peers: int) -> tuple[float, ...]:
-    """In one of three networks a host trains as fast as the slowest, or twice or four times as fast."""
+    """In one of three networks hosts train half, once or twice as slowly."""
     random = Random(f"speeds/{seed}")
     return tuple(random.choice((0.5, 1.0, 2.0)) for _ in range(peers)) if random.randrange(3) == 0 else ()
 
 
 def _lateness(seed: int, peers: int) -> tuple[float, ...]:
-    """In one of three networks training processes begin late, but for the founder's, some by many rounds."""
+    """In one of three networks training processes start late, some by many rounds. The founder's does not."""
     random = Random(f"late/{seed}")
     late = random.randrange(3) == 0
     return tuple(random.choice((0.0, 3.0, 10.0)) if host else 0.0 for host in range(peers)) if late else ()

@@ -1,12 +1,11 @@
-"""Traces that a person can read: records of the simulator as lines of who says what to whom, and what comes of it.
+"""Readable traces: records of the simulator as lines that say which peer sends what, and what follows.
 
     0.000   p0 --> p1   Offer of exchange 1.1: modulo8, window 2
     0.020   p1 --> p0   Accept exchange 1.1: modulo8, window 2
-    0.041   p0 --x p1   Ack of chunk 0, turn 3        (--x: lost; ==>: doubled)
+    0.041   p0 --x p1   Ack of chunk 0, turn 3        (--x: lost; ==>: duplicated)
     0.050   p0          has mixed chunk 0
 
-Routine is left out: probes that carry no news, what one peer has told another before, snapshots and slots, timers.
-Nothing here may run anything.
+Routine is left out: probes without news, news that was sent before, snapshots, slots and timers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.wire import messages as said
 from gossipdp.protocol.wire.messages import Member, State
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Record
 
 __all__ = ["Reader", "about", "concerning", "names", "number", "sentence"]
@@ -41,18 +40,27 @@ BELIEFS = {State.ALIVE: "alive", State.SUSPECT: "suspected", State.FAILED: "fail
 
 
 class Reader:
-    """Reads one run, record by record. `names`: of peers, by id."""
+    """Reads the records of one run in order.
+
+    Args:
+        names: names of peers, by id.
+    """
 
     def __init__(self, names: Mapping[bytes, str]) -> None:
         self._names = names
         self._told: set[tuple[int | None, int | None, str, bool]] = set()
-        """gossip, from whom and to whom, and whether it got lost"""
+        """gossip that has a line: sender, receiver, text, whether it was lost"""
         self._started: set[int | None] = set()
-        """hosts whose start has been read: of these even greetings without news are worth a line"""
+        """hosts that have started: their first greetings have lines even without news"""
         self._before = ""
 
     def line(self, record: Record, *, since: float = 0.0, last: bool = False) -> str | None:
-        """The line of a record, or None for routine. `last`: nothing came after it."""
+        """The line of a record, or None for routine.
+
+        Args:
+            since: time that counts as 0.
+            last: no record came after it.
+        """
         text = self._text(record, last)
         if text is None:
             return None
@@ -153,7 +161,7 @@ class Reader:
         return type(message).__name__
 
     def _news(self, members: Iterable[Member]) -> list[str]:
-        """What is worth telling of members: all that is not simply alive."""
+        """News about members that are not simply alive."""
         news = []
         for member in members:
             if member.state != State.ALIVE or member.refutation:
@@ -226,7 +234,11 @@ def _result(job: Any, result: Any) -> str | None:
 
 
 def sentence(fault: Fault, host: int | None = None) -> str:
-    """What a fault does, in words; `host` is whom it hit, if that is known."""
+    """What a fault does, in words.
+
+    Args:
+        host: the host that it struck, if known.
+    """
     who = f"p{fault.hosts[0] if host is None else host}"
     if host is None and fault.busy:
         who = "whoever sends it" if fault.on else f"a host in the middle of an exchange, else {who},"
@@ -258,7 +270,7 @@ def sentence(fault: Fault, host: int | None = None) -> str:
 
 
 def names(hosts: Sequence[int]) -> str:
-    """p0, p1 and p2; three and more in a row are drawn together: p3-p9."""
+    """A list of hosts: "p0, p1 and p2". Three and more in a row become a range: "p3-p9"."""
     runs: list[list[int]] = []
     for host in sorted(hosts):
         if runs and host == runs[-1][-1] + 1:
@@ -275,16 +287,16 @@ def _seconds(value: float) -> str:
 
 
 def concerning(text: str, peers: int) -> tuple[frozenset[int], str]:
-    """The peers and the exchange (or "") that the text of a failure names."""
+    """The peers, and the exchange or an empty string, that the text of a failure names."""
     named = {int(host) for host in re.findall(r"\bp(\d+)\b", text)}
     exchange = re.search(r"\bof exchange (\d+\.\d+)\b", text)
     return frozenset(host for host in named if host < peers), exchange[1] if exchange else ""
 
 
 def about(hosts: Collection[int], exchange: str) -> Callable[[Record], bool]:
-    """Does a record concern these peers, and of all exchanges this alone? Without hosts or exchange: any of them.
+    """A filter for records of these peers, and of this exchange alone. No peers or no exchange means any.
 
-    Of one peer alone all is wanted that it says and hears, of several what passes between them.
+    For one peer it passes all that the peer sends and receives; for several peers, what passes between them.
     """
 
     def wanted(record: Record) -> bool:

@@ -1,8 +1,8 @@
-"""A training process in virtual time: it steps, submits and drains by the two verbs of algorithms section 1.
+"""A training process in virtual time. It steps, submits snapshots and drains corrections (algorithms section 1).
 
-It never waits: a step is due every `step_time` whatever the daemon does; a sealed slot is added at a step boundary,
-perhaps some steps late; a snapshot is submitted when one is due and the last has been taken. It counts its own steps
-in fp64, so that `invariants` can tell what x must be. It may die at any time, and take its memory with it.
+It never waits. A step is due every `step_time`, whatever the daemon does. A sealed slot is drained at a step boundary,
+perhaps some steps late. A snapshot is submitted when one is due and the last was taken. The process keeps its own sum
+of steps in fp64, from which `invariants` computes what x must be. It may die at any time and loses its memory then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
-from simulations.simulator.host import Host, Region
+from simulations.simulator.host import Host
 from simulations.simulator.network import Network
 
 __all__ = ["Trainer", "TrainerConfig"]
@@ -29,27 +29,29 @@ __all__ = ["Trainer", "TrainerConfig"]
 _HEARD = (SessionOpened, SessionRefused, Pace, SlotSealed, SnapshotTaken)
 
 LINK_DELAY = 0.001
-"""seconds a word takes between daemon and training process"""
+"""seconds that a message takes between daemon and training process"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     step_time: float = 0.2
-    """seconds"""
+    """seconds per step"""
     rate: float = 0.05
-    """x moves by -rate (x - optimum) + noise: stochastic gradient descent on a quadratic"""
+    """step size: x moves by -rate (x - optimum) + noise, stochastic gradient descent on a quadratic"""
     noise: float = 0.02
     latest_drain: int = 3
-    """a sealed slot is added up to so many steps late"""
+    """most steps by which a sealed slot is drained late"""
     tells: int = 0
-    """rounds between two times that it tells its optimizer's moments, and begins with others'; 0: it has none"""
+    """rounds between two reports of the optimizer's moments; 0: the optimizer has none"""
 
 
 class Trainer:
-    """Args:
+    """One training process.
 
-    done: called with what has just been done to x, "load", "step" or "drain", and the chunks concerned; or with "tell"
-        or "inherit": `moments` are the newest that were told, or another's that the optimizer begins with.
+    Args:
+        number: number of the process in the run; seeds its noise.
+        done: callback after a change of x: "load", "step" or "drain", and the chunks concerned. Also called with "tell"
+            after a report of `moments`, and with "inherit" after the optimizer took `moments` from the daemon.
     """
 
     def __init__(
@@ -67,13 +69,13 @@ class Trainer:
         rows = np.random.Generator(np.random.PCG64(self._random.getrandbits(64)))
         self._noise = (config.noise * rows.standard_normal(2 * schema.size)).astype(np.float32)
         self.optimum = _optimum(schema.size)
-        """what it trains towards"""
+        """optimum of its quadratic"""
         self.x: NDArray[np.float32] = rows.standard_normal(schema.size).astype(np.float32)
-        """the live parameters; its own start, until the daemon says otherwise"""
+        """live parameters; the process's own until the daemon sends the network's"""
         self.since: NDArray[np.float64] = np.zeros(schema.size)
-        """progress since the last snapshot the outer step has used, chunk by chunk"""
+        """progress since the last snapshot that an outer step used, for each chunk"""
         self.submitted: NDArray[np.float64] = np.zeros(schema.size)
-        """`since` at the last submit"""
+        """`since` at the last submission"""
         self._gradient, self._moved = np.empty_like(self.x), np.empty_like(self.since)
         self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
         self.moments: Moments | None = None
@@ -84,38 +86,42 @@ class Trainer:
         self._outstanding = False
         self._snapshots = 0
         self.clock = 0
-        """the network's, in steps, as far as this process knows"""
+        """the network's clock in steps, as far as this process knows it"""
         self.kept = 0
-        """sessions that began with its own parameters"""
+        """sessions that began with the process's own parameters"""
         self._live: Live | None = None
-        """what it said of itself when it attached last"""
+        """its state at its last attachment"""
         self._slots: deque[tuple[int, tuple[int, ...], int]] = deque()
         self._stepping = False
         self._moving = True
         self._spans: list[slice] = []
-        """of the chunks"""
+        """span of each chunk"""
         self.attach()
 
     def attach(self) -> None:
-        """Ask the daemon for a session, at the start and after a restart of the daemon. Steps go on meanwhile."""
+        """Ask the daemon for a session, at the start and after each restart of the daemon. Steps go on meanwhile."""
         if self._stepping:
             self._since_submit, self._under_way = self._since_submit + self._under_way, 0
             self._live = Live(self.clock, self._since_submit, 8 * self._since_submit)
             self.since[:] = 0.0
         live = self._live
-        self.region = self.host.region = Region.of(self._schema.size)
+        self.region = self.host.share(self._schema.size)
         self.region.x[:] = self.x
         self.session, self._outstanding = 0, True
         self._slots.clear()
         schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
         self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty, live=live))
 
+    def snapshot_used(self, span: slice) -> None:
+        """An outer step used the last submitted snapshot on these parameters."""
+        self.since[span] -= self.submitted[span]
+
     def stand_still(self) -> None:
-        """Go on with steps that move nothing."""
+        """From now on steps change nothing."""
         self._moving = False
 
     def die(self) -> None:
-        """kill -9: the daemon hears of it by the end of the link."""
+        """kill -9. The daemon notices the end of the link."""
         self.alive = False
         if self.host.peer is not None:
             self._tell("detach", lambda peer: peer.detach(self._network.now), dead=True)
@@ -127,7 +133,7 @@ class Trainer:
     # -- what the daemon says ---------------------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
-        """An event of the daemon that goes over the link: it arrives a little later, if the process still lives."""
+        """Pass an event of the daemon over the link. It arrives a little later if the process still lives."""
         if not isinstance(event, _HEARD):
             return
         region = self.region
@@ -172,13 +178,13 @@ class Trainer:
                     self._tell_moments()
 
     def _inherit(self, held: Moments | None) -> None:
-        """What the daemon has for an optimizer that has made no step."""
+        """Take the daemon's moments if the optimizer has made no step."""
         if self.config.tells and self._optimizer_steps == 0 and held is not None:
             self.moments, self._optimizer_steps = held, held.steps
             self._done(self, "inherit", ())
 
     def _tell_moments(self) -> None:
-        """Any will do that are a mean and a mean square; no two times the same."""
+        """Report moments: any mean and mean square, different each time."""
         start, chunks = self._random.randrange(self._schema.trainable), list[Frozen]()
         for size in chunk_sizes(self._schema):
             gradient = self._noise[start : start + size]
@@ -192,7 +198,7 @@ class Trainer:
     # -- what it does -----------------------------------------------------------------------------------------
 
     def _next_step(self) -> None:
-        """Whatever becomes of the daemon: a step has no life but the process's own."""
+        """Schedule the next step. It does not depend on the daemon's life."""
 
         def step() -> None:
             if self.alive:
@@ -234,7 +240,7 @@ class Trainer:
         self._tell("submit", lambda peer: peer.submit(session, snapshot, applied, steps, 8 * steps, network.now))
 
     def _drain(self, slot: int, chunks: tuple[int, ...]) -> None:
-        """x += slot on its chunks, then say so."""
+        """Add the slot's chunks to x and report it."""
         for chunk in chunks:
             span = self._spans[chunk]
             self.x[span] += self.region.slots[slot % 2][span]
@@ -245,5 +251,5 @@ class Trainer:
 
 
 def _optimum(size: int) -> NDArray[np.float32]:
-    """The same for all replicas."""
+    """The optimum of all replicas."""
     return np.cos(np.arange(size, dtype=np.float32))

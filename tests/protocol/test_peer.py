@@ -337,7 +337,7 @@ def test_restart_with_others_there_takes_their_state_not_the_checkpoint():
     town.start(1)
     town.train(1)
     town.run(10.0)
-    town.net.save(town.hosts[1])
+    town.hosts[1].save()
     town.run(5.0)
     town.trainers[1].die()
     town.net.stop(town.hosts[1])
@@ -351,7 +351,7 @@ def test_restart_with_others_there_takes_their_state_not_the_checkpoint():
 def test_restart_with_nobody_there_resumes_from_the_checkpoint_after_a_while():
     town = founded()
     town.run(10.0)
-    town.net.save(town.hosts[0])
+    town.hosts[0].save()
     saved = town.hosts[0].checkpoint
     town.trainers[0].die()
     town.net.stop(town.hosts[0])
@@ -375,7 +375,7 @@ def test_restart_of_all_resumes_from_the_latest_checkpoint_and_the_others_fetch_
     town.train(1)
     town.run(10.0)
     for host in town.hosts:
-        town.net.save(host)
+        host.save()
         town.trainers[host.index].die()
         town.net.stop(host)
         town.events[host.index].clear()

@@ -32,18 +32,19 @@ class Surroundings(Protocol):
 
 
 class Behaviour:
-    """Honest in everything; what a behaviour does not override is.
+    """Honest in everything. A subclass overrides what it does otherwise.
 
-    Args: siege: the network, in which the culprit is up and has the model.
+    Args:
+        surroundings: the network, in which the culprit runs and has the model.
     """
 
     excuse = "it is honest"
-    """why no word of it proves anything: who honest says the same, and when; "" if there is a word that nobody honest
-    says, for which it must be set aside"""
+    """why no message of it is proof: when an honest peer would send the same. Empty if there is proof; then honest
+    peers must set the culprit aside"""
     answers = False
-    """is that an answer, which only those hear who offer it an exchange? A schedule has some always offered one"""
+    """whether the proof is an answer, which only peers receive that offer the culprit an exchange"""
     beat = math.inf
-    """seconds between two times that it speaks unasked"""
+    """seconds between two messages of its own"""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self.network, self.schema = surroundings.network, surroundings.schema
@@ -51,15 +52,15 @@ class Behaviour:
         self.random = Random(f"hostile/{surroundings.network.seed}")
 
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
-        """What goes out in the place of `envelope`."""
+        """What the culprit sends instead of `envelope`."""
         return (envelope,)
 
-    def does(self, job: jobs.Job) -> jobs.Result:
-        """Carry out one of its own jobs."""
+    def does(self, job: jobs.Job[object]) -> object:
+        """Carry out one of the culprit's jobs."""
         return perform(self.host, job)
 
     def speaks(self) -> Iterable[Envelope]:
-        """Once a beat."""
+        """Messages of its own, once per beat."""
         return ()
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     Ack,
@@ -21,16 +22,16 @@ from gossipdp.protocol.wire.messages import (
     Void,
 )
 from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
-from simulations.simulator.cluster import SETTINGS
+from simulations.simulator.cluster_processes import SETTINGS
 from simulations.simulator.host import perform
 
 __all__ = ["AckWithoutApplying", "Equivocation", "Malformed", "NeverAck", "OneByteASecond", "Overclaim"]
 
 
 class NeverAck(Behaviour):
-    """Takes part until its partner waits for the last word, and falls silent."""
+    """Takes part until its partner waits for the last message, then falls silent."""
 
-    excuse = "last words get lost, and the honest crash before theirs"
+    excuse = "networks lose last messages, and honest peers crash before theirs"
 
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
         last = isinstance(envelope.message, Ack | End | Void) or (
@@ -40,11 +41,11 @@ class NeverAck(Behaviour):
 
 
 class AckWithoutApplying(Behaviour):
-    """Acknowledges, and stays where it is: others come to it."""
+    """Acknowledges without mixing. Its partners move towards it, and it stays where it is."""
 
-    excuse = "nobody sees another's anchor, which moves by its own steps and others' exchanges, too"
+    excuse = "no peer sees another's anchor, which other steps and exchanges move too"
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.DecodeAndMix | jobs.Mix):
             return perform(self.host, job)
         ledger = self.host.algorithm.ledger
@@ -55,12 +56,12 @@ class AckWithoutApplying(Behaviour):
 
 
 class OneByteASecond(Behaviour):
-    """Each word of an exchange takes as long as is just not silence yet; and it is always there with the next offer."""
+    """Delays each message of an exchange until just before its partner's deadline. Its next offer is always ready."""
 
-    excuse = "so does an honest peer on a link that is as slow"
+    excuse = "an honest peer on a slow link does the same"
     beat = 0.5
     hesitates = 0.8
-    """of what its partner puts up with"""
+    """share of its partner's deadline"""
 
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings)
@@ -77,17 +78,19 @@ class OneByteASecond(Behaviour):
         if not isinstance(envelope.message, Ranges | Data | Ack | Miss):
             return (envelope,)
         network = self.network
-        wait = self.hesitates * self.host.config.averaging.deadlines.silence
-        network.at(network.now + wait, "hesitates", self.host, partial(network.say, self.host, envelope))
+        strategy = self.host.config.strategy
+        assert isinstance(strategy, PairwiseConfig)
+        wait = self.hesitates * strategy.deadlines.silence
+        network.at(network.now + wait, "hesitates", self.host, partial(network.inject, self.host, envelope))
         return ()
 
 
 class Equivocation(Behaviour):
-    """Tells everybody of another anchor."""
+    """Shows each partner another anchor."""
 
-    excuse = "nobody compares what it told two partners at different times, and no word of pairwise is signed"
+    excuse = "no peer compares what two partners heard at different times, and pairwise signs no message"
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.Begin | jobs.Answer):
             return perform(self.host, job)
         ledger = self.host.algorithm.ledger
@@ -101,7 +104,7 @@ class Equivocation(Behaviour):
 
 
 class Malformed(Behaviour):
-    """Its codes are of no codec."""
+    """Sends codes that no codec can decode."""
 
     excuse = ""
 
@@ -112,12 +115,12 @@ class Malformed(Behaviour):
 
 
 class Overclaim(Behaviour):
-    """Has its partner move all the way, where less was agreed: acknowledges a share of 1, from far away."""
+    """Makes its partner move all the way although less was agreed: it acknowledges a share of 1 from far away."""
 
     excuse = ""
     answers = True
 
-    def does(self, job: jobs.Job) -> jobs.Result:
+    def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.Begin | jobs.Answer):
             return perform(self.host, job)
         span = self.host.algorithm.ledger.span(job.key.chunk)

@@ -1,4 +1,4 @@
-"""Hostile members that lie about others."""
+"""Hostile members: false news of other members and of their exchanges."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = ["FalseDeaths", "ForgedSender", "ForgedWords", "Ghosts", "Storm"]
 
 
 class ForgedSender(Behaviour):
-    """Speaks of others' exchanges as if it were one of the two, and tells of others what only they may say."""
+    """Sends messages of other peers' exchanges as if it took part, and accuses other members."""
 
-    excuse = "a word about an exchange that is not known is what a restart or a long delay leaves of an honest one"
+    excuse = "after a restart or a long delay an honest peer sends messages of unknown exchanges too"
     beat = 0.2
 
     def __init__(self, surroundings: Surroundings) -> None:
@@ -43,7 +43,7 @@ class ForgedSender(Behaviour):
 
     def speaks(self) -> Iterator[Envelope]:
         one, other = self.random.sample(self.honest, 2)
-        # Numbers are incarnation and counter: easily guessed.
+        # Numbers are incarnation and counter, so they are easy to guess.
         exchange = one.incarnation << 32 | self.random.randint(1, 80)
         for to in (one, other):
             for turn in range(1, 4):
@@ -58,7 +58,7 @@ class ForgedSender(Behaviour):
 
 
 class ForgedWords(Behaviour):
-    """Says in the name of each other member that it left, restarted, moved or trained far ahead."""
+    """Claims in the name of each other member that it left, restarted, moved or trained far ahead."""
 
     excuse = ""
     beat = 0.2
@@ -81,9 +81,9 @@ class ForgedWords(Behaviour):
 
 
 class FalseDeaths(Behaviour):
-    """Says of each other member that it failed: a verdict on its own latest word."""
+    """Claims that each other member failed, at its latest record."""
 
-    excuse = "an honest member that a cut keeps from another says the same"
+    excuse = "an honest member behind a cut says the same"
     beat = 0.2
 
     def speaks(self) -> Iterator[Envelope]:
@@ -93,9 +93,9 @@ class FalseDeaths(Behaviour):
 
 
 class Storm(Behaviour):
-    """Doubts each member at its latest word and repeats its earlier ones, 24 times a second."""
+    """Suspects each member at its latest record, and repeats its earlier records, 24 times a second."""
 
-    excuse = "doubts and words that come late are the network's doing, too"
+    excuse = "a bad network causes late doubts and records too"
     beat = 0.04
 
     def __init__(self, surroundings: Surroundings) -> None:
@@ -121,7 +121,7 @@ class Storm(Behaviour):
 class Ghosts(Behaviour):
     """Introduces 1,250 members a second that do not exist, each with a key of its own."""
 
-    excuse = "a network may grow by as many"
+    excuse = "a network may grow as fast"
     beat = 0.04
     a_message = 15
 

@@ -13,15 +13,15 @@ from gossipdp.protocol.wire.messages import (
     StateRequest,
 )
 from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
-from simulations.simulator.cluster import SETTINGS
+from simulations.simulator.cluster_processes import SETTINGS
 
 __all__ = ["Flood", "Garbage", "Replay"]
 
 
 class Flood(Behaviour):
-    """Eighty offers, questions and requests a second to each, all of them well-formed."""
+    """Sends eighty well-formed offers, questions and requests a second to each peer."""
 
-    excuse = "each word is an honest one, and how many come at once is the network's doing, too"
+    excuse = "each message is a valid one, and a bad network causes bursts too"
     beat = 0.05
 
     def __init__(self, surroundings: Surroundings) -> None:
@@ -40,9 +40,9 @@ class Flood(Behaviour):
 
 
 class Replay(Behaviour):
-    """Says again, to anybody, what it has ever said to somebody."""
+    """Repeats any of its earlier messages to any peer."""
 
-    excuse = "networks double and delay what the honest say"
+    excuse = "networks duplicate and delay honest messages"
     beat = 0.05
 
     def __init__(self, surroundings: Surroundings) -> None:
@@ -62,7 +62,7 @@ class Replay(Behaviour):
 
 
 class Garbage(Behaviour):
-    """Bytes that are no message."""
+    """Sends bytes that are no message."""
 
     excuse = ""
     beat = 0.05

@@ -125,9 +125,9 @@ def test_followed_state_is_given_with_its_age_and_the_snapshot_before_is_dropped
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
     [manifest] = hosts.ask(StateRequest(ASKED))
-    hosts.net.cut(hosts.hosts[:-1], [hosts.last])
+    hosts.net.links.cut(hosts.hosts[:-1], [hosts.last])
     hosts.net.run(hosts.net.now + 6 * EVERY * STEP)
-    hosts.net.heal()
+    hosts.net.links.heal()
     hosts.slow(6.0)
     hosts.until(ResyncBegan)
     [ended] = hosts.until(ResyncEnded)
@@ -147,7 +147,7 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
     before, pace = pacing.own(0).transfer, averaging._tempo.pace
     while averaging._active is None or averaging._active.tally.chunks != 1:
         hosts.net.run(hosts.net.now + 0.001)
-    hosts.net.cut([hosts.hosts[0]], [hosts.last])
+    hosts.net.links.cut([hosts.hosts[0]], [hosts.last])
     ended = len(hosts.of(ExchangeEnded))
     cut_off = hosts.until(ExchangeEnded, ended + 1)[-1]
     assert cut_off.chunks == 1 and cut_off.duration * 4 / STEP > 10 * before

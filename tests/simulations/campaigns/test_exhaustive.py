@@ -9,7 +9,8 @@ from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from simulations.campaigns import exhaustive
-from simulations.campaigns.duel import Duel, Fault
+from simulations.campaigns.duel import Duel
+from simulations.campaigns.exchange_faults import Fault
 from simulations.campaigns.exhaustive import (
     AT_ONCE,
     BREAKS,

@@ -7,7 +7,7 @@ import pytest
 from gossipdp.protocol.wire.messages import Ack, Member, Ping, State
 from simulations.campaigns import traces
 from simulations.campaigns.traces import FOLDER, STORIES, tell
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Record
 from simulations.simulator.tracing import Reader, about, concerning, names, sentence
 

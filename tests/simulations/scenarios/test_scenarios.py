@@ -27,7 +27,7 @@ from simulations.scenarios.picture import draw
 from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 from simulations.scenarios.tables import print_report
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions, Network
 
 CAMPAIGNS = {"chaos": "T1", "mass-kill": "T4", "partition": "T5", "scale": "T21", "stragglers": "T7"}

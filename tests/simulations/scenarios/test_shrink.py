@@ -13,7 +13,7 @@ from gossipdp.protocol.pairwise.responder import Responder
 from simulations.scenarios import shrink
 from simulations.scenarios.shrink import Failure, Shrunk, attempt, plan_from_json, plan_to_json, story, without
 from simulations.simulator.cluster import Plan
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
 
 

@@ -130,7 +130,7 @@ class Epidemics:
 
     def finish(self, seconds=20.0):
         """Faults stop, training processes stop for good, and what is on its way comes."""
-        self.network.heal()
+        self.network.links.heal()
         self.network.conditions = self.calm
         self.run(SPAN * STEP)
         for trainer in self.trainers.values():

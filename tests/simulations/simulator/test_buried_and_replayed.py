@@ -13,7 +13,7 @@ from gossipdp.protocol.membership.suspects import Suspects
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.wire.messages import State
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
 
 
@@ -97,13 +97,13 @@ def stranger(later, lasts=4.0, peers=4):
 
 @pytest.mark.parametrize("later", [0.3, 3.0])
 def test_what_a_stranger_repeats_changes_nothing_whatever_life_it_comes_to(later):
-    repeated = played(script=(*stranger(later), *RESTARTS)).network.repeated
+    repeated = played(script=(*stranger(later), *RESTARTS)).network.replayed
     assert repeated["same life"] > 80 and repeated["later life"] >= 5, repeated
 
 
 def test_nothing_is_repeated_in_networks_without_a_stranger():
     cluster = played(script=RESTARTS)
-    assert not cluster.network.repeated and cluster.network.overheard is None
+    assert not cluster.network.replayed
 
 
 def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):

@@ -92,7 +92,7 @@ def test_live_process_far_behind_the_network__the_networks_model_is_loaded():
 def test_epidemic_peer_alone__its_daemon_dies_and_the_live_process_keeps_its_parameters():
     net = Epidemics(5, 1)
     net.form()
-    net.network.save(net.network.hosts[0])
+    net.network.hosts[0].save()
     net.run(15.0)
     trainer = net.trainers[0]
     clock, steps = trainer.clock, trainer.steps
@@ -108,7 +108,7 @@ def test_all_epidemic_daemons_die__the_latest_live_process_wins_and_all_agree_in
     net = Epidemics(6, 3)
     net.form()
     for host in net.network.hosts:
-        net.network.save(host)
+        host.save()
     net.run(15.0)
     clocks = [trainer.clock for trainer in net.trainers.values()]
     for index in range(3):

@@ -56,7 +56,7 @@ def test_of_who_is_set_aside_increments_come_by_way_of_others():
     net.form()
     net.run(2.0)
     first, bad = net.network.hosts[0], net.network.hosts[2]
-    net.books.hostile = (bad.id,)
+    net.books.expect_faults_of(bad.id)
     for _ in range(3):
         first.peer._outputs.emit(UpdateRefused(bad.id, "hash"))
         net.run(2.0)
@@ -217,9 +217,9 @@ def test_halves_that_are_cut_off_for_less_than_three_epochs_need_no_state_anew(p
     net = Epidemics(7, peers, span=3 * SPAN)
     net.form()
     net.run(4.0)
-    cut = net.network.cut(net.network.hosts[: peers // 2], net.network.hosts[peers // 2 :])
+    cut = net.network.links.cut(net.network.hosts[: peers // 2], net.network.hosts[peers // 2 :])
     net.run(2.5 * 3 * SPAN * STEP)
-    net.network.heal(cut)
+    net.network.links.heal(cut)
     net.run(8.0)
     net.finish(6.0)
     net.agree()
@@ -230,9 +230,9 @@ def test_halves_that_are_cut_off_for_long_end_with_the_state_of_one():
     net = Epidemics(8, 4)
     net.form()
     net.run(2.0)
-    cut = net.network.cut(net.network.hosts[:2], net.network.hosts[2:])
+    cut = net.network.links.cut(net.network.hosts[:2], net.network.hosts[2:])
     net.run(12 * SPAN * STEP)
-    net.network.heal(cut)
+    net.network.links.heal(cut)
     net.run(12.0)
     net.finish(8.0)
     net.agree()
@@ -243,11 +243,11 @@ def test_whoever_was_alone_for_long_has_another_state_and_finds_it_out():
     net = Epidemics(9, 2)
     net.form()
     net.run(2.0)
-    cut = net.network.cut(net.network.hosts[:1], net.network.hosts[1:])
+    cut = net.network.links.cut(net.network.hosts[:1], net.network.hosts[1:])
     net.run(30 * SPAN * STEP)
     published = net.of(IncrementPublished, since=net.network.now - 4 * SPAN * STEP)
     assert not published, "both are alone by now"
-    net.network.heal(cut)
+    net.network.links.heal(cut)
     net.run(15.0)
     net.finish(8.0)
     net.agree()
@@ -260,7 +260,7 @@ def test_a_network_that_comes_back_from_checkpoints_goes_on():
     net.run(4.0)
     clock = min(host.peer.clock for host in net.up)
     for host in net.up:
-        net.network.save(host)
+        host.save()
     for index in range(3):
         net.trainers[index].die()  # a live one holds a later model than any checkpoint
         net.crash(index)
@@ -331,9 +331,9 @@ def _faults(seed):
         match fault:
             case "cut":
                 some = random.sample(hosts, len(hosts) // 2)
-                cut = net.network.cut(some, [host for host in hosts if host not in some])
+                cut = net.network.links.cut(some, [host for host in hosts if host not in some])
                 net.run(random.uniform(0.5, 3 * SPAN * STEP))
-                net.network.heal(cut)
+                net.network.links.heal(cut)
             case "crash":
                 index = random.randrange(1, len(hosts) - 1)
                 net.crash(index, disk=random.random() < 0.5)
@@ -494,11 +494,11 @@ def test_a_lone_peer_s_steps_are_of_a_founding_of_its_own_though_no_rumour_tells
     net = Epidemics(20, 2, every=8 * SPAN, warmup_steps=0)
     net.form()
     net.run(10 * SPAN * STEP)
-    cut = net.network.cut(net.network.hosts[:1], net.network.hosts[1:])
+    cut = net.network.links.cut(net.network.hosts[:1], net.network.hosts[1:])
     at = net.network.now
     net.run(26 * SPAN * STEP)
     assert len(net.of(RoundDone, since=at)) > 2 + len(net.of(IncrementPublished, since=at))
-    net.network.heal(cut)
+    net.network.links.heal(cut)
     net.run(15.0)
     net.finish(8.0)
     net.agree()
@@ -509,9 +509,9 @@ def test_who_finds_nobody_with_another_state_goes_on_with_its_own():
     net.form()
     net.run(3.0)
     one, other = net.network.hosts
-    cut = net.network.cut([one], [other])
+    cut = net.network.links.cut([one], [other])
     net.run(12 * SPAN * STEP)
-    net.network.heal(cut)
+    net.network.links.heal(cut)
     while not net.of(ResyncBegan):
         net.run(0.02)
     follower = 0 if net.of(ResyncBegan, 0) else 1
@@ -550,7 +550,7 @@ def test_who_goes_on_from_a_checkpoint_founds_after_its_clock():
     net.form()
     net.run(8.0)
     host = net.network.hosts[1]
-    net.network.save(host)
+    host.save()
     saved = host.peer.clock
     for index in (0, 1):
         net.crash(index)

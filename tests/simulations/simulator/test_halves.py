@@ -56,7 +56,7 @@ class Divided(Cluster):
         """Side k trains towards an optimum of its own."""
         for place, one in enumerate(sides):
             for other in sides[:place]:
-                self.network.cut(self.side(one), self.side(other))
+                self.network.links.cut(self.side(one), self.side(other))
             for number in one:
                 self.aim(number, place)
 
@@ -78,7 +78,7 @@ class Divided(Cluster):
 
     def heal(self, *, still=True):
         """From now on nobody trains, so that what becomes of the models is the protocol's doing alone."""
-        self.network.heal()
+        self.network.links.heal()
         for trainer in self.trainers.values():
             if still:
                 trainer.stand_still()
@@ -279,7 +279,7 @@ def test_loser_whose_sources_die_halfway_goes_on_with_its_own_model_whole():
     anchor = cluster.network.hosts[3].algorithm.ledger.a
     torn = np.abs(anchor - theirs) < 0.5
     assert torn.any() and not torn.all()
-    cluster.network.cut(cluster.side(larger), cluster.side(loser))
+    cluster.network.links.cut(cluster.side(larger), cluster.side(loser))
     for number in larger:
         cluster.crash(cluster.network.hosts[number], trainer=True, disk=True, torn=False)
     cluster.go_on(30.0)
@@ -315,7 +315,7 @@ def test_short_cut_resyncs_nobody(smaller, rounds):
     every = 20
     cluster = Divided(8, every=every)
     larger = [number for number in range(8) if number not in smaller]
-    cluster.network.cut(cluster.side(larger), cluster.side(smaller))
+    cluster.network.links.cut(cluster.side(larger), cluster.side(smaller))
     cluster.go_on(rounds * every * STEP)
     cluster.heal(still=False)
     cluster.go_on(25.0)
@@ -401,7 +401,7 @@ def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow(se
     cluster = Divided(4, seed=seed, every=every)
     hosts = cluster.network.hosts
     for host in hosts:
-        cluster.network.cut([host], [other for other in hosts if other is not host])
+        cluster.network.links.cut([host], [other for other in hosts if other is not host])
     cluster.go_on(5 * every * STEP)
     cluster.heal(still=False)
     cluster.go_on(20.0)

@@ -174,11 +174,11 @@ def test_peer_that_comes_back_where_only_an_idle_one_is__goes_on_from_its_own_la
     cluster = Late(2)
     founder, idle = cluster.network.hosts
     cluster.wait(20.0)
-    cut = cluster.network.cut([founder], [idle])
+    cut = cluster.network.links.cut([founder], [idle])
     cluster.wait(6 * ROUND)
     cluster.save(founder)
     cluster.crash(founder, trainer=True, disk=True, torn=False)
-    cluster.network.heal(cut)
+    cluster.network.links.heal(cut)
     cluster.wait(10.0)
     assert founder.checkpoint is not None and idle.running.state_clock < founder.checkpoint.clock - 20
     cluster.start(founder)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from gossipdp.protocol.membership.outbound_only import RELAYS
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import outbound_only as outbound
 from simulations.campaigns.outbound_only import Behind, play
@@ -73,7 +72,7 @@ def test_many_outbound_only__each_keeps_links_to_its_relays_and_none_is_suspecte
     cluster = Behind(1, plan, 16)
     cluster.run()
     assert cluster.failed == []
-    opened = Counter(index for index, _ in cluster.network._opened)
+    opened = Counter(index for index, _ in cluster.network.links._opened)
     assert all(opened[host.index] >= RELAYS for host in cluster.outbound)
 
 

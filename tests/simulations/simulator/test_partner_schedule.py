@@ -11,7 +11,7 @@ import pytest
 
 from gossipdp.protocol.events import ExchangeStarted, RoundDone
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import Fault
+from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
 
 

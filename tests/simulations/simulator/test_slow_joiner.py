@@ -10,7 +10,7 @@ import pytest
 
 from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, StateJudged, StateReady
 from simulations.simulator.cluster import Cluster, Plan
-from simulations.simulator.nemesis import FOREVER, Fault
+from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Conditions
 
 COMES, RELIEVED = 10.0, 75.0

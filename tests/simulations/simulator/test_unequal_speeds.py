@@ -17,10 +17,10 @@ STEP = 0.1
 class Unequal(Cluster):
     """A host whose `slowness` is s steps once in 0.05 s seconds."""
 
-    def __init__(self, slowness: tuple[float, ...], **changed: object) -> None:
+    def __init__(self, slowness: tuple[float, ...], latency=None, **changed: object) -> None:
         self.changed = changed
         plan = Plan(peers=len(slowness), size=8192 + 300, conditions=Conditions(), every=20, window=2, step_time=0.05)
-        super().__init__(3, plan)
+        super().__init__(3, plan, latency=latency)
         for host, slow in zip(self.network.hosts, slowness, strict=True):
             host.step_slowness = slow
             self.network.at(min(host.index, 1.0), "start", None, lambda host=host: self.restart(host))
@@ -72,8 +72,8 @@ def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind_though_all
 
 def test_two_far_places_of_which_one_is_slow_make_rounds_as_often_as_each_other() -> None:
     """Partners are mostly near by, and so of one's own speed; those who are heard of are anywhere."""
-    cluster = Unequal((10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0))
-    cluster.network.latency = lambda one, other: 0.0005 if one.index // 4 == other.index // 4 else 0.05
+    slowness = (10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0)
+    cluster = Unequal(slowness, lambda one, other: 0.0005 if one.index // 4 == other.index // 4 else 0.05)
     rates = cluster.rates(60.0, 110.0)
     assert max(rates) < 1.5 * min(rates)
 

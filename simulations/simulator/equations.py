@@ -1,0 +1,65 @@
+"""The equations of algorithms section 1 in fp64, to compare the daemon's fp32 vectors with."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossipdp.protocol import jobs
+from simulations.simulator.host import Host
+
+__all__ = ["RELATIVE", "Grid", "check_close", "grid_of", "outer_step", "rms", "same"]
+
+RELATIVE = 1e-5
+"""relative error allowed to fp32 vectors"""
+
+
+class Grid(NamedTuple):
+    """The grid of a modulo codec on one chunk."""
+
+    step: NDArray[np.float64]
+    """distance of two points, for each block"""
+    bits: int
+
+
+def outer_step(host: Host, job: jobs.OuterStep, a: NDArray[np.float32], v: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The anchor of the job's chunk after the outer step.
+
+    Args:
+        a, v: anchor and momentum of the chunk before it.
+    """
+    ledger = host.algorithm.ledger
+    assert ledger.x is not None
+    span = ledger.span(job.chunk)
+    x = ledger.x[span].astype(np.float64) + ledger.outstanding(job.chunk, job.applied)
+    pseudo_gradient = a - x
+    velocity = job.momentum * v + pseudo_gradient
+    movement = -job.lr * (pseudo_gradient + job.momentum * velocity)
+    buffers = slice(max(0, ledger.trainable - span.start), None)
+    movement[buffers] = -pseudo_gradient[buffers]
+    wanted: NDArray[np.float64] = a + movement
+    return wanted
+
+
+def grid_of(host: Host, key: jobs.ChunkKey) -> Grid | None:
+    """The grid of the chunk's codec; None for a codec without one."""
+    opened = host.algorithm._open.get(key)
+    step = None if opened is None else getattr(opened.side, "_step", None)
+    return None if step is None else Grid(step, opened.side._codec.bits)
+
+
+def same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    return bool((one == other).all())
+
+
+def rms(values: NDArray[Any]) -> float:
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
+
+
+def check_close(found: NDArray[Any], wanted: NDArray[np.float64], what: str) -> None:
+    """Raises AssertionError if `found` is off by more than `RELATIVE`."""
+    worst = float(np.abs(found - wanted).max())
+    assert worst <= RELATIVE * (1.0 + float(np.abs(wanted).max())), f"{what} is off by {worst}"
