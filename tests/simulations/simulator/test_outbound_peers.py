@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gossipdp.protocol.membership.outbound_only import RELAYS
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import outbound_only as outbound
 from simulations.campaigns.outbound_only import Behind, play
