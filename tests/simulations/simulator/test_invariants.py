@@ -160,8 +160,8 @@ def test_distance_that_falls_only_at_the_end_is_noticed(monkeypatch):
 def test_peer_without_exchanges_after_its_faults_is_noticed(monkeypatch):
     original = Averaging.want
 
-    def want(self, exchanges, now, number=0):
-        original(self, exchanges if now < 20.0 else 0, now, number)
+    def want(self, exchanges, now, *rest):
+        original(self, exchanges if now < 20.0 else 0, now, *rest)
 
     monkeypatch.setattr(Averaging, "want", want)
     assert re.search(r"I7: 0 exchanges ended in 6\.0 s of \d+ rounds", fails(range(1), script=()))
