@@ -78,8 +78,8 @@ def _pairwise(config: Config, timing: TimingPreset) -> PairwiseConfig:
 def _epidemic(config: Config, timing: TimingPreset) -> EpidemicConfig:
     exchange = config.exchange
     return EpidemicConfig(
-        rumours=replace(
-            timing.rumours,
+        broadcast=replace(
+            timing.broadcast,
             run=configuration.settings_digest(config),
             span=exchange.epoch_steps,
             retain=config.safety.memory_limit(usable()),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gossipdp.protocol.epidemic.broadcast import RumoursConfig
-from gossipdp.protocol.epidemic.epidemic import EpidemicConfig, EpidemicStrategy
+from gossipdp.protocol.epidemic.config import BroadcastConfig, EpidemicConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicStrategy
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.strategy import PairwiseStrategy
 from gossipdp.protocol.strategy import Strategy, Surroundings
 
-__all__ = ["STRATEGIES", "EpidemicConfig", "PairwiseConfig", "RumoursConfig"]
+__all__ = ["STRATEGIES", "BroadcastConfig", "EpidemicConfig", "PairwiseConfig"]
 
 STRATEGIES: Final[Mapping[type, Callable[[Any, Surroundings], Strategy]]] = {
     PairwiseConfig: PairwiseStrategy,

@@ -283,7 +283,7 @@ def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
     peer = protocol_settings.peer_config(load('[exchange]\nalgorithm = "epidemic"\n'))
-    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.strategy.rumours.retain <= 1 << 30
+    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.strategy.broadcast.retain <= 1 << 30
     assert start()._transport.limits.total_bytes <= 1 << 30
 
 
@@ -635,7 +635,7 @@ def test_epidemic_is_what_the_configuration_says() -> None:
     assert peer.algorithm == "epidemic" and peer.most_chunk == MOST_EXACT
     strategy = peer.strategy
     assert (strategy.compressor, strategy.beta, strategy.lr, strategy.whole_until) == ("topk64", 0.9, 2.0, 30)
-    assert strategy.rumours.span == 40 and strategy.rumours.run == peer.settings
+    assert strategy.broadcast.span == 40 and strategy.broadcast.run == peer.settings
     assert protocol_settings.peer_config(load("")).algorithm == "pairwise"
 
 

@@ -10,27 +10,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
 from gossipdp.protocol.epidemic.exclusive import Exclusive
+from gossipdp.protocol.epidemic.terms import Terms
 from gossipdp.protocol.events import IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import Rumour
 
-__all__ = ["Applying", "Terms", "length_of"]
-
-
-class Terms(NamedTuple):
-    """How an increment travels and how far it moves an anchor, the same at all peers."""
-
-    compressor: str
-    """name in the registry"""
-    lr: float
-    """alpha"""
+__all__ = ["Applying", "length_of"]
 
 
 @dataclass

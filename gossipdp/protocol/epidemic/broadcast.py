@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic import state_summary
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epoch_digests import EpochDigests
 from gossipdp.protocol.epidemic.epoch_set import EpochSet, Outcome
 from gossipdp.protocol.epidemic.epochs import MAX_HELD, Epochs
@@ -40,12 +40,11 @@ from gossipdp.protocol.epidemic.publishing import Publisher
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.epidemic.store import Record, Store
 from gossipdp.protocol.epidemic.trees import Trees
-from gossipdp.protocol.events import EpochSettled
+from gossipdp.protocol.events import EpochSettled, Event
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import (
     NO_BASE,
-    NO_RUN,
     EpochDigest,
     Got,
     Graft,
@@ -55,40 +54,12 @@ from gossipdp.protocol.wire.epidemic_messages import (
     RumourPart,
 )
 
-__all__ = ["RumourMessage", "Rumours", "RumoursConfig"]
+__all__ = ["Broadcast", "BroadcastMessage"]
 
-RumourMessage: TypeAlias = Rumour | RumourPart | Got | IHave | Graft | Prune | EpochDigest
-
-
-@dataclass(frozen=True, kw_only=True)
-class RumoursConfig:
-    """Settings of the broadcast. Times are seconds. `run` and `span` must be the same at all peers."""
-
-    run: bytes = NO_RUN
-    """16 bytes that name the run and its settings; an increment signed for another run does not count"""
-    span: int = 50
-    """steps of the network's clock in an epoch"""
-    retain: int = 1 << 30
-    """bytes of payloads kept for other peers"""
-    gather: bool = False
-    """an epoch is handed out as a whole when it settles. Payloads are kept until then and, if there is room, longer for
-    peers that have taken a state over"""
-    neighbours: int = 3
-    """neighbours that this peer chooses; about as many more choose it"""
-    window: int = 8
-    """most parts under way to one neighbour"""
-    again: float = 10.0
-    """time without an answer before a part is sent again; longer on a slow link (`send_window`). The largest part takes
-    8.4 s at the lowest rate, 1 Mbit/s"""
-    wait: float = 1.0
-    """time that the tree has to bring an announced increment"""
-    patience: float = 20.0
-    """time to wait for the next part before another peer is asked; longer on a slow link"""
-    sync: float = 5.0
-    """mean time between two comparisons with a random member"""
+BroadcastMessage: TypeAlias = Rumour | RumourPart | Got | IHave | Graft | Prune | EpochDigest
 
 
-class Rumours:
+class Broadcast:
     """The broadcast at one peer.
 
     Until `found` or `adopt` this peer has no state that an increment could change. It collects increments, and hands
@@ -97,7 +68,8 @@ class Rumours:
     Args:
         me: this peer's id.
         incarnation: number of this peer's life.
-        outputs: takes messages and events.
+        outputs: takes messages.
+        report: takes events, in their order.
         sign: signs bytes with this peer's key.
         verify: whether (peer, bytes, signature) is valid.
         knows: whether an id is that of a member. Increments of other origins are refused.
@@ -106,19 +78,21 @@ class Rumours:
 
     def __init__(
         self,
-        config: RumoursConfig,
+        config: BroadcastConfig,
         me: bytes,
         *,
         incarnation: int,
         random: Random,
         outputs: Outputs,
+        report: Callable[[Event], None],
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         knows: Callable[[bytes], bool],
         shuns: Callable[[bytes, float], bool],
         now: float,
     ) -> None:
-        self._config, self._outputs, self._verify, self._shuns = config, outputs, verify, shuns
+        self._config, self._outputs, self._report = config, outputs, report
+        self._verify, self._shuns = verify, shuns
         self.counts: Counter[str] = Counter()
         """bytes of payload, repeated and unasked parts, and refused messages by reason"""
         self._epochs = Epochs(config.span, config.run)
@@ -134,6 +108,7 @@ class Rumours:
             serves=lambda name: self._store.get(name) is not None,
             random=random,
             outputs=outputs,
+            report=report,
             sign=sign,
             verify=verify,
             now=now,
@@ -162,6 +137,7 @@ class Rumours:
             verify=verify,
             knows=knows,
             outputs=outputs,
+            report=report,
             counts=self.counts,
         )
         self._publisher = Publisher(
@@ -324,7 +300,7 @@ class Rumours:
         for each in settled:
             if not self._epochs.held:
                 self._gather(each)
-                self._outputs.emit(EpochSettled(each.epoch, each.digest, len(each.inside), each.samples))
+                self._report(EpochSettled(each.epoch, each.digest, len(each.inside), each.samples))
         if settled:
             self._forget_settled()
         if closed or settled:
@@ -340,7 +316,7 @@ class Rumours:
                 record = self._store.get(name)
                 rumours.append((rumour, tuple(record.parts) if record is not None and record.complete else ()))
             rumours.sort(key=lambda item: (item[0].origin, item[0].incarnation, item[0].sequence))
-            self._outputs.emit(EpochGathered(each.epoch, tuple(rumours)))
+            self._report(EpochGathered(each.epoch, tuple(rumours)))
 
     def _forget_settled(self) -> None:
         first = self._epochs.first
@@ -383,7 +359,7 @@ class Rumours:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def receive(self, message: RumourMessage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
+    def receive(self, message: BroadcastMessage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
         """Handle a message of the broadcast from `source`."""
         if self._shuns(source, now):
             self.counts["shunned"] += 1
@@ -414,4 +390,4 @@ class Rumours:
 
     def _emit_closed(self, each: EpochSet) -> None:
         origins = len({rumour.origin for rumour in each.inside.values()})
-        self._outputs.emit(EpochClosed(each.epoch, each.digest, len(each.inside), each.samples, origins, each.middle))
+        self._report(EpochClosed(each.epoch, each.digest, len(each.inside), each.samples, origins, each.middle))

@@ -1,309 +1,200 @@
-"""`epidemic` for one peer: its rounds become increments that everybody gets, and others' increments move its anchor.
+"""`epidemic` for one peer: its rounds become increments that every peer gets, and received increments move its anchor.
 
-What `Averaging` is for pairwise. A round is published whole or not at all, and what is published is in the anchor of
-its origin at that moment; a rumour that comes is looked at whole, and then applied whole, or refused by all alike, for
-what decides is in the rumour. So the state of a peer is what it was founded with and the set of rumours inside it:
-peers of one founding whose sets are equal hold the same bits. Whoever takes a state over learns both. With a robust
-rule only settled epochs are in the state that peers share, as the rule has judged them (`judging`).
+A round is published whole or not at all, and its origin's anchor contains it at that moment. A received increment is
+inspected whole, then applied whole or refused, by the same decision at all peers. The state of a peer is therefore its
+founding plus a set of increments: peers of one founding with equal sets hold the same bits. With a robust rule only
+settled epochs are in the shared state, as the rule aggregated them (see `robust`).
 
-A peer alone does not publish (algorithms section 4): it steps plainly, until it gives its state away. From then on
-every step is in a rumour, for somebody may have the rest. After `LONELY` epochs without company it is alone again, and
-that is a new founding: those who come back later do not have its state, and can tell so. Of peers with states of
-different foundings, or that have settled different sets, the fewer fetch the state of the others, as a whole.
+A peer alone does not publish (algorithms section 4). It steps plainly until it gives its state away. From then on every
+step is in an increment, because another peer may have the rest. After `LONELY` epochs without company it is alone
+again, which is a new founding: a peer that comes back later does not have its state, and can tell. Of peers with
+different foundings, or different settled sets, the minority fetches the state of the others as a whole.
 
-Which rumours there are is decided in `rumours`, when a state is fetched anew in `reunion`. No vector is touched here.
+`broadcast` decides which increments there are, and `partition.reunion` fetches a state anew. No vector is touched here.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Final
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.epidemic import packing as increments
-from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
-from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
-from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, QUORUM, SETTLE
+from gossipdp.protocol.epidemic import packing
+from gossipdp.protocol.epidemic.applying import Applying, length_of
+from gossipdp.protocol.epidemic.broadcast import Broadcast
+from gossipdp.protocol.epidemic.config import EpidemicConfig
+from gossipdp.protocol.epidemic.divergence import Divergence
+from gossipdp.protocol.epidemic.epochs import AHEAD
 from gossipdp.protocol.epidemic.events import EpochClosed, EpochGathered, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.fingerprints import Fingerprints
+from gossipdp.protocol.epidemic.live_members import LiveMembers
+from gossipdp.protocol.epidemic.own_rounds import OwnIncrement, OwnRounds
 from gossipdp.protocol.epidemic.robust import RobustEpochs
 from gossipdp.protocol.epidemic.shares import Shares
-from gossipdp.protocol.events import EpochDiverged, EpochFingerprinted, EpochSettled, IncrementPublished, UpdateRefused
-from gossipdp.protocol.model import Model, Outer
-from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.epidemic.standing import Standing
+from gossipdp.protocol.epidemic.terms import Schedule
+from gossipdp.protocol.events import EpochDiverged, EpochSettled, Event, IncrementPublished, UpdateRefused
+from gossipdp.protocol.model import Model
 from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.epidemic_messages import NO_BASE, EpochDigest, Got, Graft, IHave, Prune, Rumour, RumourPart
-from gossipdp.protocol.wire.messages import Member, Message, State
+from gossipdp.protocol.wire.epidemic_messages import EpochDigest, Got, Graft, IHave, Prune, Rumour, RumourPart
+from gossipdp.protocol.wire.messages import Member, Message
 
-__all__ = ["EpidemicConfig", "EpidemicStrategy"]
-
-LONELY: Final = GRACE + SETTLE + 1
-"""epochs without anybody else alive after which a peer is alone again: what it publishes would come too late"""
-WHOLE: Final = "whole"
-"""the compressor that leaves nothing out, 2 bytes a parameter"""
-AGAIN: Final = 16
-"""periods until a state that could not be fetched anew is tried for again"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpidemicConfig:
-    """All of it but times has to be the same for all peers of a network."""
-
-    name: ClassVar[str] = "epidemic"
-    exact: ClassVar[bool] = True
-
-    rumours: RumoursConfig = field(default_factory=RumoursConfig)
-    compressor: str = "topk256"
-    whole_until: int = 0
-    """steps of the network's clock until which increments travel whole, if the model is small enough: in the warm start
-    peers agree on all of every step, not on the largest of it. What a slow link cannot carry of that, 2 bytes a
-    parameter of everybody's each round, comes late, and after GRACE epochs counts no more"""
-    lr: float = 2.0
-    """alpha; 1 where increments travel whole, for then nothing waits in the residual, and all of the way is gone"""
-    beta: float = 0.95
-    """share of the residual that is kept from round to round"""
-    rule: str = ""
-    """by which increments are judged when their epoch has settled; "": they are applied as they come"""
-
-
-@dataclass
-class _Round:
-    """The own increment while it is made."""
-
-    weight: float
-    clock: int
-    samples: int
-    payloads: list[Buffer] = field(default_factory=list)
-    lengths: list[float] = field(default_factory=list)
-    share: float = 1.0
-    fingerprint: int = 0
-    made: bool = False
+__all__ = ["EpidemicStrategy"]
 
 
 class EpidemicStrategy:
-    """Implements `Strategy`, with the outer step (`rounds.Steps`) and the shared state (`transfer.Shared`)."""
+    """Implements `Strategy`, and `transfer.source.Shared` for joiners."""
 
     partner = None
     in_doubt = 0
 
     def __init__(self, config: EpidemicConfig, surroundings: Surroundings) -> None:
-        membership, outputs, now = surroundings.membership, surroundings.outputs, surroundings.now
-        self._config, self._membership, self._progress = config, membership, surroundings.progress
-        self._surroundings, self._shuns = surroundings, surroundings.shuns
-        self._random, self._outputs = surroundings.random, outputs
-        self._news = Outputs()
-        self._news.messages = outputs.messages
-        self._rumours = Rumours(
-            replace(config.rumours, gather=bool(config.rule)),
+        membership, outputs = surroundings.membership, surroundings.outputs
+        self._config, self._surroundings, self._outputs, self._now = config, surroundings, outputs, surroundings.now
+        self._news: deque[Event] = deque()
+        """events of the broadcast that are not handled yet"""
+        self._broadcast = Broadcast(
+            replace(config.broadcast, gather=bool(config.rule)),
             membership.me.id,
             incarnation=membership.me.incarnation,
             random=surroundings.random,
-            outputs=self._news,
+            outputs=outputs,
+            report=self._news.append,
             sign=surroundings.sign,
             verify=surroundings.verify,
             knows=membership.members.__contains__,
             shuns=surroundings.shuns,
-            now=now,
+            now=surroundings.now,
         )
-        self._turns = Exclusive()
-        longest = self._rumours.longest
-        self._applying = Applying(self._turns, outputs, self._terms, longest, self._moved)
+        self._standing = Standing(membership, config.broadcast.span)
+        self._divergence = Divergence(membership.config.join_interval)
+        self._exclusive, self._schedule = Exclusive(), Schedule(config)
+        self._members = LiveMembers(membership, surroundings.progress, surroundings.shuns)
+        longest = self._broadcast.longest
+        self._applying = Applying(self._exclusive, outputs, self._schedule.at, longest, self._increment_applied)
         self._robust = RobustEpochs(
-            config.rule, self._turns, outputs, self._terms, longest, self._judged, membership.me.id
+            config.rule, self._exclusive, outputs, self._schedule.at, longest, self._epoch_applied, membership.me.id
         )
-        self._shares = Shares(config.rumours.span)
-        self._fingerprints = Fingerprints()
-        self._fingerprinted = (0, 0)
-        """the epoch of which a fingerprint is being taken, and that of the chunks so far"""
+        self._fingerprints = Fingerprints(self._standing, self._exclusive, outputs)
+        self._shares = Shares(config.broadcast.span)
+        self._rounds = OwnRounds(
+            config,
+            self._standing,
+            self._broadcast,
+            self._exclusive,
+            self._shares,
+            surroundings.random,
+            terms=self._schedule.at,
+            publishers=self._members.publishers,
+            refound=self._refound,
+        )
+        self._model: Model | None = None
         self._newest: dict[bytes, int] = {}
-        """the network's clock at the last increment that was applied of each other who is there"""
-        self._since = self._before_last = 0
-        """the network's clock at the own round before this one, and at the one before that"""
-        self.model: Model | None = None
-        self._live: list[bytes] = []
-        self._heard: list[bytes] = []
-        """of them those who are not set aside"""
-        self._lives: dict[bytes, int] = {}
-        self._now, self._clock = now, 0
-        self._round: _Round | None = None
-        self._lone = False
-        """the round under way is a lone peer's"""
-        self._published_at = 0
-        """the network's clock at the last round that counted"""
-        self._samples = self._steps = 0
-        """this peer's own since then"""
-        self._shared_at: int | None = None
-        """the network's clock when somebody else was last there who may have the state; None: nobody has it"""
-        self._foundings = 0
-        self._held = self._stopped = False
+        """clock of the newest applied increment of each live member"""
         self._before: bytes | None = None
-        """what is inside the state that is to be replaced"""
-        self._astray: tuple[bytes, ...] = ()
-        self._astray_from = 0.0
+        """summary of the state that is being replaced"""
 
     @property
-    def steps(self) -> EpidemicStrategy:
-        return self
+    def steps(self) -> OwnRounds:
+        """The rounds of this peer."""
+        return self._rounds
 
     @property
     def shared(self) -> EpidemicStrategy:
+        """The shared state, for joiners."""
         return self
 
     # -- the model --------------------------------------------------------------------------------------------
 
     def ready(self, model: Model, summary: Buffer | None, clock: int) -> None:
-        """The model is here, with this inside; with None, it is this peer's own, and nothing is."""
+        """The model is here. `summary` is the content of a received state; None for a state of this peer's own."""
         if summary is not None:
             return self.adopt(model, summary, clock)
-        self._clock = max(self._clock, clock)
-        self._model_is(model)
-        self._published_at = self._clock
-        self._rumours.advance(self._clock, self._now)
+        self._begin_with(model, clock)
         self._found()
 
+    def adopt(self, model: Model, summary: Buffer, clock: int) -> None:
+        """The state is now a copy of another peer's, with this content."""
+        self._before = None
+        self._begin_with(model, clock)
+        if self._broadcast.adopt(summary, self._now):
+            self._divergence.agreed()
+            self._robust.forget()
+        else:
+            # Its source signed the summary, but nothing is known of this state, except that no other peer has it.
+            self._found()
+            self._divergence.diverged(self._members.live)
+        self._standing.share()
+        self._begin_fingerprints()
+        self._handle_news()
+
+    def _begin_with(self, model: Model, clock: int) -> None:
+        self._model = model
+        self._schedule.ready(model)
+        self._applying.ready(model)
+        self._robust.ready(model)
+        self._fingerprints.ready(model.chunks)
+        self._broadcast.limit(packing.largest(model.chunks, model.chunk_parameters))
+        self._standing.advance(clock)
+        self._rounds.restart()
+        self._broadcast.advance(self._standing.clock, self._now)
+
     def _found(self) -> None:
-        self._foundings += 1
-        me = self._membership.me
-        name = b"%s%d,%d" % (me.id, me.incarnation, self._foundings)
-        # In the order of foundings, as far as there is one.
-        base = self._clock.to_bytes(8, "big") + hashlib.blake2b(name, digest_size=8).digest()
-        self._shared_at, self._astray = None, ()
+        """Begin a founding: no other peer has this state."""
+        base = self._standing.found()
+        self._divergence.agreed()
         self._shares.forget()
         self._robust.forget()
         self._begin_fingerprints()
-        self._rumours.found(self._now, base)
-        self._hear()
+        self._broadcast.found(self._now, base)
+        self._handle_news()
 
-    def adopt(self, model: Model, summary: Buffer, clock: int) -> None:
-        """The state is a copy of another's, with this inside."""
-        self._model_is(model)
-        self._before = None
-        self._clock = self._published_at = max(self._clock, clock)
-        self._rumours.advance(self._clock, self._now)
-        if not self._rumours.adopt(summary, self._now):
-            # Its giver has signed for it: nothing is known of what this state is, but that it is nobody else's.
-            self._found()
-            self._astray = tuple(self._live)
-        else:
-            self._astray = ()
-            self._robust.forget()
-        self._shared_at = self._clock
-        self._begin_fingerprints()
-        self._hear()
-
-    def _model_is(self, model: Model) -> None:
-        self.model = model
-        self._applying.ready(model)
-        self._robust.ready(model)
-        self._rumours.limit(increments.largest(model.chunks, model.chunk_parameters))
+    def _refound(self) -> None:
+        self._found()
+        self._surroundings.refounded()
 
     def _begin_fingerprints(self) -> None:
-        """Whoever gave this state has what it has from clocks that were not much ahead of this one."""
-        self._fingerprints.begin(self._clock // self._config.rumours.span + AHEAD)
+        """Begin anew, AHEAD epochs from now: the source of the state may have been that far ahead."""
+        self._fingerprints.begin(self._standing.clock // self._config.broadcast.span + AHEAD)
 
     def hold(self, held: bool, now: float) -> bool:
-        """While `held` the state is being replaced: nothing else is done to it. True once nothing is under way."""
+        """While `held` the state is being replaced, and no other operation runs. True once none is under way."""
         self._now = now
         if held:
-            self._held = True
-            if self._before is None and not self._turns.busy:
-                self._before = self._rumours.summary()
-                self._rumours.hold()
+            self._standing.hold(True)
+            if self._before is None and not self._exclusive.busy:
+                self._before = self._broadcast.summary()
+                self._broadcast.hold()
             return self._before is not None
-        if self._held and self._before is not None:
-            # Nobody had another state to give: it is what it was.
-            self._rumours.adopt(self._before, now)
-            self._before = None
-        if self._held and self._astray:
-            self._astray_from = now + AGAIN * self._membership.config.join_interval
-        self._held = False
-        self._hear()
+        if self._standing.held:
+            if self._before is not None:
+                # No member gave another state, so this one goes on.
+                self._broadcast.adopt(self._before, now)
+                self._before = None
+            self._divergence.pause(now)
+        self._standing.hold(False)
+        self._handle_news()
         return True
 
     @property
     def strays(self) -> tuple[bytes, ...]:
         """Members whose state is to be fetched now, because this peer's is not the network's."""
-        return tuple(filter(self._live.__contains__, self._astray)) if self._now >= self._astray_from else ()
+        return self._divergence.holders(self._members.live, self._now)
 
-    # -- what a round does: see `rounds.Steps` ----------------------------------------------------------------
+    # -- own rounds -------------------------------------------------------------------------------------------
 
     def submitted(self, samples: int, steps: int, clock: int) -> None:
-        """A good snapshot has come, of so many samples and steps more: the round that follows is cut at this clock."""
-        self._samples += samples
-        self._steps += steps
+        """A good snapshot has come, with the samples and steps since the one before. Its round is cut at this clock."""
+        self._rounds.submitted(samples, steps)
         self._advance(clock)
 
-    def begin(self, run: Callable[[Outer | None], None]) -> None:
-        self._turns.ask(partial(self._begin_round, run))
-
-    def _begin_round(self, run: Callable[[Outer | None], None]) -> bool:
-        if not self._held and self._alone():
-            if self._shared_at is not None:
-                self._found()
-                self._surroundings.refounded()
-            self._lone = True
-            run(Outer(1.0, 0.0))
-        elif self._held or self._stopped or not self._rumours.takes(self._clock):
-            run(None)
-            return False
-        else:
-            steps = max(self._clock - self._published_at, self._steps)
-            weight = self._shares.of(self._samples, steps, self._members())
-            self._round = _Round(weight, self._clock, self._samples)
-            run(Outer(self._terms(self._clock).lr, 0.0))
-        self._before_last, self._since = self._since, self._published_at
-        self._samples, self._steps, self._published_at = 0, 0, self._clock
-        return True
-
-    def _alone(self) -> bool:
-        return self._shared_at is None or self._clock > self._shared_at + LONELY * self._config.rumours.span
-
-    def _members(self) -> int:
-        """Who publish, as far as this peer knows: itself, and whoever lives and has ever trained."""
-        reports = map(self._progress.of, self._live)
-        return 1 + sum(report is not None and report.steps > 0 for report in reports)
-
-    def job(self, chunk: int, applied: int) -> jobs.OuterStep | jobs.Publish:
-        if self._lone:
-            return jobs.OuterStep(chunk, 1.0, 0.0, applied)
-        assert self._round is not None
-        beta, seed = self._config.beta, self._random.getrandbits(63)
-        compressor, lr = self._terms(self._round.clock)
-        lead = bool(self._config.rule)
-        return jobs.Publish(chunk, compressor, lr, beta, self._round.weight, applied, seed, lead=lead)
-
-    def _terms(self, clock: int) -> Terms:
-        """How an increment cut at `clock` travels, and how far it moves: it follows from what all know."""
-        assert self.model is not None
-        whole = clock < self._config.whole_until and increments.fit(
-            self.model.chunks, increments.EXACT * self.model.chunk_parameters
-        )
-        return Terms(WHOLE, 1.0) if whole else Terms(self._config.compressor, self._config.lr)
-
-    def published(self, chunk: int, result: jobs.Published) -> None:
-        assert self._round is not None and chunk == len(self._round.payloads)
-        self._round.payloads.append(result.payload)
-        if memoryview(result.payload).nbytes:
-            self._round.lengths.append(result.movement)
-        self._round.share = min(self._round.share, result.share)
-        self._round.fingerprint += result.fingerprint
-
-    def end(self) -> None:
-        if self._round is not None:
-            self._round.made = True  # `advance` tells of it
-            return
-        self._lone = False
-        self._turns.over()
-
-    def _announce(self, made: _Round) -> None:
-        parts = increments.pack(made.payloads)
-        told = self._rumours.publish(
+    def _publish(self, made: OwnIncrement) -> None:
+        parts = packing.pack(made.payloads)
+        published = self._broadcast.publish(
             parts,
             weight=made.weight,
             clock=made.clock,
@@ -311,60 +202,59 @@ class EpidemicStrategy:
             length=length_of(made.lengths),
             now=self._now,
         )
-        epoch = made.clock // self._config.rumours.span
+        epoch = made.clock // self._config.broadcast.span
         if self._config.rule:
-            self._robust.leads(epoch, self._terms(made.clock).compressor, made.payloads)
-        elif told is None:
-            # It was asked for before, so this is as good as never; and then this peer's state is nobody's.
-            self._astray = tuple(self._live)
+            self._robust.leads(epoch, self._schedule.at(made.clock).compressor, made.payloads)
+        elif published is None:
+            # The round asked before, so this is very rare. The anchor holds the round, and no other peer's does.
+            self._divergence.diverged(self._members.live)
         else:
-            self._applying.cut(told[1], parts)
+            self._applying.cut(published[1], parts)
         self._fingerprints.added(epoch, made.fingerprint)
         self._outputs.emit(IncrementPublished(sum(map(len, parts)), made.weight, made.share))
-        self._round = None
-        self._turns.over()
+        self._exclusive.over()
 
-    # -- state for others: see `transfer.source.Shared` --------------------------------------------------------------
+    # -- state for joiners: see `transfer.source.Shared` --------------------------------------------------------
 
     def freeze(self, begin: Callable[[], bool]) -> None:
+        """Call `begin` when no operation is under way. If it returns True, none runs until `frozen`."""
+
         def begun() -> bool:
-            if self._held or not begin():
+            if self._standing.held or not begin():
                 return False
-            self._shared_at = self._clock
+            self._standing.share()
             return True
 
-        self._turns.ask(begun)
+        self._exclusive.ask(begun)
 
     def frozen(self) -> None:
-        self._turns.over()
+        """The state may change again."""
+        self._exclusive.over()
 
     def summary(self) -> bytes:
-        return self._rumours.summary()
+        """The content of the state."""
+        return self._broadcast.summary()
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, buffers: Sequence[Buffer], source: bytes, size: int, now: float) -> None:
+        """Handle a message of the broadcast from `source`."""
         self._now = now
         if isinstance(message, Rumour | RumourPart | Got | IHave | Graft | Prune | EpochDigest):
-            self._rumours.receive(message, buffers, source, now)
-        if isinstance(message, EpochDigest):
-            self._compare_foundings()
-        self._hear()
+            self._broadcast.receive(message, buffers, source, now)
+        if isinstance(message, EpochDigest) and self._model is not None and not self._standing.held:
+            self._divergence.compare(self._broadcast.base, self._broadcast.bases, len(self._members.heard))
+        self._handle_news()
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news."""
-        before = self._lives.get(member.id)
-        if member.state in (State.FAILED, State.LEFT):
-            self._lives.pop(member.id, None)
-        else:
-            self._lives[member.id] = member.incarnation
-        if before is not None and before < member.incarnation:
-            self._rumours.link_down(member.id, now)  # that life has forgotten what was under way
+        if self._members.changed(member):
+            self._broadcast.link_down(member.id, now)  # the new life knows nothing of what was under way
         self._follow(now)
 
     def link_down(self, peer: bytes, now: float) -> None:
         """The transport has lost its link to `peer`."""
-        self._rumours.link_down(peer, now)
+        self._broadcast.link_down(peer, now)
         self._follow(now)
 
     def reputation_changed(self, now: float) -> None:
@@ -385,105 +275,114 @@ class EpidemicStrategy:
 
     def _follow(self, now: float) -> None:
         """Members have come or gone, or been set aside."""
-        members = self._membership
-        live = [member.id for member in members.alive() if members.reaches(member.id)]
-        heard = [peer for peer in live if not self._shuns(peer, now)]
-        if (live, heard) != (self._live, self._heard):
-            self._live, self._heard, self._now = live, heard, now
+        if self._members.follow(now):
+            self._now, live = now, self._members.live
             self._newest = {peer: self._newest[peer] for peer in live if peer in self._newest}
-            self._rumours.neighbours(heard, now)
-            self._hear()
+            self._broadcast.neighbours(self._members.heard, now)
+            self._handle_news()
 
     def timer(self) -> float | None:
-        at = self._rumours.timer()
-        if self._astray and self._astray_from > self._now:
-            return self._astray_from if at is None else min(at, self._astray_from)
-        return at
+        """When `handle_timer` is due, or None."""
+        times = (self._broadcast.timer(), self._divergence.timer(self._now))
+        return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
         self._now = now
         self._follow(now)
-        self._rumours.handle_timer(now)
-        self._hear()
+        self._broadcast.handle_timer(now)
+        self._handle_news()
 
     def advance(self, clock: int, now: float) -> None:
-        """Every input ends with this call. clock: the network's, in steps."""
+        """Every input ends with this call. `clock` is the network's, in steps."""
         self._now = now
-        if self._round is not None and self._round.made:
-            self._announce(self._round)
+        made = self._rounds.take()
+        if made is not None:
+            self._publish(made)
         self._advance(clock)
-        self._hear()
+        self._handle_news()
 
     def _advance(self, clock: int) -> None:
-        # A round belongs to the epoch it began in, and that may not settle before it is told.
-        if self._round is None and clock > self._clock:
-            self._clock = clock
-            self._rumours.advance(clock, self._now)
-            self._hear()  # what has settled is judged before a snapshot is said to have it inside
-        if self._shared_at is not None and self._live:
-            # However far it has come at once: they are here.
-            self._shared_at = self._clock
+        # A round belongs to the epoch in which it began, and that must not settle before it is published.
+        if self._rounds.increment is None and clock > self._standing.clock:
+            self._standing.advance(clock)
+            self._broadcast.advance(clock, self._now)
+            self._handle_news()  # a settled epoch is aggregated before a snapshot claims to contain it
+        if self._standing.shared and self._members.live:
+            self._standing.share()
 
     def stop(self, now: float) -> None:
         """Publish no more."""
-        self._stopped = True
+        self._rounds.stop()
 
     @property
     def satisfied(self) -> bool:
-        """The round is on its way, whatever has come is applied, and a round of everybody else who takes part has come:
-        of whom one came since this peer's last but one, another since its last. If an epoch is as long as a round, that
-        is what the epoch has. A fast peer so waits for the slowest, and for who has stopped once."""
-        late = (self._before_last < at <= self._since for peer, at in self._newest.items() if peer in self._live)
-        return self._turns.idle and (self._held or not any(late))
+        """Whether the next round may begin in mode `sync`.
+
+        The last round is published and received increments are applied. Besides, each member that published between
+        this peer's two rounds before the last one has published again. If an epoch is as long as a round, that is the
+        content of the epoch. A fast peer thus waits for the slowest one, and once for a member that stopped.
+        """
+        since, before = self._rounds.since, self._rounds.before_since
+        late = (before < at <= since for peer, at in self._newest.items() if peer in self._members.live)
+        return self._exclusive.idle and (self._standing.held or not any(late))
 
     @property
     def traffic(self) -> dict[str, int]:
-        """Bytes of increments that came: payload, repeated (here already) and unasked (of none that is known)."""
-        return {kind: self._rumours.counts[kind] for kind in ("payload", "repeated", "unasked")}
+        """Bytes of received increments: payload, repeated (already here) and unasked (of an unknown increment)."""
+        return {kind: self._broadcast.counts[kind] for kind in ("payload", "repeated", "unasked")}
 
     @property
     def at_rest(self) -> bool:
-        """Besides, what this peer was to hand on it has handed on."""
-        return self._turns.idle and self._rumours.quiet
+        """Nothing is under way, and every payload that a neighbour wants is delivered."""
+        return self._exclusive.idle and self._broadcast.quiet
 
-    # -- what rumours bring -----------------------------------------------------------------------------------
+    # -- events of the broadcast --------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
-        while self._news.events:
-            event = self._news.events.popleft()
+    def _handle_news(self) -> None:
+        while self._news:
+            event = self._news.popleft()
             match event:
                 case RumourReceived(rumour=rumour) if self._config.rule:
                     self._came(rumour)
                 case RumourReceived(name, rumour, parts):
-                    self._applying.take(rumour, parts, partial(self._rumours.applied, name))
-                case RumourVoided(origin) if self._config.rule:
-                    self._outputs.emit(UpdateRefused(origin, "void"))  # nothing of it has been applied
-                case RumourVoided(origin, _, received):
-                    self._outputs.emit(UpdateRefused(origin, "void"))
-                    if not all(parts for _, parts in received):
-                        self._astray = self._astray or tuple(self._live)
-                    for rumour, parts in received:
-                        if parts:
-                            self._applying.take(rumour, parts, back=True)
+                    self._applying.take(rumour, parts, partial(self._broadcast.applied, name))
+                case RumourVoided():
+                    self._outputs.emit(UpdateRefused(event.origin, "void"))
+                    if not self._config.rule:  # with a rule none of its increments is applied yet
+                        self._take_back(event)
                 case EpochDiverged(holders=holders):
-                    self._astray = holders
+                    self._divergence.diverged(holders)
                     self._outputs.emit(event)
                 case EpochClosed():
                     self._shares.closed(event)
                     self._outputs.emit(event)
                 case EpochGathered(epoch, rumours):
-                    self._judge(epoch, rumours)
+                    self._aggregate(epoch, rumours)
                 case EpochSettled(epoch):
                     self._outputs.emit(event)
-                    self._turns.ask(partial(self._begin_fingerprint, epoch))
+                    self._fingerprints.take(epoch)
                 case _:
                     self._outputs.emit(event)
+
+    def _take_back(self, event: RumourVoided) -> None:
+        if not all(parts for _, parts in event.received):
+            self._divergence.lost(self._members.live)
+        for rumour, parts in event.received:
+            if parts:
+                self._applying.take(rumour, parts, back=True)
+
+    def _aggregate(self, epoch: int, rumours: Sequence[tuple[Rumour, Sequence[Buffer]]]) -> None:
+        if not all(parts for _, parts in rumours):
+            # Other peers aggregated an increment whose payload this peer can no longer get.
+            self._divergence.lost(self._members.live)
+            self._begin_fingerprints()
+        self._robust.take(epoch, [(rumour, parts) for rumour, parts in rumours if parts])
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The result of a job on increments."""
         self._now = now
         if isinstance(job, jobs.Fingerprint):
-            self._chunk_fingerprinted(job.chunk, job.typed(result))
+            self._fingerprints.job_done(job.chunk, job.typed(result))
         elif isinstance(job, jobs.MeasureEpoch | jobs.ApplyEpoch):
             self._robust.job_done(job, result)
         else:
@@ -492,47 +391,10 @@ class EpidemicStrategy:
     def _came(self, rumour: Rumour) -> None:
         self._newest[rumour.origin] = max(rumour.clock, self._newest.get(rumour.origin, 0))
 
-    def _moved(self, rumour: Rumour, fingerprint: int) -> None:
+    def _increment_applied(self, rumour: Rumour, fingerprint: int) -> None:
         self._came(rumour)
-        self._fingerprints.added(rumour.epoch, fingerprint)
-        self._surroundings.applied()
+        self._epoch_applied(rumour.epoch, fingerprint)
 
-    def _judge(self, epoch: int, rumours: Sequence[tuple[Rumour, Sequence[Buffer]]]) -> None:
-        if not all(parts for _, parts in rumours):
-            # Others have judged what this peer cannot look at any more.
-            self._astray = self._astray or tuple(self._live)
-            self._begin_fingerprints()
-        self._robust.take(epoch, [(rumour, parts) for rumour, parts in rumours if parts])
-
-    def _judged(self, epoch: int, fingerprint: int) -> None:
+    def _epoch_applied(self, epoch: int, fingerprint: int) -> None:
         self._fingerprints.added(epoch, fingerprint)
         self._surroundings.applied()
-
-    def _begin_fingerprint(self, epoch: int) -> bool:
-        # A state that nobody shares is not in integers, and one that is to be replaced is nobody's.
-        if self._held or self._alone() or not self._fingerprints.tells(epoch):
-            return False
-        self._fingerprinted = epoch, 0
-        self._outputs.ask(jobs.Fingerprint(0))
-        return True
-
-    def _chunk_fingerprinted(self, chunk: int, result: jobs.Fingerprinted) -> None:
-        assert self.model is not None
-        epoch, anchor = self._fingerprinted[0], self._fingerprinted[1] + result.value
-        self._fingerprinted = epoch, anchor
-        if chunk + 1 < self.model.chunks:
-            return self._outputs.ask(jobs.Fingerprint(chunk + 1))
-        self._outputs.emit(EpochFingerprinted(epoch, self._fingerprints.at(epoch, anchor)))
-        self._turns.over()
-
-    # -- whose state is the network's ---------------------------------------------------------------------------
-
-    def _compare_foundings(self) -> None:
-        """Of states that go back to different foundings, that of most counts, of as many the later."""
-        said, own = self._rumours.bases, self._rumours.base
-        if self.model is None or self._held or len(said) < min(QUORUM, len(self._heard)):
-            return
-        counts = Counter([own, *(base for base in said.values() if base != NO_BASE)])
-        greatest = max(counts, key=lambda base: (counts[base], base))
-        if greatest != own:
-            self._astray = tuple(peer for peer, base in said.items() if base == greatest)

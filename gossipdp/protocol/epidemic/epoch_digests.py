@@ -15,7 +15,7 @@ from gossipdp.protocol.epidemic.epoch_set import EMPTY
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.signing import digest_name
-from gossipdp.protocol.events import EpochDiverged, Notice
+from gossipdp.protocol.events import EpochDiverged, Event, Notice
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import MAX_NAMES, NO_BASE, EpochDigest, IHave, Prune, Stage
@@ -31,6 +31,7 @@ class EpochDigests:
         run: name of the run.
         every: mean seconds between two digests to random members.
         serves: whether this peer can send the increment of a name.
+        report: takes events.
         sign: signs bytes with this peer's key.
         verify: whether (peer, bytes, signature) is valid.
     """
@@ -46,13 +47,14 @@ class EpochDigests:
         serves: Callable[[bytes], bool],
         random: Random,
         outputs: Outputs,
+        report: Callable[[Event], None],
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         now: float,
     ) -> None:
         self._epochs, self._links, self._run, self._every = epochs, links, run, every
         self._random, self._outputs, self._sign, self._verify = random, outputs, sign, verify
-        self._serves = serves
+        self._serves, self._report = serves, report
         self._number = incarnation << 32
         self._numbers: dict[bytes, int] = {}
         """number of the last digest of each live member"""
@@ -142,7 +144,7 @@ class EpochDigests:
         if source in self._links.live and source not in self._strangers:
             self._strangers.add(source)
             text = f"member {short(source)} runs with other settings than this peer: see `gossipdp config show` on both"
-            self._outputs.emit(Notice("GD-303", text))
+            self._report(Notice("GD-303", text))
 
     def _count(self, peer: bytes, epoch: int, digest: bytes) -> None:
         if self._epochs.held:
@@ -150,7 +152,7 @@ class EpochDigests:
         outvoted = self._epochs.vote(peer, epoch, digest, len(self._links.live), self._links.me)
         if outvoted is not None:
             agree, holders = outvoted
-            self._outputs.emit(EpochDiverged(epoch, agree, len(holders), holders))
+            self._report(EpochDiverged(epoch, agree, len(holders), holders))
 
     def _tell(self, to: bytes, *, reply: bool, link: bool = False) -> None:
         base = NO_BASE if self._epochs.held else self._epochs.base

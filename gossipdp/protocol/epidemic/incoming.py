@@ -16,7 +16,7 @@ from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.signing import name_of, part_hash, unpack_table, void_name
 from gossipdp.protocol.epidemic.store import Record, Store
 from gossipdp.protocol.epidemic.trees import Trees
-from gossipdp.protocol.events import Notice, UpdateRefused
+from gossipdp.protocol.events import Event, Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.epidemic_messages import MAX_PART, MAX_PARTS, Got, Prune, Rumour
@@ -32,6 +32,7 @@ class Incoming:
         retain, gather, wait, patience: see the settings of the broadcast.
         verify: whether (peer, bytes, signature) is valid.
         knows: whether an id is that of a member.
+        report: takes events.
         counts: counters that the broadcast shares.
     """
 
@@ -51,11 +52,13 @@ class Incoming:
         verify: Callable[[bytes, bytes, bytes], bool],
         knows: Callable[[bytes], bool],
         outputs: Outputs,
+        report: Callable[[Event], None],
         counts: Counter[str],
     ) -> None:
         self._epochs, self._store, self._fetches, self._trees, self._links = epochs, store, fetches, trees, links
         self._run, self._retain, self._gather, self._wait, self._patience = run, retain, gather, wait, patience
-        self._verify, self._knows, self._outputs, self._counts = verify, knows, outputs, counts
+        self._verify, self._knows, self._counts = verify, knows, counts
+        self._outputs, self._report = outputs, report
         self.largest = MAX_PARTS * MAX_PART
         """most bytes of a payload. The model lowers it to a number that all peers with the model share"""
         self._cramped = False
@@ -125,7 +128,7 @@ class Incoming:
         if self._gather and not self._cramped and self._store.bytes + record.rumour.size > self._retain:
             self._cramped = True
             text = "the increments of some epochs do not fit in memory until they settle: they come late or never"
-            self._outputs.emit(Notice("GD-507", text))
+            self._report(Notice("GD-507", text))
         self._fetches.postponed(record.name, now, self._wait, self._patience)
         self._refuse(record.name, source, "room")
 
@@ -159,7 +162,7 @@ class Incoming:
     def hand_out(self, record: Record) -> None:
         """Give a complete increment to the application."""
         record.need(True)
-        self._outputs.emit(RumourReceived(record.name, record.rumour, tuple(record.parts)))
+        self._report(RumourReceived(record.name, record.rumour, tuple(record.parts)))
 
     def void(self, origin: bytes, kept: EpochSet, verdict: Verdict) -> None:
         """No increment of `origin` counts in this epoch: forget them, and tell the neighbours the proof."""
@@ -172,7 +175,7 @@ class Incoming:
                 self._trees.forget(record.name)
         self._fetches.end(void_name(origin, kept.epoch, self._run))
         if not self._epochs.held:
-            self._outputs.emit(RumourVoided(origin, kept.epoch, tuple(received)))
+            self._report(RumourVoided(origin, kept.epoch, tuple(received)))
         for link in self._links.neighbours():
             self._trees.show(verdict.proof, link.peer)
 
@@ -189,4 +192,4 @@ class Incoming:
     def strike(self, source: bytes, reason: str) -> None:
         """Report a fault that no honest peer makes. Its consequences are decided elsewhere."""
         self._counts[reason] += 1
-        self._outputs.emit(UpdateRefused(source, reason))
+        self._report(UpdateRefused(source, reason))

@@ -22,8 +22,9 @@ from functools import partial
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
-from gossipdp.protocol.epidemic.applying import Terms, length_of
+from gossipdp.protocol.epidemic.applying import length_of
 from gossipdp.protocol.epidemic.exclusive import Exclusive
+from gossipdp.protocol.epidemic.terms import Terms
 from gossipdp.protocol.events import EpochJudged, IncrementApplied, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs

@@ -66,7 +66,7 @@ class Rumour(Message, frozen=True):
     hops: Annotated[int, Meta(ge=1, le=255)] = 1
     """links from the origin to the receiver"""
     run: Digest = NO_RUN
-    """names the run and its settings (`RumoursConfig.run`)"""
+    """names the run and its settings (`BroadcastConfig.run`)"""
     length: Annotated[float, Meta(ge=0.0, le=LONGEST)] = 0.0
     """||alpha p c||: its movement of an anchor before any bound"""
 
@@ -147,6 +147,6 @@ class EpochDigest(Message, frozen=True):
     base: Digest = NO_BASE
     """names the founding from which the sender's state comes"""
     run: Digest = NO_RUN
-    """names the run and its settings (`RumoursConfig.run`)"""
+    """names the run and its settings (`BroadcastConfig.run`)"""
     number: U63 = 0
     """(incarnation << 32 | counter) of the sender's digests: an earlier one may come late"""

@@ -29,8 +29,7 @@ from gossipdp.codecs.base import BLOCK, Buffer
 from gossipdp.codecs.increments.compressor import Compressor
 from gossipdp.codecs.increments.lowrank import LowRank
 from gossipdp.protocol import jobs
-from gossipdp.protocol.epidemic.applying import Terms
-from gossipdp.protocol.epidemic.epidemic import WHOLE
+from gossipdp.protocol.epidemic.terms import WHOLE, Terms
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
 from simulations.lab.core import Lab

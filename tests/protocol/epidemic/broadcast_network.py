@@ -11,7 +11,8 @@ import heapq
 from collections import Counter
 from random import Random
 
-from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
+from gossipdp.protocol.epidemic.broadcast import Broadcast
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.events import EpochDiverged, EpochSettled, UpdateRefused
@@ -37,12 +38,13 @@ class Host:
         self.net, self.id, self.incarnation = net, peer(number), incarnation
         self.strikes = Strikes(QuarantineConfig(), self.id, lambda peer: True)
         self.out = Outputs(self.strikes.observe)
-        self.machine = Rumours(
+        self.machine = Broadcast(
             net.config,
             self.id,
             incarnation=incarnation,
             random=Random(f"{number} {incarnation} {net.seed}"),
             outputs=self.out,
+            report=self.out.emit,
             sign=lambda data: signature(self.id, data),
             verify=verify,
             knows=lambda origin: origin in net.known,
@@ -69,7 +71,9 @@ class Net:
     def __init__(
         self, count, seed, *, delay=(0.01, 0.05), loss=0.0, repeat=0.0, ordered=True, rate=0.0, strict=True, **config
     ):
-        self.config = RumoursConfig(**({"span": 100, "sync": 2.0, "again": 1.0, "patience": 1.5, "wait": 0.5} | config))
+        self.config = BroadcastConfig(
+            **({"span": 100, "sync": 2.0, "again": 1.0, "patience": 1.5, "wait": 0.5} | config)
+        )
         self.seed, self.random, self.now = seed, Random(seed), 0.0
         self.delay, self.loss, self.repeat, self.ordered, self.rate = delay, loss, repeat, ordered, rate
         self.strict = strict

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from gossipdp.protocol.epidemic.broadcast import Rumours, RumoursConfig
+from gossipdp.protocol.epidemic.broadcast import Broadcast
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.events import RumourReceived
 from gossipdp.protocol.epidemic.signing import make, name_of
 from gossipdp.protocol.outputs import Outputs
@@ -29,12 +30,13 @@ class Rig:
         self.strikes = Strikes(QuarantineConfig(), ME, lambda peer: True)
         self.out = Outputs(self.strikes.observe)
         self.members = {peer(number) for number in range(members)}
-        self.machine = Rumours(
-            RumoursConfig(**({"span": SPAN, "sync": 1e9, "again": 4.0, "patience": 6.0} | config)),
+        self.machine = Broadcast(
+            BroadcastConfig(**({"span": SPAN, "sync": 1e9, "again": 4.0, "patience": 6.0} | config)),
             ME,
             incarnation=1,
             random=Random(1),
             outputs=self.out,
+            report=self.out.emit,
             sign=lambda data: signature(ME, data),
             verify=verify,
             knows=lambda origin: origin in self.members,

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.epidemic.broadcast import RumoursConfig
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.events import RumourReceived, RumourVoided
 from gossipdp.protocol.epidemic.signing import digest_name, make, name_of
 from gossipdp.protocol.events import EpochSettled
@@ -67,7 +67,7 @@ def test_payload_goes_on_part_by_part_while_the_rest_is_coming():
 
 def test_links_that_need_eight_seconds_for_a_part_carry_few_parts_twice():
     """A part sent again for a late answer would lengthen the queue, and delay the next answer further."""
-    usual = RumoursConfig()
+    usual = BroadcastConfig()
     net = Net(6, 1, rate=65_536 / 8.4, again=usual.again, patience=usual.patience, wait=usual.wait, sync=usual.sync)
     net.run(3.0)
     for _ in range(2):

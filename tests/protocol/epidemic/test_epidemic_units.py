@@ -12,13 +12,16 @@ from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing as increments
-from gossipdp.protocol.epidemic.applying import Applying, Terms, length_of
-from gossipdp.protocol.epidemic.epidemic import EpidemicConfig, EpidemicStrategy
+from gossipdp.protocol.epidemic.applying import Applying, length_of
+from gossipdp.protocol.epidemic.config import EpidemicConfig
+from gossipdp.protocol.epidemic.epidemic import EpidemicStrategy
 from gossipdp.protocol.epidemic.events import EpochClosed
 from gossipdp.protocol.epidemic.exclusive import Exclusive
 from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make
+from gossipdp.protocol.epidemic.terms import Terms
 from gossipdp.protocol.events import RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
+from gossipdp.protocol.membership.membership import MembershipConfig
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
@@ -284,7 +287,9 @@ def test_increment_is_taken_back_by_an_apply_with_back():
 
 
 class Members:
-    """What a `Spreading` asks of membership."""
+    """Stands in for the membership of an `EpidemicStrategy`."""
+
+    config = MembershipConfig()
 
     def __init__(self):
         self.me, self.members = Member(b"m" * 32, "me", "", 1, 0, State.ALIVE), {}
@@ -298,50 +303,50 @@ class Members:
 
 def test_nothing_is_kept_of_members_that_leave():
     members, random = Members(), Random(1)
-    spreading = EpidemicStrategy(
+    strategy = EpidemicStrategy(
         EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=random)
     )
     for number in range(10_000):
         peer = number.to_bytes(32, "big")
         came = Member(peer, "p", "", 1, 0, State.ALIVE)
         members.members = {peer: came}
-        spreading.member_changed(came, 0.0)
-        spreading._moved(replace(RUMOUR, origin=peer, clock=number), 0)
-        spreading._outputs.messages.clear()
-    assert len(spreading._newest) == 1
+        strategy.member_changed(came, 0.0)
+        strategy._increment_applied(replace(RUMOUR, origin=peer, clock=number), 0)
+        strategy._outputs.messages.clear()
+    assert len(strategy._newest) == 1
 
 
 @pytest.mark.parametrize(("size", "told"), [(100, []), (100_000, ["size"])])
 def test_increment_longer_than_the_model_can_have_is_refused(size, told):
     members = Members()
     members.members = {RUMOUR.origin: Member(RUMOUR.origin, "o", "", 1, 0, State.ALIVE)}
-    spreading = EpidemicStrategy(
+    strategy = EpidemicStrategy(
         EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=Random(1))
     )
-    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 50)
-    spreading.reputation_changed(0.0)
+    strategy.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 50)
+    strategy.reputation_changed(0.0)
     header, table = make(replace(RUMOUR, epoch=2, clock=100), [bytes(size)], NO_RUN, lambda data: bytes(64))
-    spreading.receive(header, [table], RUMOUR.origin, len(table), 0.0)
-    refused = [event for event in spreading._outputs.events if isinstance(event, UpdateRefused)]
+    strategy.receive(header, [table], RUMOUR.origin, len(table), 0.0)
+    refused = [event for event in strategy._outputs.events if isinstance(event, UpdateRefused)]
     assert [(event.peer, event.reason) for event in refused] == [(RUMOUR.origin, reason) for reason in told]
 
 
 def weights(*rounds):
     """p of rounds of the given (samples, own steps, steps of the network's clock), at a peer that is not alone."""
     members, clock, told = Members(), 0, []
-    spreading = EpidemicStrategy(
+    strategy = EpidemicStrategy(
         EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=Random(1))
     )
-    spreading.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
-    spreading.freeze(lambda: True)
-    spreading.frozen()
-    closed(spreading._shares, 3, (4000, 4), (4000, 4))
+    strategy.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
+    strategy.freeze(lambda: True)
+    strategy.frozen()
+    closed(strategy._shares, 3, (4000, 4), (4000, 4))
     for samples, steps, network in rounds:
         clock += network
-        spreading.submitted(samples, steps, clock)
-        spreading.begin(lambda outer: told.append(spreading._round.weight))
-        spreading._round = None
-        spreading._turns.over()
+        strategy.submitted(samples, steps, clock)
+        strategy.steps.begin(lambda outer: told.append(strategy.steps.increment.weight))
+        strategy.steps.increment = None
+        strategy._exclusive.over()
     return told
 
 

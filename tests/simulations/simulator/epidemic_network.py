@@ -36,13 +36,13 @@ SPAN = 8
 
 
 def config(span=SPAN, **changes):
-    rumours = replace(SIMULATED.rumours, run=SETTINGS, span=span)
+    broadcast = replace(SIMULATED.broadcast, run=SETTINGS, span=span)
     return PeerConfig(
         **{
             "membership": SIMULATED.membership,
             "settings": SETTINGS,
             "transfer": SIMULATED.transfer,
-            "strategy": EpidemicConfig(rumours=rumours, whole_until=20),
+            "strategy": EpidemicConfig(broadcast=broadcast, whole_until=20),
             "every": span,
             "warmup_steps": 20,
             "resume_after": 3.0,

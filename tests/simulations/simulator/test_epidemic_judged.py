@@ -18,8 +18,8 @@ LOSSY = Conditions(latency=0.03, jitter=0.05, loss=0.05, job=0.002)
 
 
 def judged(seed, peers, rule="nnm-trimmed", **changes):
-    rumours = replace(SIMULATED.rumours, run=SETTINGS, span=SPAN)
-    strategy = EpidemicConfig(rumours=rumours, lr=1.0, rule=rule)
+    broadcast = replace(SIMULATED.broadcast, run=SETTINGS, span=SPAN)
+    strategy = EpidemicConfig(broadcast=broadcast, lr=1.0, rule=rule)
     return Epidemics(seed, peers, strategy=strategy, warmup_steps=0, **changes)
 
 

@@ -47,7 +47,7 @@ def test_all_apply_what_each_publishes_and_are_the_same_bits():
     assert not net.of(ResyncEnded) and not net.of(EpochDiverged)
     lone = len(net.of(RoundDone)) - len(net.of(IncrementPublished))
     assert lone <= 1 and len(net.of(IncrementPublished)) > 40
-    inside = [host.peer.strategy._rumours.counts["payload"] for host in net.up]
+    inside = [host.peer.strategy._broadcast.counts["payload"] for host in net.up]
     assert min(inside) > 0
 
 
@@ -63,8 +63,8 @@ def test_of_who_is_set_aside_increments_come_by_way_of_others():
     assert first.peer.strikes.aside(net.network.now) == [bad.id]
     since = net.network.now
     net.run(5.0)
-    assert first.peer.strategy._rumours.counts["shunned"]
-    assert bad.id not in {link.peer for link in first.peer.strategy._rumours._links}
+    assert first.peer.strategy._broadcast.counts["shunned"]
+    assert bad.id not in {link.peer for link in first.peer.strategy._broadcast._links}
     assert {event.origin for event in net.of(IncrementApplied, 0, since)} == {host.id for host in net.up[1:]}
     net.finish(4.0)
     net.agree()
@@ -291,10 +291,10 @@ def test_a_malformed_increment_is_refused_whole_and_by_all_alike():
 
     net.books.heard = heard
     bad = net.network.hosts[2].peer.strategy
-    publish = bad._rumours.publish
-    bad._rumours.publish = lambda parts, **told: publish([b"\0" * 7 for _ in parts], **told)
+    publish = bad._broadcast.publish
+    bad._broadcast.publish = lambda parts, **told: publish([b"\0" * 7 for _ in parts], **told)
     net.run(5.0)
-    del bad._rumours.publish
+    del bad._broadcast.publish
     net.finish(4.0)
     digests = net.digests()
     assert digests["p0"] == digests["p1"] != digests["p2"]
@@ -357,7 +357,8 @@ def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
     net.form()
     net.run(12.0)
     counts = sum(
-        (host.peer.strategy._rumours.counts for host in net.up), start=type(net.up[0].peer.strategy._rumours.counts)()
+        (host.peer.strategy._broadcast.counts for host in net.up),
+        start=type(net.up[0].peer.strategy._broadcast.counts)(),
     )
     came = counts["payload"] + counts["repeated"] + counts["unasked"]
     assert came / counts["payload"] < 1.5
@@ -421,11 +422,11 @@ def test_what_a_proven_liar_published_is_taken_back_by_all():
         spreading = host.peer.strategy
         received = tuple(
             (record.rumour, tuple(record.parts))
-            for record in spreading._rumours._store.records()
+            for record in spreading._broadcast._store.records()
             if record.rumour.origin == liar
         )
         assert received
-        spreading._news.emit(RumourVoided(liar, 3, received))
+        spreading._news.append(RumourVoided(liar, 3, received))
     net.run(2.0)
     net.agree()
     assert net.digests() != before
@@ -437,9 +438,9 @@ def test_what_cannot_be_taken_back_any_more_is_fetched_anew():
     net.form()
     net.run(4.0)
     host = net.network.hosts[1]
-    record = next(each for each in host.peer.strategy._rumours._store.records() if each.rumour.origin != host.id)
+    record = next(each for each in host.peer.strategy._broadcast._store.records() if each.rumour.origin != host.id)
     net.books.heard = lambda host, event: None
-    host.peer.strategy._news.emit(RumourVoided(record.rumour.origin, 3, ((record.rumour, ()),)))
+    host.peer.strategy._news.append(RumourVoided(record.rumour.origin, 3, ((record.rumour, ()),)))
     net.run(6.0)
     net.finish(4.0)
     net.agree()
@@ -450,7 +451,7 @@ def test_an_increment_that_nobody_took_up_makes_its_origin_fetch_the_state_anew(
     net = Epidemics(17, 3)
     net.form()
     net.run(4.0)
-    rumours = net.network.hosts[1].peer.strategy._rumours
+    rumours = net.network.hosts[1].peer.strategy._broadcast
     rumours.publish = lambda parts, **told: None
     net.run(SPAN * STEP)
     del rumours.publish
@@ -527,7 +528,7 @@ def test_of_three_that_all_look_for_another_state_one_gives_it():
     net.form()
     net.run(3.0)
     for host in net.up:
-        host.peer.strategy._astray = tuple(host.peer.strategy._live)
+        host.peer.strategy._divergence.diverged(host.peer.strategy._members.live)
     at = net.network.now
     net.run(40.0)
     assert all(len(net.of(RoundDone, index, since=at)) > 20 for index in range(3))
@@ -538,9 +539,9 @@ def test_of_three_that_all_look_for_another_state_one_gives_it():
 def test_a_clock_that_comes_far_at_once_makes_nobody_found_among_others():
     net = Epidemics(20, 3, every=6 * SPAN, warmup_steps=0)
     net.form()
-    founded = [host.peer.strategy._foundings for host in net.up]
+    founded = [host.peer.strategy._standing.foundings for host in net.up]
     net.run(40 * SPAN * STEP)
-    assert not net.of(ResyncEnded) and [host.peer.strategy._foundings for host in net.up] == founded
+    assert not net.of(ResyncEnded) and [host.peer.strategy._standing.foundings for host in net.up] == founded
     net.finish(6.0)
     net.agree()
 
@@ -558,8 +559,8 @@ def test_who_goes_on_from_a_checkpoint_founds_after_its_clock():
     while not host.peer.ready:
         net.run(0.01)
     spreading = host.peer.strategy
-    assert int.from_bytes(spreading._rumours.base[:8], "big") == saved
-    assert spreading._rumours._epochs.first == saved // SPAN + 1
+    assert int.from_bytes(spreading._broadcast.base[:8], "big") == saved
+    assert spreading._broadcast._epochs.first == saved // SPAN + 1
 
 
 def fingerprints(net, since=0.0):
@@ -607,7 +608,7 @@ def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_sto
     def watch(host, event, heard=net._heard):
         heard(host, event)
         if host.index == 0 and isinstance(event, RoundSettled):
-            newest, since = host.peer.strategy._newest, host.peer.strategy._since
+            newest, since = host.peer.strategy._newest, host.peer.strategy._rounds.since
             settled.append({other.index for other in net.up if newest.get(other.id, -1) > since})
 
     net.network._listen = watch
@@ -667,6 +668,8 @@ def test_a_round_is_cut_at_the_clock_of_its_own_last_step():
     net.trainers[0].die()
     spreading, told = net.network.hosts[1].peer.strategy, []
     of = spreading._shares.of
-    spreading._shares.of = lambda *of_what: told.append(spreading._clock - spreading._published_at) or of(*of_what)
+    spreading._shares.of = lambda *of_what: (
+        told.append(spreading._standing.clock - spreading._rounds.last_at) or of(*of_what)
+    )
     net.run(10 * SPAN * STEP)
     assert len(told) > 5 and min(told) > 0, "steps of the network's clock since the one before"
