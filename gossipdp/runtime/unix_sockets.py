@@ -1,7 +1,4 @@
-"""What both ends of the link need of a unix socket: where it is, whose it is, one packet.
-
-Nothing here may know a message.
-"""
+"""Unix sockets for both ends of the link: their paths, their users, and one packet. Nothing here may know a message."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ __all__ = [
 
 DEFAULT_NETWORK: Final = "gossipdp"
 KEY: Final = "identity.key"
-"""of a home; `identity` writes it, which a training process has no other use for"""
+"""the key file of a home, which `identity` writes; named here so that training need not import that"""
 MAX_PACKET: Final = 64 << 10
 """bytes"""
 MAX_PATH: Final = 107
@@ -65,15 +62,15 @@ def socket_path(home: Path, name: str = "link.sock") -> Path:
 
 
 def expected(home: Path) -> bool:
-    """Could a daemon of this home be on its way? A killed one leaves its socket, and a home that was made has a key."""
+    """Whether a daemon of this home may be starting. A killed daemon leaves its socket, and a made home has a key."""
     try:
         return socket_path(home).exists() or (home / KEY).exists()
-    except OSError:  # of a home that is not ours to look into
+    except OSError:  # this user may not look into the home
         return False
 
 
 def check_private(directory: Path) -> None:
-    """Anyone may make a directory in /tmp: raises OSError unless this one is ours alone."""
+    """Raises OSError unless `directory` belongs to this user alone. Anyone may make one in /tmp."""
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise OSError(errno.EPERM, "not a directory of this user alone", str(directory))
@@ -85,7 +82,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
         try:
             packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
-            # The other end went without reading all it was told. That is reported once, and before its last words.
+            # The other end closed without reading everything. That is reported once, before its last messages.
             packet, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET, 4, socket.MSG_CMSG_CLOEXEC)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for received in fds:

@@ -1,9 +1,9 @@
-"""Daemon and training process of one host: a socket for words, shared memory for vectors (architecture section 4b).
+"""Daemon and training process of one host: a socket for messages, shared memory for vectors.
 
-The socket is AF_UNIX SOCK_SEQPACKET, mode 0600, and both ends check the other's user. Its end-of-file is the crash
-detector: whoever dies, the other knows at once. Neither end waits for the other in `send`, `receive` or `handle`. The
-parts are in `link_server`, `link_client`, `link_messages` and `region`; this is the one to import. None of them may
-know torch, zmq, or what the vectors mean.
+The socket is AF_UNIX SOCK_SEQPACKET, mode 0600, and both ends check the other's user. Its end-of-file tells each end at
+once that the other has died. Neither end waits in `send`, `receive` or `handle`. Import from this package; its modules
+are `server`, `trainer`, `client`, `messages` and `region`. No module here may know torch, zmq or what the vectors mean.
+See architecture section 4b.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The training process's end of the link.
-
-Nothing here waits, but for `Link.wait`. Nothing here may know torch.
-"""
+"""The training process's end of the link. Only `Link.wait` waits, and nothing here may know torch."""
 
 from __future__ import annotations
 
@@ -38,22 +35,22 @@ __all__ = ["Link"]
 
 
 class Link:
-    """The training process's end. Made by `connect`; `hello` begins the dialogue."""
+    """One connection to the daemon. `connect` makes it, and `hello` begins the dialogue."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.region: Region | None = None
-        """there once `receive` has returned RegionReady"""
+        """set once `receive` has returned RegionReady"""
         self.carried = NOTHING
-        """what goes with the model, as the last Session or Renewed brought it"""
+        """state beside the model, as the last Session or Renewed brought it"""
         self.lost = ""
-        """why the daemon is gone, once it is"""
-        self._closing = threading.RLock()  # the collector may close the link while this thread sends
-        """a descriptor that is closed while another thread sends may be another file's by then"""
+        """why the daemon is gone; "" while it is there"""
+        self._closing = threading.RLock()  # reentrant: the garbage collector may close the link while this thread sends
+        """held while sending and closing: a closed descriptor's number may belong to another file"""
         leave_in_forks(self)
 
     def __del__(self) -> None:
-        # Not by `weakref.finalize`: the collector runs that before the last words of a training process that is gone.
+        # Not by `weakref.finalize`: the collector would run that before the last messages of an ending process.
         self._connection.close()
 
     @classmethod
@@ -61,13 +58,13 @@ class Link:
         """Reach the daemon of `home`; returns at once.
 
         Raises:
-            UnreachableError: GD-105, no daemon serves this home. Its cause is a BlockingIOError if one does, and has
-                no place in its queue now.
+            UnreachableError: GD-105, no daemon serves this home. Its cause is a BlockingIOError if a daemon does, but
+                its queue is full now.
         """
         path = socket_path(home)
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:  # no descriptor left: training goes on, and tries again later
+        except OSError as error:  # no descriptor left: training goes on and tries again later
             raise _no_daemon(path, error) from None
         try:
             connection.setblocking(False)
@@ -82,7 +79,7 @@ class Link:
         return cls(connection)
 
     def hello(self, schema: Schema, world: int = 1) -> None:
-        """Introduce this process: the model it trains, and how many processes train the replica."""
+        """Introduce this process: the schema of its model, and the number of processes that train the replica."""
         try:
             fd = write_blob(schema.to_bytes())
         except OSError as error:
@@ -92,7 +89,7 @@ class Link:
             hello = Hello(LINK_VERSION, os.getpid(), world, schema.digest)
             socket.send_fds(self._connection, [encode(hello)], [fd])
         except OSError:
-            pass  # the end-of-file tells
+            pass  # the end-of-file will tell
         finally:
             os.close(fd)
 
@@ -101,8 +98,11 @@ class Link:
         self.send(Rank(LINK_VERSION, os.getpid(), leader, rank))
 
     def send(self, message: FromTraining, files: Sequence[int] = ()) -> bool:
-        """False if the daemon cannot take it now, or is gone; `receive` knows which. Any thread may send; `files` stay
-        the caller's."""
+        """Send a message. Any thread may send. The caller closes `files`.
+
+        Returns:
+            False if the daemon cannot take it now or is gone; `receive` finds out which.
+        """
         with self._closing:
             try:
                 socket.send_fds(self._connection, [encode(message)], files)
@@ -111,7 +111,7 @@ class Link:
         return True
 
     def receive(self) -> list[FromDaemon]:
-        """What the daemon has said since; never waits. Once it is gone `lost` says so."""
+        """The daemon's messages since the last call; never waits. Sets `lost` once the daemon is gone."""
         messages: list[FromDaemon] = []
         while not self.lost:
             try:
@@ -151,7 +151,7 @@ class Link:
             self.carried = Carried(*files)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the daemon to say something, or to go."""
+        """Wait up to `timeout` seconds for a message or the end of the daemon. Returns whether one came."""
         if self.lost:
             return True
         poll = select.poll()
@@ -159,13 +159,13 @@ class Link:
         return bool(poll.poll(1000.0 * timeout))
 
     def close(self) -> None:
-        """Leave. The region stays mapped as long as its arrays are used."""
+        """Leave. The region stays mapped while its arrays are used."""
         self.lost = self.lost or "closed"
         with self._closing:
             self._connection.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the parent's threads, which may have held the lock, are not here."""
+        """In a forked child: a thread of the parent, which the child does not have, may have held the lock."""
         self._closing = threading.RLock()
         self.close()
 

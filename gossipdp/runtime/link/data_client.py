@@ -1,17 +1,17 @@
-"""What readers of a data set and the daemon of their host say to each other, and the readers' end of it.
+"""Messages between readers of a data set and the daemon of their host, and the readers' end of the connection.
 
     reader                                    daemon
     Begin                        ->
-                                 <-           Pass, once it is known what others have read; or Denied
+                                 <-           Pass, once the daemon knows what other peers have read; or Denied
     Next                         ->
-                                 <-           Leased, or Over: nothing more in this pass
+                                 <-           Leased; or Over, if the pass has no more blocks
     Used                         ->
-    Bye                          ->           it goes, and what it was given has been used
+    Bye                          ->           it leaves, and has used every block it got
 
-A reader is a process that draws samples: a rank of the training group, or a data loader's own process for one. Each has
-a connection to HOME/data.sock, beside the link's: a loader's processes have no other way to be told, and so no rank
-waits for another. All ranks get the same blocks in the same order, for the daemon remembers what it answered (see
-`data_passes`); which samples of a block are whose follows from the rank. Nothing here may know a sample.
+A reader is a process that draws samples: a rank of the training group, or a data loader's process for one. Each reader
+has its own connection to HOME/data.sock, so no rank waits for another. All ranks get the same blocks in the same order,
+because the daemon remembers its answers (see `data_passes`). A rank's samples of a block follow from its number.
+Nothing here may know a sample.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ __all__ = ["DataLink", "DataLost", "Group", "data_path"]
 
 DATA_VERSION: Final = 1
 ANSWER_WITHIN: Final = 30.0
-"""seconds; a daemon that does not answer for so long is none"""
+"""seconds after which a silent daemon counts as lost"""
 
 T = TypeVar("T")
 Slot = Annotated[int, Meta(ge=0, le=1023)]
 
 
 class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all. Fields are append-only; a new one has a default."""
+    """Base of all messages. Fields are append-only; a new one has a default."""
 
 
 class Begin(_Message, frozen=True, tag="begin"):
-    """The next pass over the data begins for this reader, or goes on, if the daemon was started anew meanwhile."""
+    """The reader's next pass over the data begins, or goes on after a restart of the daemon."""
 
     version: U32
     group: Digest
-    """drawn anew by every start of a training group"""
+    """random id of one start of a training group"""
     world: Annotated[int, Meta(ge=1, le=1024)]
-    """ranks of the group"""
+    """number of ranks of the group"""
     rank: Annotated[int, Meta(ge=0, le=1023)]
     slot: Slot
-    """which of the rank's readers"""
+    """number of the reader within its rank"""
     data: Digest
     name: Name
     blocks: Annotated[int, Meta(ge=1, le=MAX_BLOCKS)]
     number: U32 = 0
-    """of the pass that goes on; 0: the next"""
+    """number of the pass that goes on; 0 for the next one"""
 
 
 class Next(_Message, frozen=True, tag="next"):
-    """The next block; keys count them in a pass. All ranks ask for each key with the same `first`."""
+    """Ask for the next block. Keys count the blocks of a pass. All ranks ask for a key with the same `first`."""
 
     key: U63
     first: Annotated[int, Meta(ge=-1, lt=MAX_BLOCKS)] = -1
-    """take what comes next in numbers from here on; -1: in whichever order"""
+    """take the next block from this number on; -1 for any order"""
 
 
 class Used(_Message, frozen=True, tag="used"):
@@ -80,15 +80,15 @@ class Used(_Message, frozen=True, tag="used"):
 
 
 class Bye(_Message, frozen=True, tag="bye"):
-    """This reader goes; what it was given in a pass that is over has been used."""
+    """This reader leaves. It has used the blocks it got in a pass that is over."""
 
 
 class Pass(_Message, frozen=True, tag="pass"):
     number: U32
     epoch: U32
-    """of the network, and the last one of which this pass has blocks"""
+    """epoch of the network, and the last one whose blocks this pass has"""
     readers: U32
-    """peers that read the same data, this one included"""
+    """number of peers that read the same data, this one included"""
 
 
 class Leased(_Message, frozen=True, tag="leased"):
@@ -121,7 +121,7 @@ def encode(message: FromReader | ToReader) -> bytes:
 
 
 def decode_from_reader(packet: bytes) -> FromReader:
-    """Raises RemoteProtocolError, whatever the bytes."""
+    """Decode any bytes. Raises RemoteProtocolError if they are no message."""
     try:
         return _from_reader.decode(packet)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -137,7 +137,7 @@ def data_path(home: Path) -> Path:
 
 
 class Group(NamedTuple):
-    """Who reads, and what."""
+    """A reader and its data set. Fields as in `Begin`."""
 
     id: bytes
     world: int
@@ -149,11 +149,11 @@ class Group(NamedTuple):
 
 
 class DataLost(Exception):
-    """There is no daemon, or none any more."""
+    """There is no daemon, or it is gone."""
 
 
 class DataLink:
-    """One reader's connection. Every method waits for the answer of the daemon, which is on this host.
+    """One reader's connection. Methods wait for the answer of the daemon, which is on this host.
 
     Raises:
         DataLost: no daemon serves this home.
@@ -178,7 +178,7 @@ class DataLink:
         """The next pass, or pass `number` again.
 
         Raises:
-            DataError: GD-309, the daemon knows this data otherwise.
+            DataError: GD-309, the daemon knows this data set with other numbers.
         """
         answer = self._ask(Begin(DATA_VERSION, group.id, *group[1:], number))
         if not isinstance(answer, Pass):
@@ -199,11 +199,11 @@ class DataLink:
         self._send(Used(epoch, block))
 
     def bye(self) -> None:
-        """Leave, with all used that was given in a pass that is over."""
+        """Leave. Blocks of a pass that is over count as used."""
         try:
             self._send(Bye())
         except DataLost:
-            pass  # there is nobody to be told
+            pass  # there is no daemon to tell
         self.close()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The readers of one training group at the daemon: all ranks get the same blocks in the same order, pass by pass.
 
-A pass is what one `for` loop over the data goes through: blocks of the network's epoch, with what is left over of the
-one before. Each rank has the same number of readers, told apart by their slots; a reader's blocks are numbered by keys
-in each pass. Whoever is the first to ask for a key brings a lease about, and the others are told the same. A block is
-finished once every rank has used its part, and given up if one of them went without. Nothing here may know a socket.
+One `for` loop over the data is a pass: blocks of the network's epoch, and those left over of the epoch before. Each
+rank has the same number of readers, which slots tell apart. Keys number a reader's blocks in each pass. The first rank
+that asks for a key causes a lease, and the other ranks get the same block. A block is finished once every rank has used
+its part. It is released if a rank leaves without having used its part. Nothing here may know a socket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gossipdp.protocol.data.blocks import Lease
 __all__ = ["Passes", "Place"]
 
 KEPT_PASSES: Final = 3
-"""passes of which answers are remembered"""
+"""latest passes whose answers are remembered"""
 Place: TypeAlias = tuple[int, int]
 """rank and slot of a reader"""
 
@@ -26,34 +26,36 @@ Place: TypeAlias = tuple[int, int]
 @dataclass(slots=True)
 class _Reader:
     number: int = 0
-    """of the pass it is in"""
+    """number of its present pass"""
     over: bool = False
-    """it has come to the pass's end"""
+    """it has reached the end of the pass"""
     open: dict[Lease, None] = field(default_factory=dict)
-    """given to it, and not said to be used"""
+    """blocks it got and has not reported as used"""
 
 
 @dataclass(slots=True)
 class _Answer:
     lease: Lease | None
     asked: set[int] = field(default_factory=set)
-    """ranks"""
+    """ranks that asked"""
 
 
 @dataclass(slots=True)
 class _Part:
     used: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
-    """ranks that went, or went on, without having used it"""
+    """ranks that left, or went on, without using it"""
 
 
 class Passes:
     """Args:
 
-    world: ranks.
-    epoch: asked for the network's.
-    lease: the next block for this host, of an epoch up to the one given; if need be (`must`) one that others have open.
-    finish, release: called once for each lease.
+    world: number of ranks.
+    epoch: returns the network's epoch.
+    lease: returns the next block for this host. Args: the latest epoch, the first number or -1, and whether a block
+        that another peer has open will do.
+    finish: called for a block that every rank has used.
+    release: called for a block that some rank has not used. Each lease is finished or released once.
     """
 
     def __init__(
@@ -69,17 +71,17 @@ class Passes:
         self._epoch, self._lease, self._finish, self._release = epoch, lease, finish, release
         self._readers: dict[Place, _Reader] = {}
         self._epochs: dict[int, int] = {}
-        """by number of the pass"""
+        """epoch of each pass"""
         self._begun: set[int] = set()
-        """passes in which some reader has been given something"""
+        """passes in which some reader got a block"""
         self._ended: set[int] = set()
-        """passes that some reader has come to the end of"""
+        """passes whose end some reader has reached"""
         self._answers: dict[tuple[int, int, int], _Answer] = {}
         """by pass, slot and key"""
         self._parts: dict[Lease, _Part] = {}
 
     def begin(self, place: Place, number: int = 0) -> tuple[int, int]:
-        """This reader's next pass, or pass `number` again: its number and its epoch."""
+        """The reader's next pass, or pass `number` again. Returns its number and its epoch."""
         reader = self._readers.setdefault(place, _Reader())
         if number and number == reader.number and number in self._epochs:
             return number, self._epochs[number]
@@ -91,10 +93,10 @@ class Passes:
         return reader.number, self._epochs[reader.number]
 
     def next(self, place: Place, key: int, first: int) -> Lease | None:
-        """The block for this key; None: the pass is over.
+        """The block for this key; None if the pass is over.
 
         Raises:
-            RemoteProtocolError: it is long over, or has never begun.
+            RemoteProtocolError: the reader's pass is forgotten, or has never begun.
         """
         rank, slot = place
         reader = self._readers.get(place)
@@ -124,7 +126,7 @@ class Passes:
             self._settle(lease, place[0], used=True)
 
     def gone(self, place: Place, *, used: bool) -> None:
-        """This reader is no more. used: what it was given in a pass that is over has been used."""
+        """This reader is gone. used: it has used the blocks it got in a pass that is over."""
         reader = self._readers.get(place)
         if reader is not None:
             reader.over = reader.over and used
@@ -139,7 +141,7 @@ class Passes:
 
     def _take(self, number: int, first: int) -> Lease | None:
         latest = self._epochs[number]
-        # A pass that has come to nothing yet gets something, or the training process would run through empty ones.
+        # An empty pass gets some block, or the training process would run through empty passes.
         empty = number not in self._begun
         found = self._lease(max(latest, self._epoch()) if empty else latest, first, empty)
         if found is not None:
@@ -153,7 +155,7 @@ class Passes:
         return min(epoch + 1, max(epoch, before + ((number - 1) in self._ended)))
 
     def _leave(self, place: Place, reader: _Reader) -> None:
-        """What it was given before is used, if the pass is over, or will not be."""
+        """Settle the blocks of the reader's pass: as used if it has reached the end, else as not used."""
         for lease in reader.open:
             self._settle(lease, place[0], used=reader.over)
         reader.open.clear()
@@ -161,7 +163,7 @@ class Passes:
     def _settle(self, lease: Lease, rank: int, *, used: bool) -> None:
         part = self._parts.get(lease)
         if part is None:
-            return  # it was asked for again
+            return  # another reader settled it
         (part.used if used else part.left).add(rank)
         if len(part.used) == self.world:
             self._finish(lease)

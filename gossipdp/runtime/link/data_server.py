@@ -1,7 +1,7 @@
-"""The daemon's end of the readers' connections (`link_data`), served from the I/O loop; the peer answers.
+"""The daemon's end of the readers' connections (`data_client`), served from the I/O loop. The peer has the answers.
 
-Nothing here waits: who asks before it is known what others have read is answered when it is. A group that has no reader
-for a while, as between two passes, still counts as reading. Nothing here may know a sample.
+Nothing here waits. A reader that asks too early is answered once the peer knows what other peers have read. A group
+without a reader still counts as reading for a while, for example between two passes. Nothing here may know a sample.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["DataServer", "Feed"]
 log = logging.getLogger("gossipdp.data")
 
 MAX_READERS: Final = 512
-"""connections; past it newcomers are closed"""
+"""most connections; further ones are closed"""
 AWAY: Final = 30.0
 """seconds without a reader after which a group counts as gone"""
 STATE: Final = "data.json"
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Feed(Protocol):
-    """Gives the peer one command, with the time, and sees to what follows from it."""
+    """Gives the peer one command with the time, and acts on what follows from it."""
 
     def __call__(self, command: Callable[[Peer, float], T]) -> T: ...
 
@@ -59,7 +59,7 @@ class _Group:
     def __init__(self, data: DataSet, world: int, passes: Passes) -> None:
         self.data, self.world, self.passes = data, world, passes
         self.readers = 0
-        """connections"""
+        """number of connections"""
         self.latest: dict[Place, _Reader] = {}
         self.empty_since: float | None = None
 
@@ -77,14 +77,15 @@ class _Reader:
 class DataServer:
     """Args:
 
-    home: the peer's, which has a link server.
-    told: called with what to tell if the file that says what was finished is damaged.
+    home: the peer's home, which has a link server.
+    feed: gives the peer commands.
+    damaged: called with the text of a notice if the file of finished blocks is damaged.
 
     Raises:
         HardwareError: GD-104, the socket cannot be made.
     """
 
-    def __init__(self, home: Path, feed: Feed, told: Callable[[str], None]) -> None:
+    def __init__(self, home: Path, feed: Feed, damaged: Callable[[str], None]) -> None:
         self._feed = feed
         self._readers: dict[int, _Reader] = {}
         self._groups: dict[tuple[bytes, bytes], _Group] = {}
@@ -94,7 +95,7 @@ class DataServer:
             state = load_state(self._state, bytes)
         except DataError as error:
             state = None
-            told(set_aside(self._state, error))
+            damaged(set_aside(self._state, error))
         if state is not None:
             feed(lambda peer, _: peer.leasing.restore(state))
         self._snapshot = b""
@@ -103,7 +104,7 @@ class DataServer:
             if self._path.name != "data.sock":
                 self._path.parent.mkdir(mode=0o700, exist_ok=True)
                 check_private(self._path.parent)
-            # Whoever serves the link of this home is this process: the file is a dead one's.
+            # This process serves the link of this home, so the file is left from a dead daemon.
             self._path.unlink(missing_ok=True)
             self._listener.setblocking(False)
             os.fchmod(self._listener.fileno(), 0o600)
@@ -125,13 +126,13 @@ class DataServer:
             self._read(self._readers[fd])
 
     def known(self) -> None:
-        """Some data set's readers may begin now."""
+        """The readers of some data set may begin now."""
         for reader in list(self._readers.values()):
             if reader.waiting is not None:
                 self._guard(reader, partial(self._begin, reader, reader.waiting))
 
     def tick(self, now: float) -> None:
-        """To be called now and then: groups without readers are over in time."""
+        """Called about twice a second: end groups that have had no reader for AWAY seconds."""
         for key, group in list(self._groups.items()):
             if group.readers:
                 group.empty_since = None
@@ -143,14 +144,14 @@ class DataServer:
                 if not any(digest == key[1] for _, digest in self._groups):
                     self._feed(lambda peer, at, digest=key[1]: peer.leasing.close(digest, at))  # type: ignore[misc]
 
-    # What is finished is kept with the model it went into: both are of the moment a checkpoint began.
+    # Finished blocks are kept with the model that they went into. Both are of the moment when a checkpoint began.
 
     def snapshot(self) -> None:
         """A checkpoint begins."""
         self._snapshot = self._feed(lambda peer, _: peer.leasing.state())
 
     def save(self) -> None:
-        """It is written. Raises DataError GD-602."""
+        """The checkpoint is written: keep its blocks. Raises DataError GD-602."""
         save_state(self._state, self._snapshot)
 
     def close(self) -> None:
@@ -168,7 +169,7 @@ class DataServer:
             return
         connection.setblocking(False)
         if user_of(connection) != os.geteuid() or len(self._readers) >= MAX_READERS:
-            log.warning("a reader of data of user %d is turned away", user_of(connection))
+            log.warning("refused a reader of data, user %d: another user, or too many readers", user_of(connection))
             return connection.close()
         self._readers[connection.fileno()] = _Reader(connection)
 
@@ -222,13 +223,13 @@ class DataServer:
         try:
             reader.connection.send(encode(message))
         except OSError:
-            pass  # its end-of-file tells, and one that does not read is not waiting
+            pass  # the end-of-file will tell, and a reader that does not read does not wait
 
     # -- passes -----------------------------------------------------------------------------------------------
 
     def _begin(self, reader: _Reader, message: Begin) -> None:
         if message.version != DATA_VERSION:
-            seen = f"version {message.version} of what readers of data say, {DATA_VERSION} here"
+            seen = f"version {message.version} of the data messages there, {DATA_VERSION} here"
             return self._say(reader, Denied("GD-302", "daemon and training process disagree", seen))
         data = DataSet(message.data, message.name, message.blocks)
         key = (message.group, message.data)
@@ -248,7 +249,7 @@ class DataServer:
             group.readers += 1
             before = group.latest.get(place)
             if before is not None and before.group is not None:
-                # A loader's process of the pass before, whose end has not been noticed yet.
+                # A loader's process of the pass before, whose end is not noticed yet.
                 before.group = None
                 group.readers -= 1
             group.latest[place] = reader

@@ -1,4 +1,4 @@
-"""What a LinkServer tells the daemon of its training process. Plain data; nothing here may act."""
+"""Events of a LinkServer about its training process. Plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A training process is there, and its region is. `schema` is canonical and has been checked."""
+    """A training process has attached, and its region is ready. `schema` is canonical and was checked."""
 
     schema: bytes
     world: int
@@ -34,8 +34,11 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class ModelWritten:
-    """region.x holds the training process's own model; it waits for a Session. empty: its optimizer has made no step,
-    and has a use for moments. The rest is of a process that has had a session of this `run` before: see `Ready`."""
+    """region.x holds the training process's own model, and the process waits for a Session.
+
+    empty: its optimizer has made no step and can use moments. The other fields are of a process that had a session of
+    this `run` before; see `Ready`.
+    """
 
     empty: bool = False
     run: bytes = b""
@@ -47,7 +50,7 @@ class ModelWritten:
 
 @dataclass(frozen=True, slots=True)
 class MomentsWritten:
-    """region.x holds one of the optimizer's moments, after so many steps of it; it waits for MomentsTaken."""
+    """region.x holds one of the optimizer's moments after `steps` steps. The process waits for MomentsTaken."""
 
     session: int
     number: int
@@ -72,7 +75,7 @@ class Submitted:
     samples: int
     loss: float
     state: Buffer | None = None
-    """what is not exchanged, if it has changed"""
+    """tensors that are not exchanged, if they have changed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class RankLost:
-    """A rank of a group has died, the first to do so; the group is given up, and Detached follows."""
+    """The first rank of a group has died. The group is given up, and Detached follows."""
 
     rank: int
     pid: int
@@ -101,7 +104,7 @@ class RankLost:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The training process died or left. A snapshot it submitted before is whole and stays mapped while in use."""
+    """The training process died or left. A snapshot that it submitted before is whole and stays mapped while used."""
 
     reason: str
 

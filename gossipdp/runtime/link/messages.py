@@ -1,30 +1,30 @@
-"""What a daemon and a training process say to each other, in packets of at most 64 KiB.
+"""Messages between a daemon and a training process, in packets of at most 64 KiB.
 
     training process                          daemon
     Hello + schema file          ->
                                  <-           Region + memory file, or Refused
     Ready (x holds its model)    ->
-                                 <-           Waiting, now and then;  Session (x holds the model to start from)
-    WantMoments                  ->           once x is loaded, if the Session says that there are some
-                                 <-           MomentsGiven (x holds what was wanted)
+                                 <-           Waiting, repeatedly;  Session (x holds the model to start from)
+    WantMoments                  ->           once x is loaded, if the Session offers moments
+                                 <-           MomentsGiven (x holds the moment)
     Submit, Applied, Report      ->
                                  <-           Pace, Slot, Taken, Closing
     Moments (x holds one of two) ->           between two snapshots
                                  <-           MomentsTaken
-                                 <-           Renewed + file, now and then
-    Farewell                     ->           it goes, and has not died
+                                 <-           Renewed + file, after a re-sync
+    Farewell                     ->           it leaves, and has not died
 
-What is carried beside the vector (`protocol.carried_state`) comes as sealed memory files: reference and state with
-Ready and Session, the state with Submit and Renewed. Of several ranks that train one replica the first, the leader,
-says all that. Each other has a connection of its own:
+State carried beside the vector (`protocol.carried_state`) comes as sealed memory files: reference and state with Ready
+and Session, the state with Submit and Renewed. If several ranks train one replica, the first is the leader and sends
+all of this. Each other rank has its own connection:
 
     Rank                         ->
                                  <-           Region + memory file, or Refused
     Ready, Copied, Applied,
-    Moments                      ->           what the leader says counts once every rank has said its part
-    Farewell                     ->           it goes, and has not died
+    Moments                      ->           the leader's message counts once every rank has said its part
+    Farewell                     ->           it leaves, and has not died
 
-Both sides are of one user on one host, and may be of different versions. Nothing here may hold a socket.
+Both sides belong to one user on one host, and may have different versions. Nothing here may hold a socket.
 """
 
 from __future__ import annotations
@@ -78,35 +78,35 @@ MAX_SPANS: Final = 2048
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Moment: TypeAlias = Literal["second", "first"]
-"""of Adam's: exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
+"""Adam's exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
 Span: TypeAlias = tuple[U32, U32]
-"""chunks first to last, the last included"""
+"""first and last chunk, both included"""
 
 
 class _Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of all. Fields are append-only; a new one has a default."""
+    """Base of all messages. Fields are append-only; a new one has a default."""
 
 
 # -- from the training process --------------------------------------------------------------------------------
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """The first word; the schema's canonical bytes come with it, as a file."""
+    """The first message. The schema's canonical bytes come with it as a file."""
 
     version: U32
     pid: U32
     world: Annotated[int, Meta(ge=1, le=65_536)]
-    """training processes of this replica group"""
+    """number of training processes of this replica group"""
     schema: Digest
 
 
 class Rank(_Message, frozen=True, tag="rank"):
-    """The first word of another rank of the group whose leader said Hello."""
+    """The first message of another rank of the group whose leader sent Hello."""
 
     version: U32
     pid: U32
     leader: U32
-    """the leader's process"""
+    """process id of the leader"""
     rank: Annotated[int, Meta(ge=1, le=65_535)]
 
 
@@ -114,13 +114,13 @@ class Ready(_Message, frozen=True, tag="ready"):
     """`x` holds the training process's own model."""
 
     empty: bool = False
-    """its optimizer has made no step, and has a use for moments"""
+    """its optimizer has made no step and can use moments"""
     run: Run = b""
-    """of the last Session; b"": there has been none, and the model is a new process's own"""
+    """run of the last Session; b"" if there was none and the model is a new process's own"""
     clock: U63 = 0
-    """the network's, in steps, at which the model stands"""
+    """the network's clock of the model, in steps"""
     steps: U63 = 0
-    """own steps in it since the last snapshot that was taken, as far as the process knows"""
+    """own steps since the last snapshot that was taken, as far as the process knows"""
     samples: U63 = 0
     """of those steps"""
     carries: bool = False
@@ -128,7 +128,7 @@ class Ready(_Message, frozen=True, tag="ready"):
 
 
 class Submit(_Message, frozen=True, tag="submit"):
-    """`x` holds a snapshot in which slots up to `applied` are; steps and samples since the one before."""
+    """`x` holds a snapshot with the slots up to `applied`. Steps and samples count from the snapshot before."""
 
     session: U63
     snapshot: Count
@@ -137,9 +137,9 @@ class Submit(_Message, frozen=True, tag="submit"):
     samples: U63
     loss: float = math.nan
     whole: bool = False
-    """the leader has written all of it, the other ranks nothing"""
+    """the leader has written all of it"""
     tells: bool = False
-    """the state of this snapshot comes with it, as a file"""
+    """the state of this snapshot comes with it as a file"""
 
 
 class Copied(_Message, frozen=True, tag="copied"):
@@ -150,7 +150,7 @@ class Copied(_Message, frozen=True, tag="copied"):
 
 
 class Moments(_Message, frozen=True, tag="moments"):
-    """`x` holds one of the optimizer's moments; `steps` it has made. Another rank says so of its part."""
+    """`x` holds one of the optimizer's moments after `steps` steps. Another rank sends this for its part."""
 
     session: U63
     number: Count
@@ -159,25 +159,25 @@ class Moments(_Message, frozen=True, tag="moments"):
 
 
 class WantMoments(_Message, frozen=True, tag="want"):
-    """`x` is free: put this moment there."""
+    """`x` is free: write this moment there."""
 
     session: U63
     which: Moment
 
 
 class Applied(_Message, frozen=True, tag="applied"):
-    """`slot` is inside the live parameters; its memory may be used again."""
+    """`slot` is in the live parameters; its memory may be used again."""
 
     session: U63
     slot: Count
 
 
 class Farewell(_Message, frozen=True, tag="farewell"):
-    """This rank leaves of its own will: it has not died."""
+    """This rank leaves, and has not died."""
 
 
 class Report(_Message, frozen=True, tag="report"):
-    """For the metrics. Sums count from the start of the training process; NaN is "not known"."""
+    """For the metrics. Sums count from the start of the training process. NaN means unknown."""
 
     session: U63
     loss: float = math.nan
@@ -191,13 +191,13 @@ class Report(_Message, frozen=True, tag="report"):
 
 
 class RegionReady(_Message, frozen=True, tag="region"):
-    """The shared memory for vectors of `size` parameters comes with it, as a file."""
+    """The shared memory for vectors of `size` parameters comes with it as a file."""
 
     size: Count
 
 
 class Refused(_Message, frozen=True, tag="refused"):
-    """The daemon will not serve this training process; the fields are those of a GossipdpError."""
+    """The daemon does not serve this training process. The fields are those of a GossipdpError."""
 
     code: Annotated[str, Meta(max_length=16)]
     cause: Annotated[str, Meta(max_length=400)]
@@ -206,14 +206,14 @@ class Refused(_Message, frozen=True, tag="refused"):
 
 
 class Waiting(_Message, frozen=True, tag="waiting"):
-    """No model yet: what the daemon waits for, and the share of it that is there."""
+    """There is no model yet: what the daemon waits for, and the share of it that has arrived."""
 
     text: Annotated[str, Meta(max_length=400)]
     share: Weight = 0.0
 
 
 class Session(_Message, frozen=True, tag="session"):
-    """`x` holds the model to start from; submit every so many steps. `clock` is the network's, in steps."""
+    """`x` holds the model to start from. Submit every `every` steps. `clock` is the network's, in steps."""
 
     session: Count
     every: Count
@@ -223,21 +223,21 @@ class Session(_Message, frozen=True, tag="session"):
     deadline: float = 30.0
     """seconds that training waits for `Settled` with mode sync"""
     moments_every: U32 = 0
-    """rounds between two times that the optimizer's moments are told; 0: never"""
+    """rounds between two transfers of the optimizer's moments; 0 for never"""
     moments: Steps = 0
-    """steps of the optimizer whose moments the daemon has for this process; 0: it has none"""
+    """steps of the optimizer whose moments the daemon offers; 0 if it has none"""
     run: Run = b""
     """the network's run, for `Ready` after a restart of the daemon"""
     kept: bool = False
-    """the model is what the process wrote with `Ready`: it keeps its parameters and does not load x"""
+    """the model is the one written with `Ready`: the process keeps its parameters and does not load x"""
     heal_after: U32 = 0
-    """snapshots refused in a row after which the process comes anew to load the model; 0: never"""
+    """snapshots refused in a row after which the process attaches again to load the model; 0 for never"""
     carries: bool = False
     """two files come with it: reference and state"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):
-    """Submit every so many steps from now on; the network's clock, in steps and in samples."""
+    """Submit every `every` steps from now on. `clock` and `samples` are the network's clock, in steps and samples."""
 
     every: Count
     clock: U63
@@ -253,7 +253,7 @@ class Slot(_Message, frozen=True, tag="slot"):
 
 
 class Taken(_Message, frozen=True, tag="taken"):
-    """`x` is free for the next snapshot. refused: "", nan, or session (its steps were not counted)."""
+    """`x` is free for the next snapshot. refused: "", nan, or session (its steps do not count)."""
 
     snapshot: Count
     refused: Annotated[str, Meta(max_length=80)] = ""
@@ -266,25 +266,25 @@ class MomentsTaken(_Message, frozen=True, tag="kept"):
 
 
 class MomentsGiven(_Message, frozen=True, tag="given"):
-    """`x` holds the moment that was wanted."""
+    """`x` holds the moment asked for."""
 
     which: Moment
 
 
 class Settled(_Message, frozen=True, tag="settled"):
-    """With mode sync: what the round of this snapshot brings is in slots that have been told."""
+    """With mode sync: the slots of this snapshot's round have all been announced."""
 
     snapshot: Count
 
 
 class Renewed(_Message, frozen=True, tag="renewed"):
-    """The model is another's from now on: its state comes with this, as a file."""
+    """The model is another peer's from now on. Its state comes with this as a file."""
 
     session: Count
 
 
 class Closing(_Message, frozen=True, tag="closing"):
-    """The daemon goes; training goes on alone."""
+    """The daemon ends. Training goes on alone."""
 
 
 FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
@@ -313,7 +313,7 @@ def encode(message: FromTraining | FromDaemon) -> bytes:
 
 
 def decode_from_training(packet: bytes) -> FromTraining:
-    """Raises RemoteProtocolError, whatever the bytes."""
+    """Decode any bytes. Raises RemoteProtocolError if they are no message."""
     try:
         return _from_training.decode(packet)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -321,7 +321,7 @@ def decode_from_training(packet: bytes) -> FromTraining:
 
 
 def decode_from_daemon(packet: bytes) -> FromDaemon:
-    """Raises RemoteProtocolError, whatever the bytes."""
+    """Decode any bytes. Raises RemoteProtocolError if they are no message."""
     try:
         return _from_daemon.decode(packet)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -329,9 +329,9 @@ def decode_from_daemon(packet: bytes) -> FromDaemon:
 
 
 def spans(chunks: Sequence[int]) -> tuple[Span, ...]:
-    """Runs of consecutive chunks, first and last included; `chunks` ascend.
+    """Runs of consecutive chunks, first and last included. `chunks` ascend.
 
-    More than fit a packet become one run: a slot is zero on the chunks between, and adding zero changes nothing.
+    If the runs do not fit a packet, they become one run. A slot is zero on the chunks between, so this changes nothing.
     """
     runs: list[Span] = []
     for chunk in chunks:

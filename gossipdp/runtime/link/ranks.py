@@ -1,4 +1,4 @@
-"""The other ranks of a replica group at the daemon: their connections, their parts of what the leader says, their end.
+"""The other ranks of a replica group at the daemon: their connections, and their parts of the leader's messages.
 
 A snapshot is whole, and a slot's memory free, once every rank has said so. Nothing here may look into a vector.
 """
@@ -33,11 +33,11 @@ __all__ = ["Parts", "Ranks"]
 log = logging.getLogger("gossipdp.link")
 
 MOST_OPEN: Final = 8
-"""things of which some parts are said; more are of sessions that are over"""
+"""most messages with some parts missing; older ones belong to sessions that are over"""
 
 
 class Parts:
-    """Counts who has said its part of what."""
+    """Counts the ranks that have said their part of each message."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -45,9 +45,14 @@ class Parts:
         self._events: dict[tuple[object, ...], LinkEvent] = {}
 
     def said(self, rank: int, key: tuple[object, ...], event: LinkEvent | None, *, whole: bool = False) -> bool:
-        """`rank` has said its part of `key`, and `event` is what the leader says of it. True once that is whole.
+        """`rank` has said its part of `key`.
 
-        `take` then gives the event.
+        Args:
+            event: the leader's event for it; None from another rank.
+            whole: the leader's part is all.
+
+        Returns:
+            Whether all parts are here; `take` then returns the event.
         """
         ranks = self._said.setdefault(key, set())
         ranks.add(rank)
@@ -87,7 +92,7 @@ class Ranks:
         return iter(self._connections)
 
     def admit(self, connection: socket.socket, hello: Rank) -> bool:
-        """Another rank has come; False if there is no place for it."""
+        """Another rank has come. Returns False if there is no place for it."""
         taken = any(other.rank == hello.rank for other in self._connections.values())
         if hello.rank >= self.world or taken:
             return False
@@ -96,7 +101,7 @@ class Ranks:
         return True
 
     def share(self, fd: int, size: int) -> None:
-        """The shared memory is there: give it to all, and to who comes later."""
+        """The shared memory is ready: hand it to all ranks, also to those that come later."""
         self._region = os.dup(fd), size
         for other in self._connections.values():
             self._share(other.socket)
@@ -107,13 +112,13 @@ class Ranks:
             try:
                 socket.send_fds(connection, [encode(RegionReady(size))], [fd])
             except OSError:
-                pass  # its end-of-file tells
+                pass  # the end-of-file will tell
 
     def read(self, fd: int) -> list[LinkEvent]:
-        """What came of the connection `fd`; a rank that goes without a word has died.
+        """What happened on the connection `fd`. A rank that goes without Farewell has died.
 
         Raises:
-            RemoteProtocolError: the rank says what it may not.
+            RemoteProtocolError: the rank sent a message that it may not send.
         """
         events: list[LinkEvent] = []
         connection = self._connections[fd]
@@ -150,7 +155,7 @@ class Ranks:
         return [self.parts.take(key)] if self.parts.said(rank, key, None) else []
 
     def of_leader(self, message: Ready | Applied, carried: Carried = NOTHING) -> list[LinkEvent]:
-        """What the leader says of itself, once every rank has said it."""
+        """The event of a leader's message, once every rank has said its part."""
         if isinstance(message, Ready):
             live = message.run, message.clock, message.steps, message.samples
             written = ModelWritten(message.empty, *live, carried)
@@ -159,7 +164,7 @@ class Ranks:
         return self.whole(("slot", message.session, message.slot), event)
 
     def whole(self, key: tuple[object, ...], event: LinkEvent, *, alone: bool = False) -> list[LinkEvent]:
-        """[event] if every rank has said its part of it, or the leader did it `alone`."""
+        """[event] if every rank has said its part of it, or the leader did all of it `alone`."""
         return [self.parts.take(key)] if self.parts.said(0, key, event, whole=alone) else []
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The memory that a daemon and a training process share: one anonymous file with three fp32 vectors.
 
-`x` carries the snapshot down to the daemon and the model up to the training process; the two slots carry
-corrections up. Every page is allocated before the file is handed out, and its size is sealed, so that neither side
-can be killed by touching it. A mapping lives as long as the last array that looks into it, in this process alone: a
-forked child has none of it. Nothing here may know a socket or a message.
+`x` carries the snapshot to the daemon and the model to the training process. The two slots carry corrections to the
+training process. Every page is allocated before the file is handed out, and its size is sealed, so that touching it
+cannot kill either side. A mapping lives as long as the last array on it, and only in this process: a forked child has
+no part of it. Nothing here may know a socket or a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "wri
 Vector = NDArray[np.float32]
 
 _SLICE: Final = 32 << 20
-"""bytes allocated in one go: about 20 ms"""
+"""bytes allocated at a time: about 20 ms"""
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _ALL_SEALS: Final = _SIZE_SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
@@ -66,22 +66,22 @@ class Region:
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
         self.size = size
-        self._look_into(memory)
+        self._view(memory)
         leave_in_forks(self)
 
-    def _look_into(self, memory: mmap.mmap) -> None:
+    def _view(self, memory: mmap.mmap) -> None:
         x, even, odd = (_vector(memory, self.size, place) for place in range(3))
         self.x: Vector = x
         self.slots: tuple[Vector, Vector] = (even, odd)
-        """slot n stands in ``slots[n % 2]``"""
+        """slot n is ``slots[n % 2]``"""
 
     def leave_to_parent(self) -> None:
-        """In a forked child: look into private memory instead. The child would keep the shared one while it lives."""
-        self._look_into(mmap.mmap(-1, 3 * _stride(self.size), mmap.MAP_PRIVATE))
+        """In a forked child: map private memory instead. The child would keep the shared one while it lives."""
+        self._view(mmap.mmap(-1, 3 * _stride(self.size), mmap.MAP_PRIVATE))
 
 
 class Allocation:
-    """Makes the file of a Region piece by piece, so that an I/O loop can go on in between.
+    """Allocates the file of a Region piece by piece, so that an I/O loop can go on in between.
 
     Raises:
         OSError: from here, or from `step`: no memory.
@@ -94,7 +94,7 @@ class Allocation:
             self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
     def step(self) -> bool:
-        """Allocate the next piece; True once all is there and sealed."""
+        """Allocate the next piece. Returns True once all is there and sealed."""
         piece = min(_SLICE, self._length - self._done)
         os.posix_fallocate(self.fd, self._done, piece)
         self._done += piece
@@ -118,7 +118,7 @@ def write_blob(data: bytes) -> int:
 
 
 def read_blob(fd: int, limit: int) -> bytes:
-    """What a file received from the other side holds. It is read, never mapped: its owner could cut it short.
+    """The contents of a file received from the other side. It is read, never mapped: its sender could truncate it.
 
     Raises:
         ValueError: not a plain file, or longer than `limit` bytes.
@@ -134,7 +134,7 @@ def read_blob(fd: int, limit: int) -> bytes:
 
 
 def write_sealed(parts: Iterable[Buffer]) -> int:
-    """A new memory file of `parts`, end to end, that nobody can change any more; the caller closes it."""
+    """A new memory file of `parts`, end to end, sealed against any change; the caller closes it."""
     with spare():
         fd = os.memfd_create("gossipdp carried", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -150,10 +150,10 @@ def write_sealed(parts: Iterable[Buffer]) -> int:
 
 
 def map_sealed(fd: int, limit: int) -> Buffer:
-    """What such a file received from the other side holds, without a copy; it lives as long as what looks into it.
+    """The contents of a sealed file received from the other side, without a copy. The memory lives while it is used.
 
     Raises:
-        ValueError: it can be changed, or is longer than `limit` bytes.
+        ValueError: the file is not sealed, or is longer than `limit` bytes.
         OSError: it cannot be mapped.
     """
     length = os.fstat(fd).st_size

@@ -26,6 +26,7 @@ from gossipdp.errors import HardwareError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
 from gossipdp.runtime.link import server as link_server
+from gossipdp.runtime.link import trainer as trainer_module
 from gossipdp.runtime.link.messages import (
     LINK_VERSION,
     MAX_SPANS,
@@ -202,14 +203,14 @@ def test_a_trainer_killed_is_detached_at_once(server: links.LinkServer, tmp_path
 def test_a_trainer_that_does_not_read_is_given_up(
     server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_server, "MAX_QUEUED", 4)
+    monkeypatch.setattr(trainer_module, "MAX_QUEUED", 4)
     link = attached(server, tmp_path)
     sent = 0
     while not server.dropped:
         server.send(links.Waiting("x" * 400, 0.5))
         sent += 1
         assert sent < 10_000
-    assert pump(server) == [links.Detached("it does not read what it is told")]
+    assert pump(server) == [links.Detached("it does not read its messages")]
     assert server.dropped == 5 and link.region is not None
 
 
@@ -219,7 +220,7 @@ def test_messages_wait_for_a_full_socket(server: links.LinkServer, tmp_path: Pat
     sent = [links.Waiting("first", 0.0)]
     trainer = server._trainer
     assert trainer is not None
-    while len(trainer.queue) < 10:
+    while len(trainer._queue) < 10:
         sent.append(links.Waiting(f"{len(sent)} " + "x" * 300, 0.5))
         server.send(sent[-1])
     received = link.receive()
