@@ -541,7 +541,7 @@ def test_chunk_of_a_state_that_was_not_asked_for_says_nothing_of_whose_model_it_
         if joiner.model is None:
             joiner.receive(wire.encode(StateChunk(777, 1 << 32, 0, 0), [bytes(100)]), stranger, town.net.now)
             town.net.drain(town.hosts[2])
-    assert {event.source for event in town.of(2, TransferProgress)} == {joiner._origin.giver}
+    assert {event.source for event in town.of(2, TransferProgress)} == {joiner._replica._bootstrap.giver}
 
 
 def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
@@ -550,7 +550,7 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     offer = Offer(1 << 32 | 4, bytes(16), bytes(16), "modulo8", 0.5, 0.0, 0, 2)
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
-    assert town.peer(1)._origin._joiner.source is None
+    assert town.peer(1)._replica._bootstrap._joiner.source is None
 
 
 def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
@@ -576,11 +576,11 @@ def test_process_that_has_not_made_a_round__is_waited_for_in_mode_sync_alone(syn
     town = founded(2, sync=sync)
     town.start(1)
     town.run(3.0)
-    assert town.peer(1)._rests() == IDLE
+    assert town.peer(1).strategy._averaging._rests() == IDLE
     town.train(1)
     end = town.net.now + 20.0
     while not town.peer(1).rounds.open and town.net.now < end:
         town.run(0.001)
-    assert town.peer(1)._rests() == until
+    assert town.peer(1).strategy._averaging._rests() == until
     town.run(10.0)
-    assert town.peer(1)._rests() == ""
+    assert town.peer(1).strategy._averaging._rests() == ""
