@@ -309,12 +309,12 @@ class Peer:
     @property
     def steps(self) -> int:
         """Optimizer steps of the snapshots submitted since this peer started."""
-        return self._replica.steps
+        return self._replica.contribution.steps
 
     @property
     def samples(self) -> int:
         """Samples of the same."""
-        return self._replica.samples
+        return self._replica.contribution.samples
 
     @property
     def warming_up(self) -> bool:

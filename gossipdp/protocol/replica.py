@@ -14,9 +14,10 @@ from random import Random
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.events import RoundSettled, SnapshotTaken, StateReady, StateRenewed, TookOver
 from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
+from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.reasons import Reason
@@ -35,8 +36,9 @@ from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.moments import MomentsMessage
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
+from gossipdp.protocol.transfers import TransferJob, Transfers
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lineage, Member, Message, Offer, Standing, State, StateRequest
+from gossipdp.protocol.wire.messages import Lineage, Member, Message, Offer, Standing, State
 
 __all__ = ["Replica"]
 
@@ -68,6 +70,7 @@ class Replica:
         self._strikes, self._outputs, self._random = strikes, outputs, random
         self._sign, self._verify, self._exact = sign, verify, config.strategy.exact
         incarnation = membership.me.incarnation
+        self.contribution = Contribution(progress)
         self.pacing = Pacing(config.pacing, outputs, speed, clock=lambda: self.clock, changed=self._paced)
         self.strategy = STRATEGIES[type(config.strategy)](config.strategy, self._surroundings(now))
         self.rounds = Rounds(outputs, self.strategy.steps)
@@ -85,13 +88,13 @@ class Replica:
         self._bootstrap = self._new_bootstrap()
         self._standby = self._new_standby()
         self._reunion = self._new_reunion()
+        self._transfers = Transfers(self._source, self._bootstrap, self._reunion)
         self.model: Model | None = None
         self._remembered: list[Member] = []
         self._arrived = False
         """a model has come that the reunion does not know of yet"""
         self._own = False
         """the model is this peer's own, from before its start"""
-        self._clock = self._steps = self._samples = self._rounds_before = 0
         self._unsettled = 0
         """the snapshot whose exchanges training waits for"""
 
@@ -141,7 +144,7 @@ class Replica:
             outputs=self._outputs,
             apart_rounds=self._config.apart_rounds,
             every=NEVER if self._exact else self._config.every,
-            me=lambda: self.pacing.own(self._clock),
+            me=lambda: self.pacing.own(self.contribution.own_clock),
             hold=self.strategy.hold,
             done=self._resynced,
             # Where all peers apply the same increments, an idle peer is as far as the others.
@@ -253,7 +256,7 @@ class Replica:
             state: what is not exchanged, as of this snapshot (`carried_state`); None: as it was told before.
         """
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
-        clock = self._clock + steps
+        clock = self.contribution.own_clock + steps
         accepted = partial(self._accepted, clock, steps, samples, state)
         if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock, accepted):
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
@@ -265,12 +268,8 @@ class Replica:
         """A snapshot is finite: the steps and samples since the one before count."""
         if state is not None and self.model is not None:
             self.model = replace(self.model, carried=replace(self.model.carried, state=state))
-        before = self.clock
-        self._clock = max(self._clock, clock)
-        self._standby.stepped(self.clock - before)
-        self._steps += steps
-        self._samples += samples
-        self._report()
+        self._standby.stepped(self.contribution.added(clock, steps, samples))
+        self.contribution.report(self.rounds.rounds)
         self.strategy.submitted(samples, steps, self.clock)
 
     def stop(self, now: float) -> None:
@@ -281,17 +280,13 @@ class Replica:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
-        """A message that is about models or exchanges. size: bytes of all its frames."""
+        """A message about models or exchanges. size: bytes of all its frames."""
         match message:
             case _ if isinstance(message, Asking):
-                model = self._current_model() if self._reunion.gives(message, source) else None
-                self._source.receive(message, source, model, now)
-                if isinstance(message, StateRequest):
-                    self._reunion.asked(source, now, trusted=not self._strikes.shuns(source, now))
-            case _ if isinstance(message, Giving) and self.model is None:
-                self._bootstrap.receive(message, buffers, source, now)
+                trusted = not self._strikes.shuns(source, now)
+                self._transfers.asked(message, source, self._current_model(), now, trusted=trusted)
             case _ if isinstance(message, Giving):
-                self._reunion.follower.receive(message, buffers, source, now)
+                self._transfers.given(message, buffers, source, now, ready=self.model is not None)
             case Lineage():
                 self._reunion.receive(message, source, now)
             case _ if isinstance(message, MomentsMessage):
@@ -336,49 +331,26 @@ class Replica:
         match job:
             case _ if isinstance(job, jobs.OfExchange | jobs.OfIncrement):
                 self.strategy.job_done(job, result, now)
-            case jobs.Freeze():
-                model = self._current_model()
-                if model is not None:
-                    self._source.frozen(job, job.typed(result), model)
-            case jobs.HashPiece():
-                model = self._current_model()
-                if model is not None:
-                    self._source.hashed(job, job.typed(result), model)
-            case jobs.CheckPiece() if self.model is None:
-                self._bootstrap.adopted(job, job.typed(result), now)
-            case jobs.CheckPiece():
-                self._reunion.follower.checked(job, job.typed(result), now)
-            case jobs.Sample():
-                model = self._current_model()
-                if model is not None:
-                    self._source.sampled(job.typed(result), model)
-            case jobs.Adopt():
-                self._bootstrap.adopted(job, job.typed(result), now)
-            case jobs.Compare() if self.model is None:
-                self._bootstrap.compared(job.typed(result), now)
-            case jobs.Compare():
-                self._reunion.follower.compared(job.typed(result), now)
-            case jobs.Resync():
-                self._reunion.follower.resynced(job, job.typed(result), now)
+            case _ if isinstance(job, TransferJob):
+                self._transfers.job_done(job, result, self._current_model(), now)
             case jobs.CheckMoments():
                 self.moments.checked(job, job.typed(result), now)
-            case jobs.Keep():
-                self._reunion.follower.kept()
-            case jobs.Restore():
-                self._bootstrap.restored(job.typed(result), now)
             case _:
-                done = self.rounds.job_done(job, result)
-                if done is Done.FOUNDING and self.model is None:
-                    self._founded(now)
-                elif isinstance(job, jobs.Found):
-                    if self._attaching.taking is not None and not job.typed(result).finite:
-                        self._attaching.unusable()
-                        if self._bootstrap.taking is not None:
-                            self._bootstrap.taken_over(now, finite=False)
-                    self._attaching.let_in(self.model)
-                if done is Done.ROUND:
-                    self.pacing.round_done(self.rounds.rounds, self.rounds.movement, self.rounds.open, now)
-                    self.strategy.round_done(now)
+                self._round_job_done(job, result, now)
+
+    def _round_job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
+        done = self.rounds.job_done(job, result)
+        if done is Done.FOUNDING and self.model is None:
+            self._founded(now)
+        elif isinstance(job, jobs.Found):
+            if self._attaching.taking is not None and not job.typed(result).finite:
+                self._attaching.unusable()
+                if self._bootstrap.taking is not None:
+                    self._bootstrap.taken_over(now, finite=False)
+            self._attaching.let_in(self.model)
+        if done is Done.ROUND:
+            self.pacing.round_done(self.rounds.rounds, self.rounds.movement, self.rounds.open, now)
+            self.strategy.round_done(now)
 
     # -- after every input ------------------------------------------------------------------------------------
 
@@ -440,22 +412,12 @@ class Replica:
     @property
     def clock(self) -> int:
         """Steps of the network's clock, as far as this peer knows."""
-        return min(max(self._clock, self._progress.clock()), LARGEST)
+        return self.contribution.clock
 
     @property
     def state_clock(self) -> int:
         """The network's clock when the model was current. Without a training process that may be long ago."""
         return self._standby.clock if self._spare else self.clock
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of the snapshots submitted since this peer started."""
-        return self._steps
-
-    @property
-    def samples(self) -> int:
-        """Samples of the same."""
-        return self._samples
 
     def _current_model(self) -> Model | None:
         if self.model is None:
@@ -527,22 +489,23 @@ class Replica:
         self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self._config.most_chunk))
         self.rounds.resume(rounds)
         # Parts of the model may be older than what its last source has.
-        self._clock = max(self._clock, clock, self._bootstrap.begun, self._progress.clock())
-        self._source.took(self._clock - clock)
-        self._standby.came(self._clock - max(clock, self._bootstrap.begun))
-        self._rounds_before = rounds
-        self.strategy.ready(self.model, self._bootstrap.summary if origin == "received" else None, self._clock)
+        self.contribution.came(max(clock, self._bootstrap.begun), rounds)
+        at = self.contribution.own_clock
+        self._source.took(at - clock)
+        self._standby.came(at - max(clock, self._bootstrap.begun))
+        self.strategy.ready(self.model, self._bootstrap.summary if origin == "received" else None, at)
         self.pacing.began(rounds, fresh=origin != "founded")
-        self._report()
+        self.contribution.report(self.rounds.rounds)
         self._arrived, self._own = True, origin in ("restored", "taken over")
-        self._outputs.emit(StateReady(origin, self._clock))
+        self._outputs.emit(StateReady(origin, at))
         self.pacing.set()
         self._attaching.let_in(self.model)
 
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another peer's now, `clock` steps and `rounds` old."""
         self._own = False
-        self._clock = max(self._clock, clock, self._reunion.follower.begun)
+        ahead = max(0, rounds - self.rounds.rounds)
+        self.contribution.replaced(max(clock, self._reunion.follower.begun), ahead)
         if self.model is not None:
             self.strategy.adopt(self.model, self._reunion.follower.summary, self.clock)
             self.model = replace(self.model, carried=self._reunion.follower.carried)
@@ -553,11 +516,9 @@ class Replica:
         self._standby.came(self.clock - max(clock, self._reunion.follower.begun))
         if self._reunion.reason is Reason.IDLE:
             self.moments.outdated()
-        ahead = max(0, rounds - self.rounds.rounds)
         self.rounds.resume(self.rounds.rounds + ahead)
-        self._rounds_before += ahead
         self.pacing.resynced(self.rounds.rounds, duration)
-        self._report()
+        self.contribution.report(self.rounds.rounds)
 
     # -- what the strategy and the pacing report ---------------------------------------------------------------
 
@@ -582,7 +543,3 @@ class Replica:
     def _increment_applied(self) -> None:
         self.rounds.mixed()
         self.pacing.applied()
-
-    def _report(self) -> None:
-        rounds = self.rounds.rounds - self._rounds_before
-        self._progress.report(clock=self._clock, steps=self._steps, samples=self._samples, rounds=rounds)

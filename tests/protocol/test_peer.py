@@ -576,11 +576,11 @@ def test_process_that_has_not_made_a_round__is_waited_for_in_mode_sync_alone(syn
     town = founded(2, sync=sync)
     town.start(1)
     town.run(3.0)
-    assert town.peer(1).strategy._averaging._rests() == IDLE
+    assert town.peer(1).strategy._averaging._offers.rests() == IDLE
     town.train(1)
     end = town.net.now + 20.0
     while not town.peer(1).rounds.open and town.net.now < end:
         town.run(0.001)
-    assert town.peer(1).strategy._averaging._rests() == until
+    assert town.peer(1).strategy._averaging._offers.rests() == until
     town.run(10.0)
-    assert town.peer(1).strategy._averaging._rests() == ""
+    assert town.peer(1).strategy._averaging._offers.rests() == ""

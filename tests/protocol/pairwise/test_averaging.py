@@ -24,10 +24,11 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise import averaging
 from gossipdp.protocol.pairwise import partner_history as acquaintances
-from gossipdp.protocol.pairwise.averaging import FORGOTTEN, IDLE_FOR, Averaging
+from gossipdp.protocol.pairwise.averaging import FORGOTTEN, Averaging
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE, MatchingConfig
+from gossipdp.protocol.pairwise.offers import IDLE_FOR
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import digest_of
 from gossipdp.protocol.wire import encoding as wire
@@ -187,7 +188,7 @@ def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pa
         one._tempo.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
     for one, other in ((a, B), (b, A)):
-        assert not one._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
+        assert not one._offers._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
 
 
 def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_while():
@@ -196,7 +197,7 @@ def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_whi
     a = nodes[A.id].averaging
     a._tempo.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
-    assert a._known.left_alone([B.id, C.id], now)
+    assert a._offers._known.left_alone([B.id, C.id], now)
 
 
 def test_first_chunk_rotates_from_exchange_to_exchange():
@@ -228,7 +229,7 @@ def test_crossing_offers_the_lower_ids_holds():
     accepts = [message for message in said if isinstance(message, Accept)]
     assert len(accepts) == 1 and not [message for message in said if isinstance(message, Refuse)]
     assert nodes[A.id].of(ExchangeStarted)[0].initiator and not nodes[B.id].of(ExchangeStarted)[0].initiator
-    assert all(node.averaging._matching.wanted == 0 for node in nodes.values())
+    assert all(node.averaging._offers._matching.wanted == 0 for node in nodes.values())
 
 
 def test_offer_of_a_third_while_waiting_for_an_answer_is_busy():
@@ -272,7 +273,7 @@ def test_who_can_be_dialled_by_nobody_is_a_guest__each_once_and_no_more_a_round_
             assert answer == Refuse(number, "done")
         return isinstance(answer, Accept)
 
-    matching = node.averaging._matching
+    matching = node.averaging._offers._matching
     node.averaging.want(0, 0.0)
     matching.ahead = 1
     assert not accepted(B) and accepted(guests[0]) and not accepted(guests[0]) and accepted(guests[1])
@@ -355,7 +356,7 @@ def test_offer_of_an_earlier_life_or_of_the_dead_is_not_accepted(known):
 def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     node = Node(A, [B])
     node.terms.trains = trains
-    node.averaging._matching.matched()
+    node.averaging._offers._matching.matched()
     node.hear(B.id, an_offer(1 << 32 | 1))
     (said,) = [envelope.message for envelope in node.post()]
     assert (said == Refuse(1 << 32 | 1, "done")) is trains and isinstance(said, Accept) is not trains
@@ -366,11 +367,11 @@ def test_none_of_a_round_ahead_with_the_last_partner_while_another_was_turned_aw
     """T1 seed 6030: of three peers one met nobody for twenty rounds."""
     node = Node(A, [B, C])
     node.terms.trains = True
-    matching = node.averaging._matching
+    matching = node.averaging._offers._matching
     matching.matched()
     matching.parted(B.id, 0.1)
     if alone:
-        node.averaging._known.parted(C.id, 0, 60.0, 1.0, 0.0)
+        node.averaging._offers._known.parted(C.id, 0, 60.0, 1.0, 0.0)
     node.hear(C.id, an_offer(1 << 32 | 1))
     node.averaging.want(1, 1.0)
     node.hear(B.id, an_offer(1 << 32 | 1), now=1.0)
@@ -417,10 +418,10 @@ def test_newcomer_is_offered_and_granted_a_tenth_at_first_and_the_whole_ten_roun
     node.averaging.want(1, 41.0)
     assert node.post(41.0)[-1].message.weight == pytest.approx(0.1), "the second round since"
     node.averaging.stop(41.5)
-    assert node.averaging._wish(B.id) == 0.5, "found at the start"
+    assert node.averaging._offers._wish(B.id) == 0.5, "found at the start"
     for number in range(42, 51):
         node.averaging.want(0, float(number))
-    assert node.averaging._wish(C.id) == 0.5
+    assert node.averaging._offers._wish(C.id) == 0.5
 
 
 def test_member_that_restarts_is_no_newcomer():
@@ -768,7 +769,7 @@ def test_second_exchange_of_a_round_goes_to_somebody_else():
     for seed in range(8):
         nodes = network(A, B, C, config=configured(matching=MatchingConfig(biased=0.0)))
         averaging = nodes[A.id].averaging
-        averaging._matching._random.seed(seed)
+        averaging._offers._matching._random.seed(seed)
         averaging.want(2, 0.0)
         pump(nodes)
         assert sorted(event.partner for event in nodes[A.id].of(ExchangeStarted)) == [B.id, C.id]
@@ -844,7 +845,7 @@ def test_partners_remembered_are_bounded(monkeypatch):
     for other in many:
         node.hear(other.id, an_offer(1 << 32 | 1))
         node.hear(other.id, End(1 << 32 | 1, True, "settled"))
-        known = node.averaging._known
+        known = node.averaging._offers._known
         assert max(len(table) for table in (known._latest, known._met, known._wasted)) <= 3
     assert len(node.of(ExchangeStarted)) == len(many)
     node.hear(many[-1].id, an_offer(1 << 32 | 1))
@@ -945,14 +946,14 @@ def test_silent_partner_is_not_chosen_again_at_once_if_there_is_another():
 def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_one_itself():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: IDLE
+    b._offers.rests = lambda: IDLE
     a.want(1, 0.0)
     assert [type(message) for message in pump(nodes)] == [Offer, Refuse]
     assert not a.company and a.satisfied, "a round in mode sync does not wait for it"
     a.want(1, 1.0)
     a.handle_timer(2.0)
     assert pump(nodes, 2.0) == []
-    b._rests = lambda: ""
+    b._offers.rests = lambda: ""
     b.want(1, 3.0)
     pump(nodes, 3.0)
     assert [event.result for event in nodes[A.id].of(ExchangeEnded)] == ["done"] and a.company == {B.id}
@@ -961,10 +962,10 @@ def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_on
 def test_idle_member__is_asked_again_after_a_while():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: IDLE
+    b._offers.rests = lambda: IDLE
     a.want(1, 0.0)
     pump(nodes)
-    b._rests = lambda: ""
+    b._offers.rests = lambda: ""
     a.handle_timer(IDLE_FOR + 1.0)
     pump(nodes, IDLE_FOR + 1.0)
     assert nodes[A.id].ended == [3]
@@ -973,7 +974,7 @@ def test_idle_member__is_asked_again_after_a_while():
 def test_where_all_others_are_idle__nobody_is_told_that_there_is_no_partner():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: IDLE
+    b._offers.rests = lambda: IDLE
     a.want(1, 0.0)
     for now in range(0, 120, 2):
         a.handle_timer(float(now))
@@ -985,20 +986,20 @@ def test_idle_member__that_still_wants_an_exchange__has_no_timer_until_it_trains
     a = network(A)[A.id].averaging
     a.want(1, 0.0)
     assert a.timer() is not None
-    a._rests = lambda: IDLE
+    a._offers.rests = lambda: IDLE
     assert a.timer() is None
-    a._rests = lambda: ""
+    a._offers.rests = lambda: ""
     assert a.timer() is not None
 
 
 def test_member_that_makes_its_first_round_in_mode_sync__is_waited_for():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
-    b._rests = lambda: BUSY
+    b._offers.rests = lambda: BUSY
     a.want(1, 0.0)
     pump(nodes)
     assert a.company == {B.id} and not a.satisfied
-    b._rests = lambda: ""
+    b._offers.rests = lambda: ""
     now = a.timer()
     a.handle_timer(now)
     pump(nodes, now)

@@ -371,7 +371,7 @@ def test_peer_stopped_amid_an_exchange_follows_and_holds_the_time_against_nobody
     assert cluster.followed(reason) == [2]
     others = [host.id for host in cluster.network.hosts]
     for host in cluster.network.hosts:
-        assert not host.running.strategy._averaging._known.left_alone(others, cluster.network.now)
+        assert not host.running.strategy._averaging._offers._known.left_alone(others, cluster.network.now)
 
 
 def test_two_stopped_together_while_a_third_went_on_end_with_it_at_one_model():

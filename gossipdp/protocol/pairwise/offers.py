@@ -1,0 +1,340 @@
+"""Offers of one peer: which partner it asks next, on what terms, and which offers of others it accepts.
+
+`matching` chooses among candidates, `partner_history` remembers earlier exchanges, `schedule` names the partner of a
+round where peers follow one. The exchanges themselves are in `averaging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gossipdp.protocol.events import Notice, OfferRefused
+from gossipdp.protocol.membership.view import LIVE
+from gossipdp.protocol.model import Model
+from gossipdp.protocol.pairwise.appointments import Appointments
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.exchange import Terms, keeps_to
+from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
+from gossipdp.protocol.pairwise.partner_history import Acquaintances
+from gossipdp.protocol.pairwise.schedule import Schedule
+from gossipdp.protocol.pairwise.terms import ExchangeTerms
+from gossipdp.protocol.settings_digest import unlike
+from gossipdp.protocol.strategy import Surroundings
+from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
+
+__all__ = ["IDLE_FOR", "Offers"]
+
+IDLE_FOR: Final = 10.0
+"""seconds after which a member that had no training process is offered an exchange again, unless it offers one"""
+
+
+class Offers:
+    """Makes and judges offers.
+
+    Args:
+        terms: what this peer offers, and accepts at least; chosen anew between rounds.
+    """
+
+    def __init__(self, config: PairwiseConfig, surroundings: Surroundings, terms: ExchangeTerms) -> None:
+        self._config, self._surroundings, self._terms = config, surroundings, terms
+        self._membership, self._outputs = surroundings.membership, surroundings.outputs
+        me = self._membership.me
+        self._me, self._incarnation = me.id, me.incarnation
+        self._matching = Matching(config.matching, surroundings.random)
+        self._appointments = Appointments(me.id)
+        self._known = Acquaintances()
+        self._idle: dict[bytes, float] = {}
+        """members without a training process, and when each is asked again"""
+        self._counter = me.incarnation << 32
+        self._out: Offer | None = None
+        self._first = 0
+        """the chunk that the next exchange begins with"""
+        self.round = 0
+        self._model: Model | None = None
+
+    # -- this round -------------------------------------------------------------------------------------------
+
+    def ready(self, model: Model) -> None:
+        """The model is here: exchanges may begin."""
+        self._model = model
+
+    def begin_round(self, exchanges: int, now: float, number: int, schedule: Schedule | None) -> None:
+        """Round `number` of the network begins: look for `exchanges` partners, along `schedule` if there is one."""
+        self.round += 1
+        self._appointments.begin(schedule, number, exchanges)
+        self._matching.want(exchanges, now)
+
+    def stop(self) -> None:
+        """Look for no partner any more."""
+        self._matching.want_none()
+
+    def withdraw(self) -> None:
+        """Take back the offer that is out, if there is one."""
+        if (offered := self._matching.withdraw()) is not None:
+            self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
+
+    @property
+    def wants(self) -> bool:
+        """This round's exchanges are not all made."""
+        return self._matching.wanted > 0
+
+    @property
+    def company(self) -> set[bytes]:
+        """The other live members, without those known to be idle."""
+        return {member.id for member in self._membership.alive()} - self._idle.keys()
+
+    def rests(self) -> str:
+        """Why this peer makes no exchanges, or "".
+
+        Without a training process it needs none once this round's are made, or while its model is old. With mode sync
+        the others wait for the first round of a training process that has begun.
+        """
+        around = self._surroundings
+        if around.trains() or (self.wants and around.drift() <= around.pacing.usual_every):
+            return ""
+        return BUSY if around.sync and around.attached() else IDLE
+
+    def barred(self, peer: bytes, now: float) -> str:
+        """Why nothing is exchanged with this peer, or ""."""
+        if peer in self._surroundings.apart():
+            return "apart"
+        return "aside" if self._surroundings.shuns(peer, now) else ""
+
+    # -- own offers -------------------------------------------------------------------------------------------
+
+    def make(self, unsettled: Mapping[bytes, str], now: float) -> None:
+        """Offer an exchange if a partner is wanted. unsettled: members that a lost exchange is still open with."""
+        assert self._model is not None
+        if self._matching.idle(now) or self.rests():
+            return
+        self._idle = {peer: until for peer, until in self._idle.items() if now < until}
+        # Suspicions of other members cost a member no exchange while this peer hears it.
+        known = self._membership
+        alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
+        excluded = self._excluded(alive, unsettled, now)
+        scheduled = (self._matching.wanted and self._appointments.next()[0]) or None
+        partner = self._matching.candidate(alive, excluded, self._known.meets(self.round), known.rtt, now, scheduled)
+        if partner is not None:
+            self._counter += 1
+            self._matching.offer(partner, self._counter, known.rtt(partner), now)
+            self._out = Offer(
+                self._counter,
+                self._model.schema.digest,
+                self._surroundings.settings,
+                self._terms.codec,
+                self._wish(partner),
+                self._terms.pull,
+                self._first,
+                self._terms.window,
+                self._config.rate,
+            )
+            self._send(partner)
+        elif self._matching.lonely(now) and self.company:
+            self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
+
+    def _excluded(self, alive: Iterable[Member], unsettled: Mapping[bytes, str], now: float) -> dict[bytes, str]:
+        """Members that are not asked, and why."""
+        alive = list(alive)
+        excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | dict(unsettled)
+        excluded |= dict.fromkeys(self._idle, IDLE)
+        excluded |= dict.fromkeys(self._surroundings.apart(), "apart")
+        excluded |= {member.id: "aside" for member in alive if self._surroundings.shuns(member.id, now)}
+        rest = (member.id for member in alive if member.id not in excluded)
+        return excluded | self._known.left_alone(rest, now)
+
+    def _send(self, partner: bytes) -> None:
+        assert self._out is not None
+        self._outputs.send(partner, self._out, address=self._membership.address_of(partner))
+
+    def _wish(self, partner: bytes) -> float:
+        """The weight of an exchange with `partner`. Only the schedule may ask for more than gamma."""
+        named, weight = self._appointments.next()
+        share = self._known.share(partner, self.round)
+        return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
+
+    def refused(self, source: bytes, exchange: int, reason: str, now: float) -> None:
+        """A partner has refused an offer."""
+        if self.is_out(source, exchange):
+            self._matching.refused(reason, now)
+            self._outputs.emit(OfferRefused(source, reason))
+            if reason == IDLE:
+                self._idle[source] = now + IDLE_FOR
+
+    def is_out(self, partner: bytes, exchange: int) -> bool:
+        """Is this the offer that waits for an answer?"""
+        offered = self._matching.offered
+        return offered is not None and (offered.partner, offered.exchange) == (partner, exchange)
+
+    def confirmed(self, accept: Accept, source: bytes, now: float) -> Terms | None:
+        """The terms of the exchange that `accept` begins, or None if it begins none."""
+        assert self._out is not None
+        terms = self.terms(source, accept, accept.incarnation)
+        if 0 < accept.incarnation < terms.incarnation:
+            return None  # its life is over, and the next one may accept a copy of the offer on other terms
+        lawful = keeps_to(accept, self._out, self._config.fineness)
+        if not lawful or self._model is None or self.barred(source, now):
+            self._matching.refused("terms", now)
+            self._outputs.send(source, End(accept.exchange, True, "unwanted"))
+            return None
+        return terms
+
+    @property
+    def first(self) -> int:
+        """The chunk that the next exchange begins with."""
+        return self._first
+
+    # -- offers of others -------------------------------------------------------------------------------------
+
+    def heard(self, source: bytes) -> None:
+        """A member offers an exchange: it is not idle any more."""
+        self._idle.pop(source, None)
+
+    def dealt_with(self, source: bytes, exchange: int) -> bool:
+        """Has this offer been answered before?"""
+        return self._known.dealt_with(source, exchange)
+
+    def refuse(self, offer: Offer, source: bytes, reason: str) -> None:
+        """Refuse an offer. A crossing offer needs no answer: the partner accepts this peer's own."""
+        if reason != "crossing":
+            self._outputs.send(source, Refuse(offer.exchange, reason))
+
+    def objection(self, offer: Offer, source: bytes, now: float, *, busy: bool) -> str:
+        """Why an offer is refused, or "". busy: an exchange is under way."""
+        assert self._model is not None
+        if resting := self.rests():
+            return resting
+        if barred := self.barred(source, now):
+            return barred
+        member = self._membership.members.get(source)
+        if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):
+            # The words of an earlier life, or of a live member that will soon have refuted its suspicion.
+            return BUSY
+        if unsuited := self._unsuited(offer, source):
+            return unsuited
+        guests = self._guests(source)
+        free = self._matching.accepts(source, self._appointments.serves(source), self._terms.trains, guests)
+        if busy or not free:
+            if guests is None and member is not None and not self._leaves_alone(source, now):
+                self._matching.turned_away(source)
+            return BUSY if busy else DONE
+        if not self._matching.yields_to(source, self._me):
+            # Of two crossing offers the lower id's holds.
+            offered = self._matching.offered
+            return "crossing" if offered is not None and offered.partner == source else BUSY
+        return BUSY if self._matching.offered is None and self._leaves_alone(source, now) else ""
+
+    def _unsuited(self, offer: Offer, source: bytes) -> str:
+        """Why the two peers cannot exchange at all, or ""."""
+        assert self._model is not None
+        if offer.schema != self._model.schema.digest:
+            return "schema"
+        around = self._surroundings
+        if offer.settings != around.settings:
+            if self._known.differs(source, self.round):
+                told = unlike(f"member {short(source)}", around.settings, offer.settings, around.keys)
+                self._outputs.emit(Notice("GD-303", told))
+            return "settings"
+        return "" if offer.codec in self._config.fineness else "codec"
+
+    def _leaves_alone(self, source: bytes, now: float) -> bool:
+        """Is `source` left alone for now, because another member can be exchanged with?"""
+        others = {member.id for member in self._membership.alive() if not self.barred(member.id, now)}
+        return source in self._known.left_alone({source} | others, now)
+
+    def is_guest(self, source: bytes) -> bool:
+        """No peer can dial `source`, so that it has few partners to ask."""
+        member = self._membership.members.get(source)
+        return member is not None and not member.address
+
+    def _guests(self, source: bytes) -> int | None:
+        """Guests that a round may have, if `source` is one; 0 if it has had its exchange; None if it is no guest."""
+        if not self.is_guest(source):
+            return None
+        a_round, turns = guests_per_round([self._membership.me, *self._membership.alive()])
+        return 0 if self._known.has_met(source, self.round - turns + 1) else a_round
+
+    def accept(self, offer: Offer, source: bytes) -> Accept:
+        """The answer to an offer without objection."""
+        self._matching.withdraw()
+        self._known.accepted(source, offer.exchange)
+        fineness = self._config.fineness
+        return Accept(
+            offer.exchange,
+            max(offer.codec, self._terms.codec or offer.codec, key=lambda name: fineness[name]),
+            min(offer.weight, self._wish(source)),
+            min(offer.pull, self._terms.pull),
+            min(offer.window, self._terms.window),
+            self._incarnation,
+            min(offer.rate, self._config.rate),
+        )
+
+    def terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
+        """The terms of an exchange, as its `accept` fixes them."""
+        member = self._membership.members.get(partner)
+        return Terms(
+            partner=partner,
+            incarnation=incarnation if member is None else max(incarnation, member.incarnation),
+            exchange=accept.exchange,
+            codec=accept.codec,
+            weight=accept.weight,
+            pull=accept.pull,
+            window=accept.window,
+            rate=accept.rate,
+            lower=self._me < partner,
+        )
+
+    # -- what becomes of them ---------------------------------------------------------------------------------
+
+    def met(self, partner: bytes, *, initiator: bool) -> None:
+        """An exchange with `partner` begins."""
+        guest = not initiator and self.is_guest(partner)
+        self._matching.matched(self._appointments.met(partner, initiator=initiator), guest)
+        self._known.met(partner, self.round)
+
+    def continue_from(self, chunk: int) -> None:
+        """The next exchange that this peer initiates begins with `chunk`."""
+        self._first = chunk
+
+    def parted(self, partner: bytes, chunks: int, duration: float, usual: float, mixing: float, now: float) -> None:
+        """An exchange has ended.
+
+        Args:
+            chunks: mixed.
+            duration: seconds from its beginning.
+            usual: seconds that its chunks usually take.
+            mixing: seconds in which chunks were mixed.
+        """
+        self._known.parted(partner, chunks, duration, usual, now)
+        if chunks:
+            self._matching.parted(partner, mixing)
+        else:
+            self._matching.unmatched(partner, now)
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news of `member`."""
+        self._known.appeared(member.id, self.round, self._membership.members)
+
+    def member_gone(self, member: Member, now: float) -> None:
+        """`member` answers no more: an offer to it is void."""
+        offered = self._matching.offered
+        if offered is not None and offered.partner == member.id:
+            self._matching.refused("gone", now)
+
+    def timer(self) -> float | None:
+        """When an offer is to be made, repeated or given up. An offer that is out expires at rest, too."""
+        return None if self.rests() and self._matching.offered is None else self._matching.timer()
+
+    def handle_timer(self, now: float) -> None:
+        """Repeat an offer without an answer once, and give it up at its end."""
+        offered = self._matching.offered
+        if offered is None:
+            return
+        if now >= offered.expires:
+            self._matching.refused("silent", now)
+            self._outputs.emit(OfferRefused(offered.partner, "silent"))
+            # Its Accept may be on the way, or lost: it need not wait for this peer.
+            self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
+        elif now >= offered.repeat and not offered.repeated:
+            offered.repeated = True
+            self._send(offered.partner)
