@@ -1,4 +1,4 @@
-# Everything sets up .venv by itself; nothing else has to be typed first.
+# Every target sets up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -14,10 +14,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
 	$(BIN)/gossipdp demo $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(DEMO)
 
-test: $(READY) system  ## every test but the long ones
+test: $(READY) system  ## all tests except the long ones
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 --timeout 600 -m 'not long'
 
-test-long: $(READY) system  ## every test
+test-long: $(READY) system  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
 
 lint: $(READY)
@@ -25,10 +25,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## ratios, measured side by side
+bench: $(READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks
 
-lab: $(READY)  ## every suite of the laboratory, hours; LAB='b1 b8 --seeds 1 --jobs 2' for less
+lab: $(READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
 	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
 
 system:  # Debian packages that some tests use

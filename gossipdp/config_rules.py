@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+
 __all__ = [
     "BYTES",
     "RATES",
@@ -28,8 +30,6 @@ __all__ = [
 SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 RATES: Final = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}
-MAX_ADDRESS: Final = 80
-"""characters of host:port in a member's record (`protocol.wire.messages.Address`)"""
 MAX_LABEL: Final = 63
 """characters between two dots of a host name (RFC 1035 section 2.3.4)"""
 

@@ -20,6 +20,7 @@ another module of gossipdp, print, or log.
 from __future__ import annotations
 
 __all__ = [
+    "RETRY",
     "ConfigError",
     "DataError",
     "GossipdpError",
@@ -31,6 +32,10 @@ __all__ = [
     "UnreachableError",
     "refused_here",
 ]
+
+
+RETRY = 75
+"""Exit code (EX_TEMPFAIL) of a daemon whose next start may work."""
 
 
 class GossipdpError(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gossipdp.codecs import kernels
 from gossipdp.codecs.increments import kernels as increment_kernels
-from gossipdp.errors import GossipdpError
+from gossipdp.errors import RETRY, GossipdpError
 from gossipdp.runtime import descriptors
 from gossipdp.runtime.home_paths import expanded
 from gossipdp.runtime.network.duplicate_identity import OvertakenError
@@ -26,10 +26,6 @@ from peers.memory import keep_memory
 from peers.services import with_code
 
 log = logging.getLogger("gossipdp.daemon")
-
-RETRY = 75
-"""Exit code EX_TEMPFAIL: a later start may work. The disk was full or read-only, or members saw a copy of this home as
-the later start."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -47,7 +43,10 @@ def overrides(pairs: Sequence[str]) -> Mapping[str, str]:
 
 
 def failed(error: GossipdpError) -> int:
-    """Log the error. Return the exit code."""
+    """Log the error. Return the exit code.
+
+    A disk may have room later. A daemon that members take for an older copy of itself needs a new incarnation.
+    """
     log.error("%s", error, extra={"code": error.code})
     again = error.code in ("GD-505", "GD-602") or isinstance(error, OvertakenError)
     return RETRY if again else error.exit_code

@@ -41,6 +41,7 @@ __all__ = [
     "advertised",
     "find_home",
     "found",
+    "invite_file",
     "join",
     "network_of",
     "presets",
@@ -52,6 +53,7 @@ __all__ = [
     "write_invite",
 ]
 
+NETWORK = "network.json"
 SHARED = ("exchange", "outer")
 """sections whose values an invite carries"""
 MAX_SHOWN = 8
@@ -81,9 +83,17 @@ def run_file(home: Path) -> Path:
     return home / "run.toml"
 
 
+def invite_file(home: Path) -> Path:
+    return home / "invite"
+
+
+def _network_file(home: Path) -> Path:
+    return home / NETWORK
+
+
 def network_of(home: Path) -> HomeNetwork | None:
     """The network of `home`; None for a new home. Raises DataError GD-603."""
-    return load_state(home / "network.json", HomeNetwork)
+    return load_state(_network_file(home), HomeNetwork)
 
 
 def presets() -> dict[str, str]:
@@ -143,7 +153,7 @@ def read_config(
 
 
 def _replaced(config: Config, home: Path | None, **values: Any) -> Config:
-    origins = config.origins | {f"network.{key}": f"{home}/network.json" for key in values}
+    origins = config.origins | {f"network.{key}": f"{home}/{NETWORK}" for key in values}
     network = msgspec.structs.replace(config.network, **values)
     return msgspec.structs.replace(config, network=network, origins=origins)
 
@@ -174,7 +184,7 @@ def find_home(
     base = homes_of_user(environment)
     if name := network or environment.get("GOSSIPDP_NETWORK_NAME"):
         return base / name
-    homes = sorted(path.parent for path in base.glob("*/network.json"))
+    homes = sorted(path.parent for path in base.glob(f"*/{NETWORK}"))
     if len(homes) == 1:
         return homes[0]
     if not homes and default:
@@ -226,7 +236,7 @@ def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
         except FileNotFoundError:
             NetworkSecret.generate().save(home)
         known = HomeNetwork(name=config.network.name, founder=True)
-        save_state(home / "network.json", known)
+        save_state(_network_file(home), known)
     _write_run_file(home, text)
     return known
 
@@ -253,7 +263,7 @@ def join(home: Path, network: NewNetwork, text: str | None) -> HomeNetwork:
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder = False
     known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds)
-    save_state(home / "network.json", known)
+    save_state(_network_file(home), known)
     _write_run_file(home, text if text is not None else network.settings or None)
     return known
 
@@ -310,7 +320,7 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     name = config.network.name
     invite = Invite(name, NetworkSecret.load(home), tuple(seed for seed in seeds if seed)[:MAX_SEEDS])
     settings = base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
-    path = home / "invite"
+    path = invite_file(home)
     replace_file(path, f"{invite.encode()}.{settings}\n".encode())
     return path
 
@@ -321,7 +331,7 @@ def renew_invite(home: Path, address: str, others: Sequence[str], config: Config
     Args:
         others: addresses of other members. Any further address of this host is an earlier one of this peer, and goes.
     """
-    path = home / "invite"
+    path = invite_file(home)
     if not address or not path.is_file():
         return
     try:

@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 
 from gossipdp.errors import (
+    RETRY,
     ConfigError,
     DataError,
     GossipdpError,
@@ -59,7 +60,7 @@ COPY = CopyError.exit_code
 """Exit code of a daemon that met an older daemon with its identity."""
 REFUSED = frozenset({RefusedError.exit_code, MismatchError.exit_code})
 """Exit codes of a daemon that every seed has refused. It has listened by then."""
-TEMPORARY = frozenset({UnreachableError.exit_code, 75})
+TEMPORARY = frozenset({UnreachableError.exit_code, RETRY})
 """Exit codes of a daemon whose failure may pass: a busy port, or a disk or device that refuses."""
 STARTS = 10
 """Starts of a daemon that crashes before it listens, until the supervisor gives up. They take about three minutes."""

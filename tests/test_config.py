@@ -14,10 +14,10 @@ from gossipdp.algorithms.epidemic import robust
 from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.config import Config
 from gossipdp.config_loading import load
-from gossipdp.config_rules import MAX_ADDRESS
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.settings_digest import keys_apart
 from gossipdp.protocol.wire.messages import Address
+from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 
 PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\n[membership]\ntiming = "local"\n'}
 

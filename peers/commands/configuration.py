@@ -41,7 +41,9 @@ def config_check(ctx: click.Context, run_toml: str | None, as_json: bool) -> Non
 
 def _inherited(origin: str) -> bool:
     """Whether a value comes from a preset or the home's network, and not from the operator."""
-    return origin.startswith("preset ") or origin.endswith("/network.json")
+    from peers.home import NETWORK
+
+    return origin.startswith("preset ") or origin.endswith(f"/{NETWORK}")
 
 
 @config.command("show")

@@ -58,7 +58,7 @@ def keys_rotate(ctx: click.Context, yes: bool) -> None:
     if not yes:
         click.confirm("Every peer must join again with a new invite. Continue?", abort=True)
     secret = homes.rotate_secret(home)
-    (home / "invite").unlink(missing_ok=True)
+    homes.invite_file(home).unlink(missing_ok=True)
     click.echo(
         f"New network secret, fingerprint {secret.fingerprint}. Peers with the old one refuse this peer (GD-201)."
     )

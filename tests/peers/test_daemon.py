@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from gossipdp.config_loading import load
-from gossipdp.errors import ConfigError, DataError, HardwareError, RefusedError
+from gossipdp.errors import RETRY, ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.signatures import Signer
@@ -38,7 +38,6 @@ from gossipdp.runtime.unix_sockets import socket_path as link_path
 from peers import assembly, daemon, home, memory, services
 from peers import settings as protocol_settings
 from peers.control import ControlServer, socket_path
-from peers.daemon import RETRY
 from peers.home import HomeNetwork, Invite, NewNetwork
 from peers.supervisor import FINAL
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gossipdp.errors import RETRY
 from gossipdp.runtime.network.duplicate_identity import AHEAD, CopyError
-from peers.daemon import RETRY
 from tests.processes.running import Network, until
 
 pytestmark = pytest.mark.processes

@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import PRINTABLE, PROTOCOL_VERSION, U32, Lane, Name, PeerId, short
+from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 from gossipdp.runtime.network.identity import Identity, curve_public_key
 
 MARK: Final = b"\xc1"
@@ -39,7 +40,7 @@ Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
 """mark of one start of a daemon (`identity.draw_start`): it tells two daemons with one identity apart"""
 Text = Annotated[str, Meta(max_length=160, pattern=PRINTABLE)]
-Place = Annotated[str, Meta(min_length=1, max_length=80, pattern=PRINTABLE)]
+Place = Annotated[str, Meta(min_length=1, max_length=MAX_ADDRESS, pattern=PRINTABLE)]
 """``host:port``"""
 
 

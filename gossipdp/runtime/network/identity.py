@@ -21,6 +21,7 @@ from nacl.signing import SigningKey, VerifyKey
 
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.network.key_files import KEY_BYTES, key_line, read_key, replace_file, write_new
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
     "known_curve_keys",
 ]
 
-IDENTITY_FILE: Final = "identity.key"
+IDENTITY_FILE: Final = unix_sockets.KEY
 SECRET_FILE: Final = "network.secret"
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from gossipdp.errors import ConfigError
+from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.key_files import KEY_BYTES
@@ -26,7 +27,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 class _InviteBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     network: Annotated[str, msgspec.Meta(min_length=1, max_length=48)]
     secret: Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-    seeds: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=80)], ...], msgspec.Meta(max_length=MAX_SEEDS)]
+    seeds: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS)], ...], msgspec.Meta(max_length=MAX_SEEDS)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,9 @@ UNSIGNED: Final = bytes(64)
 """placeholder for a signature that is not made yet; it verifies for no key"""
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Name = Annotated[str, Meta(max_length=48, pattern=PRINTABLE)]
-Address = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
+MAX_ADDRESS: Final = 80
+"""characters of ``host:port``"""
+Address = Annotated[str, Meta(max_length=MAX_ADDRESS, pattern=PRINTABLE)]
 """``host:port``, or "" for a peer that can only dial out."""
 Reason = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
 CodecName = Annotated[str, Meta(max_length=16, pattern=PRINTABLE)]
