@@ -1,0 +1,118 @@
+"""Commands that ask the daemon, and the tables they print."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peers import tables
+from tests.peers.commands.running import Run
+
+ROWS = [
+    {
+        "name": "host1", "id": "ab" * 32, "state": "alive", "address": "10.0.0.1:4710", "path": "direct", "rtt": 0.0123,
+        "round": 41, "samples_per_second": 1234.5, "lag": 0, "sent": 1_500_000, "received": 2_000, "last_exchange": 3.2,
+        "strikes": 0, "version": "0.1.0",
+    },
+    {"name": "host2\x1b[31m[red]", "id": "cd" * 32, "state": "failed", "rtt": None},
+]  # fmt: skip
+
+
+def test_members_as_text_and_json(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answering(tmp_path, {"members": {"members": ROWS}})
+    lines = gossipdp("members", "--home", tmp_path).out.splitlines()
+    assert lines[0].split() == [column.title for column in tables.MEMBER_COLUMNS]
+    assert lines[1].split() == (
+        [
+            "host1",
+            "abababab",
+            "alive",
+            "10.0.0.1:4710",
+            "direct",
+            "12.3ms",
+            "41",
+            "1.23k",
+            "0",
+            "2k",
+            "1.5M",
+            "3s",
+            "0",
+            "0.1.0",
+        ]
+    )
+    assert lines[2].split() == ["host2?[31m[red]", "cdcdcdcd", "failed", *["-"] * 11]
+    assert json.loads(gossipdp("members", "--json", "--home", tmp_path).out) == ROWS
+
+
+def test_members_expect_counts_the_living(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answering(tmp_path, {"members": {"members": ROWS}})
+    assert gossipdp("members", "--expect", "1", "--home", tmp_path).code == 0
+    done = gossipdp("members", "--expect", "2", "--home", tmp_path)
+    assert done.code == 4 and done.out
+    assert done.err.startswith("GD-107 fewer members than expected\n  seen: 1 alive of 2\n  do:   ")
+
+
+def test_status_copes_with_what_is_not_there(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answers = {"name": "host1", "state": "ready", "members": {"alive": 3, "failed": 1}, "loss": None, "uptime": 3725,
+               "sent_bytes": 12_345_678, "notices": ["GD-401 no partner"], "do": {"GD-401": "look"}}  # fmt: skip
+    answering(tmp_path, {"status": answers})
+    out = gossipdp("status", "--home", tmp_path).out
+    shown = dict(re.findall(r"^(\S[\w ]*?) {2,}(.*)$", out, re.M))
+    assert shown["peer"] == "host1" and shown["members"] == "alive 3, failed 1" and shown["uptime"] == "1h 2m"
+    assert shown["loss"] == "-" and shown["round"] == "-" and shown["sent"] == "12.3MB"
+    assert out.endswith("\nGD-401 no partner\n\nGD-401: look\n") and "peer.report" not in out
+    assert json.loads(gossipdp("status", "--json", "--home", tmp_path).out) == answers
+
+
+def test_status_of_a_training_that_reports_no_loss_says_how_to(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answering(tmp_path, {"status": {"training": "attached", "loss": None}})
+    assert "peer.report(loss=...)" in gossipdp("status", "--home", tmp_path).out
+
+
+@pytest.mark.parametrize(("started", "code"), [(True, 0), (False, 8)])
+def test_checkpoint_save_asks_the_daemon(
+    gossipdp: Run, answering: Any, tmp_path: Path, started: bool, code: int
+) -> None:
+    answering(tmp_path, {"checkpoint": {"saved": "/h/checkpoints/checkpoint-00000001" if started else ""}})
+    done = gossipdp("checkpoint", "save", "--home", tmp_path)
+    assert done.code == code and (done.out if started else done.err).startswith("saved /h/" if started else "GD-602 ")
+
+
+def test_leave_asks_the_daemon(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    answering(tmp_path, {"leave": {"leaving": True}})
+    assert gossipdp("--home", tmp_path, "leave").out == "leaving\n"
+
+
+def test_an_invite_of_a_running_daemon_has_the_address_it_found(gossipdp: Run, answering: Any, founder: Path) -> None:
+    answering(founder, {"invite": {"path": str(founder / "invite"), "seeds": ["192.0.2.7:4711"]}})
+    assert "192.0.2.7:4711" in gossipdp("invite", "--home", founder).out
+
+
+def test_a_narrow_terminal_gets_the_columns_that_matter(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    tables.print_table(tables.MEMBER_COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert {"name", "id", "state", "rtt", "round", "samples/s", "last"} <= set(lines[0].split())
+    assert "host2?[31m[red]" in lines[2], "a name is text, never markup"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (7.25, "7.25"), (999, "999"), (1000, "1k"), (1_234_567, "1.23M"), (2.5e13, "25T")]
+)
+def test_quantities(value: float, text: str) -> None:
+    assert tables.quantity(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.25, "250ms"), (59, "59s"), (61, "1m 1s"), (90_000, "1d 1h")])
+def test_durations(value: float, text: str) -> None:
+    assert tables.duration(value) == text

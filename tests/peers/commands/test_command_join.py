@@ -1,0 +1,164 @@
+"""`gossipdp join`, invites and secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossipdp import config as configuration
+from gossipdp.errors import ConfigError
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from peers import home
+from tests.peers.commands.running import Run
+
+
+def test_join_brings_secret_seed_and_settings(gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path) -> None:
+    done = gossipdp("join", f"@{founder}/invite", "--home", tmp_path / "joiner", "--", "python", "train.py")
+    assert done.code == 0, done.err
+    joiner = tmp_path / "joiner"
+    assert started[0] == {
+        "home": joiner, "command": ["python", "train.py"], "founder": False, "overrides": {}, "log_format": "text",
+        "verbose": False,
+    }  # fmt: skip
+    assert NetworkSecret.load(joiner) == NetworkSecret.load(founder)
+    assert Identity.load(joiner).id != Identity.load(founder).id
+    theirs = home.read_config(founder, {"preset": "local"}, {})
+    ours = home.read_config(joiner, environment={})
+    assert ours.network.name == "tiny" and ours.network.seeds == ("10.0.0.1:4710",)
+    assert ours.preset == "local" and ours.exchange.every == 7 and ours.outer.lr == 0.5
+    assert ours.exchange.bandwidth == float("inf"), "every host has its own line"
+    assert configuration.settings_digest(ours) == configuration.settings_digest(theirs)
+
+
+def test_a_home_that_joined_never_founds(gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path) -> None:
+    gossipdp("join", f"@{founder}/invite", "--home", tmp_path / "joiner")
+    assert gossipdp("up", "--home", tmp_path / "joiner").code == 0
+    assert [call["founder"] for call in started] == [False, False]
+
+
+def test_an_invite_is_read_from_standard_input_or_the_environment(
+    gossipdp: Run, started: list[Any], founder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (founder / "invite").read_text()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert gossipdp("join", "-").code == 0
+    assert [call["home"].name for call in started] == ["tiny"]
+
+
+def test_an_invite_in_the_environment_does_not_outlive_its_reading(
+    gossipdp: Run, founder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[tuple[list[str], dict[str, str]]] = []
+
+    def execve(_path: str, arguments: list[str], environment: dict[str, str]) -> None:
+        replaced.append((arguments, environment))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setenv("GOSSIPDP_INVITE", (founder / "invite").read_text())
+    home = tmp_path / "joiner"
+    with pytest.raises(SystemExit):
+        gossipdp("join", "--home", home, "--verbose", "--set", "exchange.every=9", "--", "python", "train.py")
+    arguments, environment = replaced[0]
+    assert "GOSSIPDP_INVITE" not in environment
+    assert arguments[:7] == [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home)]
+    assert arguments[-6:] == ["--verbose", "--set", "exchange.every=9", "--", "python", "train.py"]
+
+
+def test_a_secret_in_argv_is_refused_with_the_three_ways(gossipdp: Run, started: list[Any], founder: Path) -> None:
+    token = (founder / "invite").read_text().strip()
+    done = gossipdp("join", token)
+    assert done.code == 2 and not started
+    assert "an invite holds a secret" in done.err and "@FILE" in done.err and "GOSSIPDP_INVITE" in done.err
+    assert token not in done.err
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t[:-9], lambda t: t.replace("gdp1_", "gdp1_A"), lambda t: "", lambda t: t + "!"]
+)
+def test_a_damaged_invite_is_three_and_never_repeated(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    text = change((founder / "invite").read_text().strip())
+    (tmp_path / "damaged").write_text(text)
+    done = gossipdp("join", "@damaged", "--home", tmp_path / "j")
+    assert done.code == 3 and not started
+    assert re.match(r"GD-(206|31\d) ", done.err)
+    assert not text or text[5:40] not in done.err
+
+
+def test_an_invite_file_that_cannot_be_read_says_what_to_do(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    done = gossipdp("join", f"@{tmp_path}/nowhere")
+    assert done.code == 3 and not started
+    assert done.err.startswith("GD-206 the invite cannot be read\n  seen: ") and "\n  do:   name the file" in done.err
+
+
+def test_an_invite_file_open_to_other_users__is_refused_as_a_key_would_be(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path
+) -> None:
+    assert gossipdp("invite", "--home", founder).code == 0
+    (founder / "invite").chmod(0o644)
+    done = gossipdp("--home", tmp_path / "joiner", "join", f"@{founder}/invite")
+    assert (
+        done.code == 3
+        and done.err.startswith("GD-206 other users can read the invite, which is a secret\n")
+        and not started
+    )
+    assert f"has mode 644\n  do:   chmod 600 {founder}/invite" in done.err
+    (founder / "invite").chmod(0o600)
+    assert gossipdp("--home", tmp_path / "joiner", "join", f"@{founder}/invite").code == 0 and started
+
+
+def test_an_invite_cannot_set_what_a_host_decides(founder: Path) -> None:
+    import base64
+
+    token = (founder / "invite").read_text().partition(".")[0]
+    hostile = base64.urlsafe_b64encode(b'[checkpoint]\ndir = "/"\n').decode().rstrip("=")
+    with pytest.raises(ConfigError, match="its settings are damaged"):
+        home.read_invite(f"{token}.{hostile}")
+    assert home.read_invite(token).settings == "", "an invite without settings is whole"
+
+
+def test_nothing_secret_is_printed_unless_asked_for(gossipdp: Run, founder: Path) -> None:
+    done = gossipdp("invite", "--home", founder)
+    token = (founder / "invite").read_text().strip()
+    assert done.code == 0 and token not in done.out + done.err
+    assert "gossipdp join @invite -- CMD" in done.out and "10.0.0.1:4710" in done.out
+    assert (founder / "invite").stat().st_mode & 0o777 == 0o600
+    assert token in gossipdp("invite", "--home", founder, "--show").out
+
+
+def test_an_invite_without_daemon_or_address_is_four(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    gossipdp("up", "--home", tmp_path / "h")
+    assert gossipdp("invite", "--home", tmp_path / "h").code == 4
+
+
+def test_keys_are_shown_without_the_secret_and_rotated(gossipdp: Run, founder: Path) -> None:
+    shown = json.loads(gossipdp("keys", "show", "--json", "--home", founder).out)
+    assert shown["id"] == Identity.load(founder).id.hex()
+    old = NetworkSecret.load(founder)
+    assert shown["fingerprint"] == old.fingerprint
+    done = gossipdp("keys", "rotate", "--yes", "--home", founder)
+    assert done.code == 0 and "GD-201" in done.out
+    new = NetworkSecret.load(founder)
+    assert new != old and Identity.load(founder).id.hex() == shown["id"]
+    assert new.reveal().hex() not in done.out
+    assert not (founder / "invite").exists(), "the old invite lets nobody in any more"
+
+
+def test_joining_again_after_a_rotation_takes_the_new_secret(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path
+) -> None:
+    gossipdp("join", f"@{founder}/invite", "--home", tmp_path / "j")
+    gossipdp("keys", "rotate", "--yes", "--home", founder)
+    gossipdp("invite", "--home", founder)
+    assert gossipdp("join", f"@{founder}/invite", "--home", tmp_path / "j").code == 0
+    assert NetworkSecret.load(tmp_path / "j") == NetworkSecret.load(founder)

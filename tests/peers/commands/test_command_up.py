@@ -1,0 +1,80 @@
+"""`gossipdp up`: the home it makes and what it starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from peers import home
+from tests.peers.commands.running import Run
+
+
+def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    done = gossipdp("up", "--network", "tiny", "--", "torchrun", "--nproc-per-node", "8", "train.py", "--", "-x")
+    where = tmp_path / "user" / ".gossipdp" / "tiny"
+    assert done.code == 0
+    assert started == [
+        {
+            "home": where,
+            "command": ["torchrun", "--nproc-per-node", "8", "train.py", "--", "-x"],
+            "founder": True,
+            "overrides": {"network.name": "tiny"},
+            "log_format": "text",
+            "verbose": False,
+        }
+    ]
+    assert where.stat().st_mode & 0o777 == 0o700
+    for name in ("identity.key", "network.secret", "network.json"):
+        assert (where / name).stat().st_mode & 0o777 == 0o600
+    assert home.network_of(where) == home.HomeNetwork(name="tiny", founder=True)
+
+
+def test_up_again_keeps_keys_secret_and_configuration(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[network]\nname = "tiny"\n[exchange]\nevery = 7\n')
+    assert gossipdp("up", "run.toml").code == 0
+    where = started[0]["home"]
+    before = {path.name: path.read_bytes() for path in where.iterdir() if path.is_file()}
+    assert gossipdp("up").code == 0
+    assert started[1]["home"] == where
+    assert {path.name: path.read_bytes() for path in where.iterdir() if path.is_file()} == before
+    assert home.read_config(where, environment={}).exchange.every == 7
+
+
+def test_up_with_a_wrong_file_starts_and_makes_nothing(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[exchange]\nbits = 1\n")
+    assert gossipdp("up", "run.toml").code == 3
+    assert not started and not (tmp_path / "user").exists()
+
+
+def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) -> None:
+    done = gossipdp(
+        "up", "--preset", "local", "--seed", "a:1", "--seed", "b:2", "--set", "exchange.every=5", "--listen", "tcp://*:0",
+        "--peer", "host1", "--advertise", "10.0.0.1:4710", "--log-format", "json",
+    )  # fmt: skip
+    assert done.code == 0
+    assert started[0]["log_format"] == "json" and started[0]["overrides"] == {
+        "preset": "local",
+        "network.seeds": "a:1,b:2",
+        "exchange.every": "5",
+        "network.listen": "tcp://*:0",
+        "network.peer": "host1",
+        "network.advertise": "10.0.0.1:4710",
+    }
+    assert gossipdp("up", "--set", "exchange.every=often").code == 3
+    assert gossipdp("up", "--set", "exchange.every").code == 2
+
+
+def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipdp: Run, started: list[Any]) -> None:
+    done = gossipdp("up", "--verbose", "--log-format", "json")
+    assert started[0]["verbose"] is True
+    (line,) = [json.loads(line) for line in done.err.splitlines()]
+    assert line["level"] == "info" and "to let another host in" in line["message"]
+    assert gossipdp("up").err.startswith("network gossipdp, home ") and started[1]["verbose"] is False
+
+
+def test_a_home_of_one_network_is_not_used_for_another(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
+    assert gossipdp("up", "--network", "one", "--home", tmp_path / "h").code == 0
+    done = gossipdp("up", "--network", "two", "--home", tmp_path / "h")
+    assert done.code == 3 and done.err.startswith("GD-315 this home belongs to another network\n  seen: ")
+    assert len(started) == 1

@@ -1,0 +1,62 @@
+"""Checkpoints and nodes of the tests of the daemon. Not a test."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.runtime.node import Node
+from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from peers.control import socket_path
+
+RUN = b"\x07" * 16
+Start = Callable[[], Node]
+
+
+class NoSignals:
+    def __init__(self, node: Node) -> None:
+        pass
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Path:
+    meta = CheckpointMeta(
+        network=network, run=run.hex(), peer="cd" * 32, incarnation=1, round=clock // 10, clock=clock, steps=clock,
+        samples=clock, schema="ef" * 16,
+    )  # fmt: skip
+    arrays = {"anchor": np.ones(8, np.float32), "momentum": np.zeros(8, np.float32)}
+    return Store(where / "checkpoints").save(arrays, meta, b"schema")
+
+
+def asked(node: Node, where: Path, verb: str) -> dict[str, Any]:
+    """What the command line gets; the loop turns meanwhile."""
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.connect(str(socket_path(where)))
+        asker.sendall(b'{"verb": "%s"}\n' % verb.encode())
+        while not select.select([asker], [], [], 0.0)[0]:
+            assert not node._finished
+            node._turn()
+        return dict(json.loads(asker.recv(1 << 20)))
+
+
+def noticed(node: Node) -> dict[str, float]:
+    """What `gossipdp_notices_total` says, by code."""
+    samples = [sample for family in node._metrics.registry.collect() for sample in family.samples]
+    return {sample.labels["code"]: sample.value for sample in samples if sample.name == "gossipdp_notices_total"}
+
+
+def held(node: Node) -> Held | None:
+    """The checkpoint from which the peer would resume."""
+    return node.peer._replica._bootstrap._election.held

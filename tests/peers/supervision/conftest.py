@@ -1,0 +1,42 @@
+"""Fixtures of the tests of the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.peers.supervision.supervised import DEADLINE, Running
+
+
+@pytest.fixture(autouse=True)
+def hangup() -> Iterator[None]:
+    """SIGHUP is not ignored, though these tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Iterator[type[Running]]:
+    started: list[Running] = []
+
+    def start(daemon: str, training: str | Sequence[str] | None, **options: Any) -> Running:
+        started.append(Running(tmp_path, daemon, training, **options))
+        return started[-1]
+
+    yield start  # type: ignore[misc]
+    for running in started:
+        running.process.kill()
+        running.process.wait(DEADLINE)
+        for process in running.seen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+        running._log.close()
