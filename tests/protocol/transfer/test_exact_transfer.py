@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from test_transfer import CHUNKS, CONFIG, SCHEMA, SETTINGS, A, B, Giver, Taker, carry, signature
 
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.protocol import jobs
@@ -18,6 +17,7 @@ from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Source
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateChunk, StateManifest, StateRequest
+from tests.protocol.transfer.transfer_rig import CHUNKS, CONFIG, SCHEMA, SETTINGS, A, B, Giver, Taker, carry, signature
 
 C = b"c" * 32
 EXACT = dataclasses.replace(CONFIG, exact=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from test_bootstrap import HEARD, HELD, RESUME, SCHEMA, A, C, Returning
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import SessionOpened, SessionRefused, StateReady, TookOver
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.wire.messages import Has, Standing, StateRequest
+from tests.protocol.transfer.bootstrap_rig import HEARD, HELD, RESUME, SCHEMA, A, C, Returning
 
 LIVE = Live(clock=150, steps=40, samples=320)
 NEAR = 10

@@ -17,7 +17,6 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.protocol.transfer.moments_fetcher import WITHIN, MomentsFetcher
-from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.moments_source import MomentsSource
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
@@ -392,12 +391,3 @@ def test_sources_that_dribble_are_left_after_a_time():
         if taker.fetcher._taken and len(taker.fetcher._taken) > 2:
             taker.fetcher._taken.popitem()
     assert WITHIN <= now <= WITHIN + 1.0 and taker.fetcher.moments is None and taker.fetcher.timer() is None
-
-
-def test_seeking_with_nobody_to_ask_yet_does_not_count_as_tried():
-    outputs = Outputs()
-    holder = MomentsHolder(
-        CONFIG, outputs, sign=lambda data: b"", verify=lambda *_: True, random=Random(1), incarnation=1, enabled=True
-    )
-    assert not holder.seek(SCHEMA, list, A, 0.0)
-    assert holder.seek(SCHEMA, lambda: [B], A, 5.0) and len(outputs.messages) == 1

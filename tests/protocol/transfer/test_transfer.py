@@ -3,118 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from random import Random
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.protocol import jobs
-from gossipdp.protocol.events import Notice, TransferProgress, UpdateRefused
+from gossipdp.protocol.events import Notice, TransferProgress
 from gossipdp.protocol.membership.progress import LARGEST
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.joiner import MOST_PATIENCE, MOST_ROUNDS, Joiner
-from gossipdp.protocol.transfer.source import Source, TransferConfig
+from gossipdp.protocol.transfer.joiner import MOST_PATIENCE, MOST_ROUNDS
+from gossipdp.protocol.transfer.source import Source
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateManifest, StateRefuse, StateRequest, StateWait
-
-SIZE = 4 * 8192 + 300
-CHUNKS = 5
-SCHEMA = Schema.of([("w", (SIZE - 300,), "float32", "parameter"), ("m", (300,), "float32", "buffer")])
-LARGER = Schema.of([("w", (100 * 8192,), "float32", "parameter")])
-OTHER = Schema.of([("w", (SIZE - 1,), "float32", "parameter")])
-SETTINGS = b"the settings...."
-CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
-A, B = b"a" * 32, b"b" * 32
-
-
-def signature(peer, data):
-    return hashlib.blake2b(data, key=peer).digest()
-
-
-class Giver:
-    def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1):
-        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
-        self.algorithm.allocate(schema.size, schema.trainable, 8192)
-        self.a = self.algorithm.ledger.a
-        self.a[:] = np.random.default_rng(7).standard_normal(schema.size) + peer[0] * 1e-3
-        self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=incarnation)
-        self.model = Model(
-            schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
-        )
-
-    def work(self):
-        count = 0
-        while self.outputs.jobs:
-            job = self.outputs.jobs.popleft()
-            self.source.frozen(job, self.algorithm.run(job), self.model)
-            count += 1
-        return count
-
-
-class Taker:
-    def __init__(self, **terms):
-        self.outputs, self.algorithm = Outputs(), Pairwise()
-        self.events, self.allocated, self.came = [], 0, []
-        check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
-        self.joiner = Joiner(CONFIG, self.outputs, check, Random(3), settings=SETTINGS, came=self.came.append, **terms)
-
-    def work(self, now=0.0):
-        while self.outputs.jobs:
-            job = self.outputs.jobs.popleft()
-            result = self.algorithm.run(job)
-            if isinstance(job, jobs.Adopt):
-                self.joiner.adopted(job, result, now)
-            elif isinstance(job, jobs.Compare):
-                self.joiner.compared(result, now)
-            self.allocated += isinstance(job, jobs.Allocate)
-        self.events += self.outputs.events
-        self.outputs.events.clear()
-
-    def of(self, kind):
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def refused(self):
-        return [(event.peer, event.reason) for event in self.of(UpdateRefused)]
-
-
-def carry(taker, givers, now=0.0, mangle=lambda envelope: envelope, limit=1000):
-    """Carry messages until there are none. `mangle` changes or (None) loses messages of the givers."""
-    for _ in range(limit):
-        taker.work(now)
-        moved = False
-        for envelope in list(taker.outputs.messages):
-            taker.outputs.messages.popleft()
-            moved = True
-            if envelope.to in givers:
-                giver = givers[envelope.to]
-                message, _ = wire.decode(envelope.frames)
-                giver.source.receive(message, b"j" * 32, giver.model, now)
-        for giver in givers.values():
-            giver.work()
-            while giver.outputs.messages:
-                envelope = mangle(giver.outputs.messages.popleft())
-                moved = True
-                if envelope is not None:
-                    message, buffers = wire.decode(envelope.frames)
-                    taker.joiner.receive(message, list(buffers), giver.id, now)
-                    taker.work(now)
-        if not moved:
-            return
-
-
-def givers(*peers, **options):
-    return {peer: Giver(peer, **options) for peer in peers}
-
-
-def close_to(a, b):
-    """Equal up to the rounding of bfloat16."""
-    return np.abs(a - b) <= 2.0**-8 * np.abs(b) + 1e-30
+from gossipdp.protocol.wire.messages import StateChunk, StateManifest, StateRefuse, StateRequest, StateWait
+from tests.protocol.transfer.transfer_rig import (
+    CHUNKS,
+    CONFIG,
+    LARGER,
+    OTHER,
+    SCHEMA,
+    SIZE,
+    A,
+    B,
+    Giver,
+    Taker,
+    carry,
+    close_to,
+    givers,
+    signature,
+)
 
 
 def test_joiner_fetches_every_chunk_from_one_source():
@@ -467,48 +382,3 @@ def test_messages_of_other_members_and_of_earlier_transfers_are_ignored():
 
 
 # -- the source ----------------------------------------------------------------------------------------------------
-
-
-def test_source_without_a_model_refuses():
-    giver = Giver(A)
-    giver.source.receive(StateRequest(5), B, None, 0.0)
-    assert giver.outputs.messages[0].message == StateRefuse(5, "joining")
-
-
-def test_source_freezes_once_for_two_joiners_and_anew_when_stale():
-    giver = Giver(A)
-    giver.source.receive(StateRequest(1), B, giver.model, 0.0)
-    giver.source.receive(StateRequest(2), b"c" * 32, giver.model, 0.0)
-    assert giver.work() == CHUNKS
-    assert [envelope.message.transfer for envelope in giver.outputs.messages] == [1, 2]
-    giver.source.receive(StateRequest(3), B, giver.model, 31.0)
-    assert giver.work() == 0, "the model has not moved"
-    giver.model = dataclasses.replace(giver.model, rounds=giver.model.rounds + 3)
-    giver.source.receive(StateRequest(4), B, giver.model, 31.0)
-    assert giver.work() == CHUNKS
-    assert len({envelope.message.snapshot for envelope in giver.outputs.messages}) == 2
-
-
-def test_source_drops_a_snapshot_without_requests_and_says_gone():
-    giver = Giver(A)
-    giver.source.receive(StateRequest(1), B, giver.model, 0.0)
-    giver.work()
-    snapshot = giver.outputs.messages.pop().message.snapshot
-    giver.source.receive(StateAsk(1, snapshot, (0, 99)), B, giver.model, 50.0)
-    assert [envelope.message.chunk for envelope in giver.outputs.messages] == [0]
-    giver.outputs.messages.clear()
-    assert giver.source.timer() == 110.0
-    giver.source.handle_timer(110.0)
-    giver.source.receive(StateAsk(1, snapshot, (0,)), B, giver.model, 111.0)
-    assert giver.outputs.messages[0].message == StateRefuse(1, "gone")
-
-
-def test_frozen_state_does_not_follow_the_anchor():
-    giver, taker = Giver(A), Taker()
-    before = giver.a.copy()
-    taker.joiner.seek([A], 0.0)
-    carry(taker, {A: giver}, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
-    giver.a += 1.0
-    taker.joiner.handle_timer(2.0)
-    carry(taker, {A: giver}, 2.0)
-    assert taker.joiner.done and close_to(taker.algorithm.ledger.a, before).all()
