@@ -1,11 +1,11 @@
-"""The layout of a model as one flat fp32 vector: which tensor stands where, and what two peers must agree on.
+"""The layout of a model as one flat fp32 vector: the place of each tensor, and what two peers must agree on.
 
-Trainable parameters come first, one after another in the model's order; floating-point buffers follow from the next
-multiple of 256, for they are plain averages (outer lr 1, momentum 0). Offsets follow from names and shapes alone,
-so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Frozen parameters stay at home and
-have no place in the vector; a digest of each tells whether two hosts train on top of the same. Of buffers the vector
-holds differences to a reference, whose digest stands here (see `carrying`), and so do the names of tensors that the
-script has excluded. Nothing here may hold a value.
+Trainable parameters come first, one after another in the model's order. Floating-point buffers follow from the next
+multiple of 256, because they are plain averages (outer lr 1, momentum 0). Offsets follow from names and shapes alone,
+so the canonical bytes hold none, and entries can neither overlap nor leave a gap. Frozen parameters have no place in
+the vector; a digest of each tells whether two hosts train on top of the same ones. For buffers the vector holds
+differences to a reference (`carried_state`). The schema holds the digest of that reference, and the names of tensors
+that the script has excluded. It holds no values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gossipdp.errors import RemoteProtocolError
 __all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
 
 MAX_BYTES: Final = 4 << 20
-"""bytes of a schema; it travels as one buffer of a manifest"""
+"""most bytes of a schema; it travels as one buffer of a manifest"""
 MAX_ENTRIES: Final = 65_536
 MAX_NAME: Final = 1_024
 """characters"""
@@ -33,20 +33,20 @@ MAX_ALSO: Final = 1_024
 MAX_SIZE: Final = 1 << 36
 """parameters of a model"""
 ALIGNMENT: Final = 256
-"""a block of the codecs; no block holds both parameters and buffers"""
+"""size of a codec block; no block holds both parameters and buffers"""
 _VERSION: Final = 1
 
 _CHUNKS: Final = 16
-"""a model has at least so many chunks ..."""
+"""least number of chunks of a model ..."""
 _LEAST: Final = 8_192
 """... unless they would be smaller than this, 4 KiB of payload at 4 bits"""
 MOST: Final = 1_048_576
-"""256 KiB of payload at 4 bits"""
+"""most parameters of a chunk: 256 KiB of payload at 4 bits"""
 MOST_EXACT: Final = 262_144
-"""an exact state takes up to 8 bytes a parameter, and a chunk of it has to fit one message"""
+"""most parameters of a chunk of exact state: it takes up to 8 bytes each, and has to fit one message"""
 
 Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
-"""of the model's own tensor; the flat vector is fp32 throughout"""
+"""dtype of the model's own tensor; the flat vector is fp32 throughout"""
 Kind: TypeAlias = Literal["buffer", "parameter"]
 Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIZE)], ...], Meta(max_length=16)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -62,14 +62,16 @@ class Entry(NamedTuple):
     kind: Kind
     offset: int
     also: tuple[str, ...] = ()
-    """Its other names, where weights are tied. They are told for exports, and compared with nobody's."""
+    """Its other names, where weights are tied. Exports use them; peers do not compare them."""
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def stop(self) -> int:
+        """Offset past the last element."""
         return self.offset + self.numel
 
     def __str__(self) -> str:
@@ -77,28 +79,28 @@ class Entry(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """A parameter that is not trained: digest of its shape, dtype and values."""
+    """A parameter that is not trained, with the digest of its shape, dtype and values."""
 
     name: str
     digest: bytes
 
 
 class _Spec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An entry as it is written."""
+    """An entry in the canonical bytes."""
 
     name: Name
     shape: Shape
     dtype: Dtype
     kind: Kind
     also: Annotated[tuple[Name, ...], Meta(max_length=MAX_ALSO)] = ()
-    """left out if there are none"""
+    """omitted if there are none"""
 
 
 class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: Literal[1]
     entries: Annotated[tuple[_Spec, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
     frozen: Annotated[tuple[tuple[Name, Digest], ...], Meta(max_length=MAX_ENTRIES)] = ()
-    """left out if there are none"""
+    """omitted if there are none"""
     reference: Annotated[bytes, Meta(max_length=16)] = b""
     excluded: Annotated[tuple[Name, ...], Meta(max_length=MAX_ENTRIES)] = ()
 
@@ -108,12 +110,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Schema:
-    """A model's layout; never changed, equal if its bytes are.
+    """A model's layout. It never changes, and is equal to another if its bytes are.
 
     Args:
-        entries: parameters first, then buffers, each at the offset the layout gives it. `Schema.of` computes them.
-        frozen: what is trained on top of, sorted by name; none if it is not to be compared.
-        reference: digest of what buffers are told relative to (`carrying.reference_digest`); b"" if that is 0.
+        entries: parameters first, then buffers, each at the offset that the layout gives it. `Schema.of` computes them.
+        frozen: the parameters that are not trained; none if they are not to be compared.
+        reference: digest of the reference of buffers (`carried_state.reference_digest`); b"" if it is 0.
         excluded: names of tensors that the script keeps from being exchanged.
 
     Raises:
@@ -154,10 +156,10 @@ class Schema:
         reference: bytes = b"",
         excluded: Iterable[str] = (),
     ) -> Schema:
-        """Lay out (name, shape, dtype, kind); parameters are moved before buffers, the order is kept otherwise.
+        """Lay out tensors (name, shape, dtype, kind). Parameters move before buffers; the order is kept otherwise.
 
         Args:
-            also: the other names of tied tensors, by the first.
+            also: first name -> other names of a tied tensor.
         """
         listed = sorted(tensors, key=lambda tensor: tensor[3] == "buffer")
         entries: list[Entry] = []
@@ -167,38 +169,39 @@ class Schema:
         return cls(entries, frozen, reference, excluded)
 
     def referring(self, reference: bytes) -> Schema:
-        """The same, with buffers relative to another reference."""
+        """The same layout, with buffers relative to another reference."""
         return Schema(self.entries, self.frozen, reference, self.excluded)
 
     @property
     def size(self) -> int:
-        """Parameters of the flat vector, the padding before the buffers included."""
+        """Elements of the flat vector, the padding before the buffers included."""
         return self.entries[-1].stop
 
     @cached_property
     def trainable(self) -> int:
-        """Where buffers begin; `size` if there are none."""
+        """Offset of the first buffer; `size` if there is none."""
         return next((entry.offset for entry in self.entries if entry.kind == "buffer"), self.size)
 
     def spans(self, most: int = MOST) -> list[slice]:
-        """Its chunks, of `most` parameters at most."""
+        """Chunks of at most `most` parameters."""
         return chunk_spans(self.size, self.trainable, chunk_parameters(self.size, most))
 
     def averaged(self, most: int = MOST) -> int:
-        """How many of its chunks, the last ones, hold buffers."""
+        """Number of chunks that hold buffers. They are the last ones."""
         return -(-(self.size - self.trainable) // chunk_parameters(self.size, most))
 
     @cached_property
     def padding(self) -> slice:
-        """Between parameters and buffers: values of nobody."""
+        """The gap between parameters and buffers. Its values belong to no tensor."""
         ends = (entry.stop for entry in self.entries if entry.kind == "parameter")
         return slice(max(ends, default=self.trainable), self.trainable)
 
     @cached_property
     def digest(self) -> bytes:
-        """16-byte BLAKE2b of layout, reference and exclusions: what two peers must have alike to average.
+        """16-byte BLAKE2b of layout, reference and exclusions: two peers average only if theirs are equal.
 
-        What is frozen is compared where a model is attached (GD-301): a joiner has it by the word of one source.
+        Frozen parameters are compared when a model is attached (GD-301), because a joiner knows them from one source
+        only.
         """
         return hashlib.blake2b(self._layout, digest_size=16, person=b"gossipdp schema").digest()
 
@@ -211,7 +214,7 @@ class Schema:
         """Inverse of `to_bytes`.
 
         Raises:
-            RemoteProtocolError: anything at all is wrong with the bytes.
+            RemoteProtocolError: the bytes are not what `to_bytes` gives.
         """
         if len(data) > MAX_BYTES:
             raise RemoteProtocolError(f"schema of {len(data)} bytes, limit {MAX_BYTES}")
@@ -228,9 +231,9 @@ class Schema:
         return schema
 
     def first_difference(self, other: Schema) -> str:
-        """What a person needs to find why `other` (this model) is not `self` (the network's); "" if they go together.
+        """The first difference between the network's schema (`self`) and this model's (`other`), as text; "" for none.
 
-        Frozen parameters are compared if both have told of theirs. References are not: whoever joins takes over the
+        Frozen parameters are compared if both schemas list them. References are not compared: a joiner takes over the
         network's.
         """
         for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
@@ -246,7 +249,7 @@ class Schema:
         return f"{counts}; the first that only {where} has is {extra.kind} {extra}"
 
     def exclusion_difference(self, other: Schema) -> str:
-        """Which tensor one of two models excludes and the other does not; "" if there is none."""
+        """The first tensor that only one of the two models excludes, as text; "" for none."""
         apart = sorted(set(self.excluded) ^ set(other.excluded))
         if not apart:
             return ""
@@ -302,16 +305,18 @@ def _check(entries: tuple[Entry, ...]) -> None:
 
 
 def chunk_parameters(size: int, most: int = MOST) -> int:
-    """Parameters a chunk of a model of `size` parameters: size/16, rounded up to 256, from 8,192 to `most`."""
+    """Parameters per chunk of a model of `size` parameters: size / 16, rounded up to 256, within 8,192 and `most`."""
     sixteenth = -(-size // _CHUNKS)
     return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), most)
 
 
 def chunk_spans(size: int, trainable: int, width: int) -> list[slice]:
-    """The chunks of a model: parameters first, then buffers from `trainable` on; none holds both.
+    """The chunks of a model: parameters first, then buffers. No chunk holds both.
 
     Args:
-        width: parameters a chunk, at most; see `chunk_parameters`.
+        size: elements of the flat vector.
+        trainable: offset of the first buffer.
+        width: most parameters of a chunk; see `chunk_parameters`.
     """
     return [
         slice(start, min(start + width, stop))

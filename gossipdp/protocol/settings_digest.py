@@ -1,7 +1,7 @@
-"""What all peers of a network must have alike, in 16 bytes: four for all of it, and two for each key.
+"""The settings that all peers of a network must share, as a digest of 16 bytes: four for all, and two for each key.
 
-Two peers compare them before they exchange anything (GD-303), and from the bytes of its keys either can name what
-differs. Values are not told. Which keys these are is the configuration's business.
+Two peers compare digests before they exchange anything (GD-303). The bytes of each key let either name what differs.
+The digest does not reveal values. The configuration decides which keys count.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["digest_of", "keys_apart", "unlike"]
+__all__ = ["difference", "digest_of", "keys_apart"]
 
 ALL: Final = 4
 EACH: Final = 2
 MOST: Final = 6
-"""keys that there is room for"""
+"""most keys in a digest"""
 
 
 def digest_of(settings: Mapping[str, str]) -> bytes:
-    """16 bytes that are equal if the settings are. settings: key -> value as text; the first says what the others mean.
+    """The digest of `settings`.
+
+    Args:
+        settings: key -> value as text. The first key decides the meaning of the others.
+
+    Returns:
+        16 bytes, equal for equal settings.
 
     Raises:
-        ValueError: there are more than MOST.
+        ValueError: there are more than MOST settings.
     """
     if len(settings) > MOST:
         raise ValueError(f"{len(settings)} settings, limit {MOST}")
@@ -38,8 +44,8 @@ def keys_apart(mine: bytes, theirs: bytes, keys: Sequence[str]) -> list[str]:
     return apart[:1] if apart and apart[0] == keys[0] else apart
 
 
-def unlike(who: str, mine: bytes, theirs: bytes, keys: Sequence[str]) -> str:
-    """The text of GD-303."""
+def difference(who: str, mine: bytes, theirs: bytes, keys: Sequence[str]) -> str:
+    """The text of GD-303: `who` has the digest `theirs`."""
     names = ", ".join(keys_apart(mine, theirs, keys))
     return f"{who} runs with other settings than this peer{names and f' ({names})'}: see `gossipdp config show` on both"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.settings_digest import MOST, digest_of, keys_apart, unlike
+from gossipdp.protocol.settings_digest import MOST, difference, digest_of, keys_apart
 
 SETTINGS = {"algorithm": "pairwise", "weight": "0.5", "lr": "0.7", "momentum": "0.8"}
 KEYS = tuple(SETTINGS)
@@ -27,10 +27,10 @@ def test_keys_whose_values_differ_are_found_in_the_digests(changes: dict[str, st
 
 def test_text_names_the_keys_if_they_are_known() -> None:
     mine, theirs = digest_of(SETTINGS), digest_of({**SETTINGS, "lr": "0.6"})
-    assert unlike("member a", mine, theirs, KEYS) == (
+    assert difference("member a", mine, theirs, KEYS) == (
         "member a runs with other settings than this peer (lr): see `gossipdp config show` on both"
     )
-    assert "than this peer: see" in unlike("member a", mine, theirs, ())
+    assert "than this peer: see" in difference("member a", mine, theirs, ())
 
 
 def test_more_settings_than_there_is_room_for_are_a_mistake() -> None:

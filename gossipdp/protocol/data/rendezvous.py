@@ -1,14 +1,13 @@
-"""Who owns which block: highest random weight, so that all who know the same members agree without a word.
+"""Owners of blocks by highest random weight: peers that know the same members agree without a message.
 
 Thaler and Ravishankar (1998, "Using name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking
-6(1)): each member has a pseudo-random weight for each block, and the heaviest owns it. A member that comes takes its
-share evenly from all others, one that goes leaves its own evenly to them, and nothing else moves. Weights depend on the
-member, the block's number and how many blocks there are: they are the same in all epochs, for what a number stands for
-is shuffled anyway.
+6(1)): each member has a pseudo-random weight for each block, and the heaviest owns it. A new member takes its share
+evenly from all others, a leaving one leaves its share evenly to them, and nothing else moves. A weight depends on the
+member, the block's number and the number of blocks. It is the same in all epochs, because numbers are shuffled anyway.
 
-Sets of blocks are whole numbers, bit b for block b, and so are weights, sliced: the first number holds the highest bit
-of each block's weight, the next the second highest, and so on. Thousands of blocks are compared by a few operations on
-such numbers. Nothing here may know who is alive, or what is finished.
+Sets of blocks are whole numbers, bit b for block b. Weights are sliced: the first number holds the highest bit of each
+block's weight, the next the second highest, and so on. So a few operations on such numbers compare thousands of blocks.
+Nothing here knows which members are alive, or which blocks are finished.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from typing import Final, TypeAlias
 __all__ = ["Owners", "Weights", "elements", "weights"]
 
 Weights: TypeAlias = tuple[int, ...]
-"""of one member for all blocks, sliced"""
+"""weights of one member for all blocks, sliced"""
 BITS: Final = 48
-"""of a weight: with 16,384 blocks and 16,384 members, two are heaviest for a block once in a million such networks"""
+"""bits of a weight: with 16,384 blocks and members, two tie for a block in one of a million such networks"""
 _LOOK_EVERY: Final = 8
-"""bits compared before it is looked whether all is decided"""
+"""bits compared between two checks for an early end"""
 
 
 def weights(member: bytes, blocks: int) -> Weights:
+    """The weights of `member` for `blocks` blocks."""
     size = (blocks + 7) // 8
     digest = hashlib.shake_128(b"gossipdp blocks" + member).digest(BITS * size)
     slices = (int.from_bytes(digest[place * size :][:size], "little") for place in range(BITS))
@@ -35,8 +35,8 @@ def weights(member: bytes, blocks: int) -> Weights:
 
 
 def elements(blocks: int) -> Iterator[int]:
-    """The members of a set, ascending."""
-    # Searching a text takes a tenth of the time that arithmetic on such numbers does.
+    """The elements of a set, ascending."""
+    # Searching a text is ten times as fast as arithmetic on such numbers.
     bits = bin(blocks)[:1:-1]
     place = bits.find("1")
     while place >= 0:
@@ -45,10 +45,10 @@ def elements(blocks: int) -> Iterator[int]:
 
 
 class Owners:
-    """The blocks of each member.
+    """The blocks that each member owns.
 
     Args:
-        blocks: how many there are.
+        blocks: the number of blocks.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -67,11 +67,11 @@ class Owners:
         return len(self._sets)
 
     def of(self, member: bytes) -> int:
-        """Its blocks; none for a stranger."""
+        """The blocks of `member`; none for a stranger."""
         return self._sets.get(member, 0)
 
     def become(self, members: Iterable[bytes]) -> bool:
-        """These are the members now; False if they were before."""
+        """Set the members. Returns whether they changed."""
         now = sorted(set(members))
         if now == [*self._sets]:
             return False
@@ -80,7 +80,7 @@ class Owners:
         return True
 
     def shared(self, blocks: int, members: Collection[bytes]) -> dict[bytes, int]:
-        """`blocks` among some of the members: each to the one it is heaviest for, the earlier of two as heavy."""
+        """Share `blocks` among some members: each goes to the one for which it is heaviest, the first on a tie."""
         left = [blocks] * len(members)
         for place, bits in enumerate(self._sliced(members)):
             highest = _greatest(left, bits)
@@ -94,11 +94,11 @@ class Owners:
         return found
 
     def _sliced(self, members: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
-        """Their weights, the highest bits of all first."""
+        """Weights of the members, the highest bits of all first."""
         return zip(*(self._weights[member] for member in members), strict=True)
 
     def heaviest(self, member: bytes, blocks: int, count: int = 1) -> int:
-        """Those of `blocks` that weigh most to this member, so many (1 at least); all of them if there are no more."""
+        """The `count` heaviest of `blocks` for this member (at least 1); all of them if there are no more."""
         found = 0
         for bits in self._weights[member]:
             if not count:
@@ -113,7 +113,7 @@ class Owners:
         return found or blocks & -blocks
 
     def lightest(self, members: Collection[bytes], blocks: int) -> int:
-        """The one of `blocks` that weighs least to whom of `members` it weighs most to; of several any."""
+        """The one of `blocks` whose greatest weight among `members` is the least; any of several equal."""
         left = [blocks] * len(members)
         for bits in self._sliced(members):
             highest = _greatest(left, bits)
@@ -123,7 +123,7 @@ class Owners:
 
 
 def _greatest(left: list[int], bits: tuple[int, ...]) -> int:
-    """Which blocks have this bit in their greatest weight, if `left` says for whom each may be the heaviest."""
+    """The blocks with this bit in their greatest weight. `left`: the blocks for which each member may be heaviest."""
     found = 0
     for mine, own in zip(left, bits, strict=True):
         found |= mine & own

@@ -1,25 +1,21 @@
-"""How far every peer has come: grow-only counters, gossiped. Their clock is the network's.
+"""Progress of every peer: grow-only counters, gossiped. The furthest clock among them is the network's clock.
 
-A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types"): one entry a peer, written
-and signed by that peer alone. Of two reports of a peer the one that is ahead in every field stands, so order, loss and
-duplication of reports do not matter. A report that is ahead in one field and behind in another is of a restarted peer
-that does not know yet what it did before. It changes nothing, and the peer is told its former report.
+A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated data types") has one entry per peer,
+written and signed by that peer alone. Of two reports of a peer, the one that is ahead in every field stands. So order,
+loss and duplication of reports do not matter. A report that is ahead in one field and behind in another comes from a
+restarted peer that does not know its earlier progress yet. It changes nothing, and the peer is told its former report.
 
-The furthest leads, by its own steps. If it leaves, dies or stands still, the others may be far behind it, and the clock
-would stand until one of them has come as far. So who has trained on while the clock stood still counts those steps from
-where it stood. It does so only of a clock that stood, for else the clock would add the best of everybody's rounds, and
-run ahead of all; and only from a value known before those steps began, so it never runs faster than the fastest does.
-Of many steps reported at once, as when a daemon has slept and its training has not, most were made before that: no more
-are counted on than twice those of the report before.
+The furthest peer leads, by its own steps. If it leaves, dies or stands still, the others may be far behind, and the
+clock would stand until one of them has caught up. So a peer that trained on while the clock stood counts those steps
+from the standing clock. Two rules keep that clock from running faster than the fastest peer. It must have stood, or the
+best rounds of all peers would add up. And the peer must have known its value before those steps began. A late report of
+many steps, as after a sleep of the daemon, counts at most twice the steps of the report before.
 
-A member that lies about its own progress is believed, and its signature tells afterwards which member it was. With one
-report it takes every peer's clock ahead, for good: what follows the clock, as learning rates do, comes that much early,
-and epochs are closed before their increments have come. From there others count on, as from any clock that stands:
-what they claim is what `clock` says already, and their own steps. At LARGEST no epoch begins any more, and nothing is
-published. No limit on what a clock may gain in some time helps, because a peer that has just started, or was cut off
-for long, cannot know it.
-
-Nothing here knows what a step is.
+A member that lies about its own progress is believed; its signature tells afterwards which member it was. One false
+report takes the clock of every peer ahead for good. Learning rates that follow the clock then change too early, and
+epochs close before their increments have come. Other peers count on from there, as from any standing clock. At LARGEST
+no epoch begins any more, and nothing is published. A limit on the gain of a clock in some time would not help: a peer
+that has just started, or was cut off for long, cannot know the true clock.
 """
 
 from __future__ import annotations
@@ -33,35 +29,38 @@ from gossipdp.protocol.wire.messages import UNSIGNED, Progress
 __all__ = ["LARGEST", "MAX_REPORTS", "Own", "ProgressBoard"]
 
 MAX_REPORTS = 16_384
-"""peers reported on; past it those who are not there make room for those who are"""
+"""peers with a report; past it, peers that are not live make room for live ones"""
 LARGEST = (1 << 32) - (1 << 16)
-"""steps on a clock: epochs are numbered in 32 bits, and may be as short as a step; what claims more is no report"""
+"""largest clock in steps: epochs are numbered in 32 bits and may last one step. A report beyond it is refused"""
 MOST_COUNTED = 1 << 56
-"""steps or samples of one peer, likewise"""
+"""largest number of steps, or samples, of one peer"""
 SOME: Final = 2
-"""times the steps of the report before, that are counted on from a clock that stood"""
+"""most steps counted from a standing clock, as a multiple of those of the report before"""
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
 
 
 class Own(NamedTuple):
-    """How far this peer has come: its own clock in steps, without what it may count on from another's (`progress`); its
-    rounds, how many of them since its last exchange, and how many steps a transfer is expected to take."""
+    """This peer's own progress."""
 
     clock: int
+    """own clock in steps, without steps counted from a standing clock"""
     rounds: int
     alone: int
+    """rounds since the last exchange"""
     transfer: float
+    """steps that a transfer is expected to take"""
 
 
 class ProgressBoard:
-    """The reports one peer knows, its own among them.
+    """The reports that one peer knows, its own included.
 
-    A restarted peer counts from zero again, but the others remember its earlier lives. A merged report on oneself that
-    exceeds one's own can only come from an earlier life: it becomes the base that the present one is counted on.
+    A restarted peer counts from zero again, but other members remember its earlier lives. A report of this peer that
+    exceeds its own comes from an earlier life. It becomes the base to which the present counts are added.
 
     Args:
-        lives: is that member there? Only asked when there is no more room.
+        me: id of this peer.
+        lives: whether a member is live. Only asked when there is no more room.
         sign: adds this peer's signature to its own report.
     """
 
@@ -74,46 +73,53 @@ class ProgressBoard:
         self._me, self._lives, self._sign = me, lives, sign
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._behind: dict[bytes, None] = {}
-        """peers whose own report was not ahead of the one known here: they are to hear that one"""
+        """peers whose own report was behind the one known here; they are told that one"""
         self._base = self._life = self._recovered = (0, 0, 0)
         self._clock = self._furthest = 0
         self._known = 0
-        """the network's clock at the last `report`"""
+        """network clock at the last `report`"""
         self._made = 0
-        """steps between the last two of them with any"""
+        """steps between the last two reports that had any"""
         self.refused = 0
 
     @property
     def mine(self) -> Progress:
-        """The own entry, earlier lives included."""
+        """The own report, earlier lives included."""
         counts = zip(self._base, self._life, self._recovered, strict=True)
         steps, samples, rounds = map(sum, counts)
         return Progress(self._me, self._clock, min(steps, MOST_COUNTED), min(samples, MOST_COUNTED), min(rounds, _U32))
 
     def of(self, peer: bytes) -> Progress | None:
-        """What is known of `peer`."""
+        """The report of `peer`; None if there is none."""
         return self.mine if peer == self._me else self._reports.get(peer)
 
     def reports(self) -> list[Progress]:
-        """Everything known, the own entry included once there is one."""
+        """All reports, the own one included once there is one."""
         return list(self._reports.values())
 
     def clock(self) -> int:
-        """The network's clock in steps: the furthest any peer is known to have come."""
+        """The network's clock in steps: the furthest clock of any peer."""
         return self._furthest
 
     def steps(self) -> int:
-        """Steps of all peers together, ever."""
+        """Sum of the steps of all peers, ever."""
         return min(_U63, sum(report.steps for report in self._reports.values()))
 
     def samples(self) -> int:
-        """Samples of all peers together, ever."""
+        """Sum of the samples of all peers, ever."""
         return min(_U63, sum(report.samples for report in self._reports.values()))
 
     def report(self, *, clock: int, steps: int, samples: int, rounds: int) -> None:
-        """This peer's progress: `clock` absolute (that adopted at the join, plus own steps since), the rest
-        counted since this process started. If nobody has come further since the last of these, the steps since then are
-        counted from the network's clock."""
+        """Report this peer's progress.
+
+        If the network's clock has stood since the last report, the steps since then are counted from it.
+
+        Args:
+            clock: the clock adopted at the join, plus own steps since.
+            steps: own steps since this process started.
+            samples: own samples since then.
+            rounds: own rounds since then.
+        """
         made = max(0, steps - self._life[0])
         stood = made > 0 and self._furthest == self._known
         counted = min(made, SOME * self._made) if self._made else made
@@ -125,14 +131,14 @@ class ProgressBoard:
         self._known = self._furthest
 
     def recover(self, steps: int, samples: int) -> None:
-        """A live training process made these in an earlier life, which may have reported none of them.
+        """Add the progress that a live training process made in an earlier life of this peer and that was not reported.
 
-        The clock does not count them: the next `report` has it from that process.
+        The clock does not count these steps: the next `report` gets its clock from that process.
         """
         self._recovered = self._recovered[0] + steps, self._recovered[1] + samples, 0
 
     def news(self, report: Progress, source: bytes) -> bool:
-        """Whether `report`, told by `source`, would change anything here. Its signature need not be checked if not."""
+        """Whether `report`, told by `source`, would change anything. If not, its signature need not be checked."""
         if report.clock > LARGEST or max(report.steps, report.samples) > MOST_COUNTED:
             self.refused += 1
             return False
@@ -146,7 +152,7 @@ class ProgressBoard:
         return False
 
     def merge(self, reports: Iterable[Progress]) -> None:
-        """Take in reports that are genuine."""
+        """Merge reports whose signatures have been checked."""
         for report in reports:
             if not self.news(report, b""):
                 continue
@@ -154,7 +160,7 @@ class ProgressBoard:
                 self._merge_mine(report)
                 continue
             if report.id not in self._reports:
-                # One place is kept for the own entry.
+                # One place is kept for the own report.
                 full = len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1
                 if full and not (self._lives(report.id) and self._make_room()):
                     self.refused += 1
@@ -163,7 +169,7 @@ class ProgressBoard:
             self._write(report)
 
     def _make_room(self) -> bool:
-        """Forget one of those who are not there, and what it did."""
+        """Forget the report of a peer that is not live. Returns whether there was one."""
         for peer in reversed(self._reports):
             if peer != self._me and not self._lives(peer):
                 del self._reports[peer]
@@ -181,7 +187,7 @@ class ProgressBoard:
         self._write_mine()
 
     def _write_mine(self) -> None:
-        """Keep the own report. An unchanged one keeps its signature."""
+        """Write the own report. An unchanged one keeps its signature."""
         mine, before = self.mine, self._reports.get(self._me)
         if before is None or _counts(before) != _counts(mine):
             self._write(mine)
@@ -194,8 +200,8 @@ class ProgressBoard:
     def page(self, limit: int, to: bytes = b"") -> tuple[Progress, ...]:
         """Up to `limit` reports to piggyback on a message to `to`.
 
-        The own report is first, then that of `to` if its last word was behind what is known here, then those that
-        changed last, in turn with all the others.
+        The own report is first, then that of `to` if its last report was behind, then those that changed last, in turn
+        with all others.
         """
         mine = self._reports.get(self._me)
         if mine is not None and mine.signature == UNSIGNED:

@@ -19,7 +19,7 @@ from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, gues
 from gossipdp.protocol.pairwise.partner_history import Acquaintances
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
-from gossipdp.protocol.settings_digest import unlike
+from gossipdp.protocol.settings_digest import difference
 from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
 
@@ -232,7 +232,7 @@ class Offers:
         around = self._surroundings
         if offer.settings != around.settings:
             if self._known.differs(source, self.round):
-                told = unlike(f"member {short(source)}", around.settings, offer.settings, around.keys)
+                told = difference(f"member {short(source)}", around.settings, offer.settings, around.keys)
                 self._outputs.emit(Notice("GD-303", told))
             return "settings"
         return "" if offer.codec in self._config.fineness else "codec"

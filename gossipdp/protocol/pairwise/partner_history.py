@@ -5,7 +5,7 @@ An exchange keeps its two peers from all others until it ends. One that mixes no
 died, costs both the same; but one side that never comes to the point, or at a crawl, and is always there with the next
 offer, would have all of the other's time. So whoever has wasted some is left alone for at least as long, and for twice
 as long at each exchange in a row that mixed nothing, up to a minute, as long as there is anybody else. One exchange
-that is worth its time, and all is forgotten. Nothing is proven by it, and it is no strike (`conduct`): an honest peer
+that is worth its time, and all is forgotten. Nothing is proven by it, and it is no strike (`strikes`): an honest peer
 on a bad link is met less often for a while, and that serves both.
 
 Whoever appears later than this peer's first RAMP rounds is new to it, and moves it by a tenth of the usual weight at

@@ -26,7 +26,7 @@ from gossipdp.protocol.events import Notice, TransferProgress, UpdateRefused
 from gossipdp.protocol.membership.progress import LARGEST
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.settings_digest import unlike
+from gossipdp.protocol.settings_digest import difference
 from gossipdp.protocol.transfer.manifest import Contents, hash_of, read_manifest, signed_part
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
@@ -203,7 +203,7 @@ class Joiner:
         assert self.source is not None
         if manifest.settings != self._settings:
             # First, because the settings decide how a manifest looks. A source is not blamed for its own settings.
-            self._tell("GD-303", unlike("the network", self._settings, manifest.settings, self._keys))
+            self._tell("GD-303", difference("the network", self._settings, manifest.settings, self._keys))
             return self._abandon(Refusal.SETTINGS, now)
         if manifest.clock > LARGEST or manifest.rounds > MOST_ROUNDS:
             # A peer that took this over could not report it. The source may not have made it up either.

@@ -1,0 +1,64 @@
+"""Events of membership, and faults of other peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossipdp.protocol.events.base import Event
+from gossipdp.protocol.wire.messages import Member, State
+
+__all__ = ["Joined", "Left", "MemberChanged", "MessageDropped", "Struck", "UpdateRefused"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChanged(Event):
+    """The record of a member changed its state, incarnation or address."""
+
+    member: Member
+    before: State | None
+    """None for a member that was not known"""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """The first other member has answered."""
+
+    through: bytes
+    """its id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Event):
+    """This peer has told members that it leaves. The driver may stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRefused(Event):
+    """Data of a peer was refused before a byte of it reached the anchor."""
+
+    peer: bytes
+    reason: str
+    """Of an exchange: payload, nan, share. Of a state transfer: hash, manifest, schema, implausible, payload (of a
+    witness). Of moments: moments, manifest of moments, schema. Of membership: signature of a member record, signature
+    of a progress report. Of rumours: payload, hash, signature, terms, table, void."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDropped(Event):
+    """A verified peer sent undecodable or out-of-protocol bytes."""
+
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Struck(Event):
+    """A proven fault of `peer` counts against it (`strikes`)."""
+
+    peer: bytes
+    reason: str
+    """as in UpdateRefused, or garbled"""
+    strikes: int
+    """strikes of the peer that have not expired, this one included"""
+    pause: float
+    """seconds for which it is set aside; 0 if it is not"""
