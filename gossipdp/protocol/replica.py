@@ -22,7 +22,7 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import NEVER, Reunion
-from gossipdp.protocol.rounds.attachment import Attaching
+from gossipdp.protocol.rounds.attachment import Attachment
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY, Pacing
 from gossipdp.protocol.rounds.rounds import Done, Rounds
 from gossipdp.protocol.rounds.speed import Speed
@@ -84,7 +84,7 @@ class Replica:
             incarnation=incarnation,
             enabled=config.moments,
         )
-        self._attaching = self._new_attaching()
+        self._attachment = self._new_attachment()
         self._bootstrap = self._new_bootstrap()
         self._standby = self._new_standby()
         self._reunion = self._new_reunion()
@@ -100,8 +100,8 @@ class Replica:
 
     # -- construction -----------------------------------------------------------------------------------------
 
-    def _new_attaching(self) -> Attaching:
-        return Attaching(
+    def _new_attachment(self) -> Attachment:
+        return Attachment(
             self.rounds,
             self.moments,
             self._outputs,
@@ -122,7 +122,7 @@ class Replica:
             tolerance=2 * self._config.every,
             exact=self._exact,
             adopt=self._has_model,
-            take_over=self._attaching.found,
+            take_over=self._attachment.found,
         )
 
     def _new_standby(self) -> Standby:
@@ -130,7 +130,7 @@ class Replica:
             clock=lambda: self.clock,
             every=lambda: WARMUP_EVERY if self.pacing.warming_up else self._config.every,
             behind=lambda: self._source.behind,
-            waits=lambda: self._attaching.waits,
+            waits=lambda: self._attachment.waits,
             begins=lambda: self.rounds.open,
             givers=self._givers,
         )
@@ -227,13 +227,13 @@ class Replica:
             live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
         """
         self._standby.arrives()
-        self._attaching.came(schema, self.model, carried, moments=moments and self._config.moments, live=live)
+        self._attachment.came(schema, self.model, carried, moments=moments and self._config.moments, live=live)
         if self.model is None and not self._bootstrap.founder:
             self._bootstrap.lives(live)
 
     def detach(self, now: float) -> None:
         """The training process is gone."""
-        self._attaching.gone()
+        self._attachment.gone()
         self._bootstrap.lives(None)
         self._unsettled = 0
         self.pacing.detached()
@@ -343,11 +343,11 @@ class Replica:
         if done is Done.FOUNDING and self.model is None:
             self._founded(now)
         elif isinstance(job, jobs.Found):
-            if self._attaching.taking is not None and not job.typed(result).finite:
-                self._attaching.unusable()
+            if self._attachment.taking is not None and not job.typed(result).finite:
+                self._attachment.unusable()
                 if self._bootstrap.taking is not None:
                     self._bootstrap.taken_over(now, finite=False)
-            self._attaching.let_in(self.model)
+            self._attachment.let_in(self.model)
         if done is Done.ROUND:
             self.pacing.round_done(self.rounds.rounds, self.rounds.movement, self.rounds.open, now)
             self.strategy.round_done(now)
@@ -369,15 +369,15 @@ class Replica:
         self.strategy.advance(self.clock, now)
         self._reunion.step(now, self.strategy.strays)
         if self.model is not None:
-            self._attaching.let_in(self.model)
-        self._attaching.seek_moments(self.model, partial(self._trusted, now), self._bootstrap.giver, now)
+            self._attachment.let_in(self.model)
+        self._attachment.seek_moments(self.model, partial(self._trusted, now), self._bootstrap.giver, now)
         if self.rounds.held != bool(self._reunion.reason):
             self.rounds.hold(bool(self._reunion.reason))
             if self.rounds.held:
                 self._source.forget()
             else:
                 self.rounds.mixed()
-                self._attaching.let_in(self.model)
+                self._attachment.let_in(self.model)
         if self._unsettled and self.rounds.handed_out and self.strategy.satisfied:
             self._outputs.emit(RoundSettled(self._unsettled))
             self._unsettled = 0
@@ -451,7 +451,7 @@ class Replica:
 
     def _founded(self, now: float) -> None:
         """The training process's model is this peer's: the network's first, or that of a live process."""
-        live, claim, held = self._attaching.taking, self._bootstrap.taking, self._bootstrap.held
+        live, claim, held = self._attachment.taking, self._bootstrap.taking, self._bootstrap.held
         if live is not None:
             self._outputs.emit(TookOver(live.clock, live.steps, None if held is None else held.clock))
             self._progress.recover(live.steps, live.samples)
@@ -461,7 +461,7 @@ class Replica:
         rounds = 0
         if claim is not None:
             clock, rounds = claim
-        self._has_model(self._attaching.founding, origin, clock, rounds)
+        self._has_model(self._attachment.founding, origin, clock, rounds)
 
     def _keeps(self, live: Live) -> bool:
         """May a live training process keep its parameters, now that a model is here?"""
@@ -482,7 +482,7 @@ class Replica:
     def _has_model(self, schema_bytes: bytes, origin: str, clock: int, rounds: int) -> None:
         """A model is here for the first time: "founded", "taken over", "restored" or "received"."""
         ours = origin in ("founded", "taken over")
-        carried = self._attaching.founding_carried if ours else self._bootstrap.carried
+        carried = self._attachment.founding_carried if ours else self._bootstrap.carried
         settings, most = self._config.settings, self._config.most_chunk
         self.model = Model.of(schema_bytes, settings, most, clock, rounds, carried)
         schema = self.model.schema
@@ -499,7 +499,7 @@ class Replica:
         self._arrived, self._own = True, origin in ("restored", "taken over")
         self._outputs.emit(StateReady(origin, at))
         self.pacing.set()
-        self._attaching.let_in(self.model)
+        self._attachment.let_in(self.model)
 
     def _resynced(self, clock: int, rounds: int, duration: float) -> None:
         """The model is another peer's now, `clock` steps and `rounds` old."""

@@ -22,7 +22,7 @@ from gossipdp.protocol.pairwise.offers import Offers
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
-from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
@@ -70,7 +70,7 @@ class Averaging:
         self._membership, self._outputs = surroundings.membership, surroundings.outputs
         self._me, self._incarnation = self._membership.me.id, self._membership.me.incarnation
         self._offers = Offers(config, surroundings, terms)
-        self._tempo = Tempo(config.deadlines.ask)
+        self._timing = Timing(config.deadlines.ask)
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}
         """initiators with chunks in doubt, by exchange"""
@@ -306,7 +306,7 @@ class Averaging:
             chunks=self._model.chunks,
             size=self._model.schema.trainable,
             now=now,
-            tempo=self._tempo,
+            timing=self._timing,
         )
         self._start(initiator, source)
 
@@ -363,10 +363,10 @@ class Averaging:
     def _part(self, active: Initiator | Responder, now: float) -> None:
         chunks, mixing, duration = active.tally.chunks, active.tally.mixing, now - active.tally.started
         # By this host's own rate. A partner that asks for a lower one takes more of this host's time.
-        usual = max(self._tempo.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
+        usual = max(self._timing.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
         self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, now)
         if chunks and mixing > 0.0:
-            self._tempo.exchanged(chunks, mixing, active.owed(active.terms.rate))
+            self._timing.exchanged(chunks, mixing, active.owed(active.terms.rate))
         self._ended(chunks, active.length(), active.distance(), now)
 
     def timer(self) -> float | None:

@@ -40,7 +40,7 @@ class Deadlines:
     """When to ask again, and when to give up. Seconds."""
 
     ask: float = 1.0
-    """without an answer, ask again, at the least (see `tempo`); doubled at each asking of the same turn, to 8 times"""
+    """without an answer, ask again, at the least (see `timing`); doubled at each asking of the same turn, to 8 times"""
     silence: float = 15.0
     """without any sign from the partner in this exchange, end it"""
     doubt: float = 5.0

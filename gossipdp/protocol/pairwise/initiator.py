@@ -12,7 +12,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
-from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Ack, Ask, Data, End, Message, Miss, Ranges, Void
 
@@ -44,11 +44,11 @@ class Initiator(Side):
         chunks: int,
         size: int,
         now: float,
-        tempo: Tempo,
+        timing: Timing,
     ) -> None:
-        """`tempo`: of all of this peer's exchanges."""
+        """`timing`: of all of this peer's exchanges."""
         super().__init__(terms, outputs, chunks, size, now)
-        self._me, self._deadlines, self._tempo = me, deadlines, tempo
+        self._me, self._deadlines, self._timing = me, deadlines, timing
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
         """what the next exchange begins with: after one that ended early with what it left out, else as this one"""
@@ -94,7 +94,7 @@ class Initiator(Side):
     def _slow_at(self) -> float:
         """When the chunks mixed so far, and the next, have taken too long. A short wait is nobody's slowness, and a
         rate that was agreed on is no reproach."""
-        expected = max(self._tempo.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
+        expected = max(self._timing.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
         return self.tally.started + self._deadlines.ask + SLOW * expected
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
@@ -122,7 +122,7 @@ class Initiator(Side):
         if share is not None and turn == 1:
             return  # nothing has been told that could have been mixed
         if not self.ended:
-            self._tempo.answered(now - chunk.said_at, chunk.asked)
+            self._timing.answered(now - chunk.said_at, chunk.asked)
         # Either answer ends the doubt: a Data says not mixed yet, an Ack says mixed.
         chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
         key, terms = self._key(number), self.terms
@@ -168,7 +168,7 @@ class Initiator(Side):
         self._wait(chunk, now)
 
     def _wait(self, chunk: OpenChunk, now: float) -> None:
-        pause = self._deadlines.doubt if self.ended else self._tempo.patience
+        pause = self._deadlines.doubt if self.ended else self._timing.patience
         chunk.ask_at = now + pause * min(8, 2**chunk.asked)
 
     def timer(self) -> float | None:

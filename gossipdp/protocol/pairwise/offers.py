@@ -12,12 +12,11 @@ from typing import Final
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.pairwise.appointments import Appointments
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
-from gossipdp.protocol.pairwise.partner_history import Acquaintances
-from gossipdp.protocol.pairwise.schedule import Schedule
+from gossipdp.protocol.pairwise.partner_history import PartnerHistory
+from gossipdp.protocol.pairwise.schedule import Schedule, SchedulePosition
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.settings_digest import difference
 from gossipdp.protocol.strategy import Surroundings
@@ -42,8 +41,8 @@ class Offers:
         me = self._membership.me
         self._me, self._incarnation = me.id, me.incarnation
         self._matching = Matching(config.matching, surroundings.random)
-        self._appointments = Appointments(me.id)
-        self._known = Acquaintances()
+        self._position = SchedulePosition(me.id)
+        self._known = PartnerHistory()
         self._idle: dict[bytes, float] = {}
         """members without a training process, and when each is asked again"""
         self._counter = me.incarnation << 32
@@ -62,7 +61,7 @@ class Offers:
     def begin_round(self, exchanges: int, now: float, number: int, schedule: Schedule | None) -> None:
         """Round `number` of the network begins: look for `exchanges` partners, along `schedule` if there is one."""
         self.round += 1
-        self._appointments.begin(schedule, number, exchanges)
+        self._position.begin(schedule, number, exchanges)
         self._matching.want(exchanges, now)
 
     def stop(self) -> None:
@@ -113,7 +112,7 @@ class Offers:
         known = self._membership
         alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = self._excluded(alive, unsettled, now)
-        scheduled = (self._matching.wanted and self._appointments.next()[0]) or None
+        scheduled = (self._matching.wanted and self._position.next()[0]) or None
         partner = self._matching.candidate(alive, excluded, self._known.meets(self.round), known.rtt, now, scheduled)
         if partner is not None:
             self._counter += 1
@@ -149,7 +148,7 @@ class Offers:
 
     def _wish(self, partner: bytes) -> float:
         """The weight of an exchange with `partner`. Only the schedule may ask for more than gamma."""
-        named, weight = self._appointments.next()
+        named, weight = self._position.next()
         share = self._known.share(partner, self.round)
         return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 
@@ -213,7 +212,7 @@ class Offers:
         if unsuited := self._unsuited(offer, source):
             return unsuited
         guests = self._guests(source)
-        free = self._matching.accepts(source, self._appointments.serves(source), self._terms.trains, guests)
+        free = self._matching.accepts(source, self._position.serves(source), self._terms.trains, guests)
         if busy or not free:
             if guests is None and member is not None and not self._leaves_alone(source, now):
                 self._matching.turned_away(source)
@@ -289,7 +288,7 @@ class Offers:
     def met(self, partner: bytes, *, initiator: bool) -> None:
         """An exchange with `partner` begins."""
         guest = not initiator and self.is_guest(partner)
-        self._matching.matched(self._appointments.met(partner, initiator=initiator), guest)
+        self._matching.matched(self._position.met(partner, initiator=initiator), guest)
         self._known.met(partner, self.round)
 
     def continue_from(self, chunk: int) -> None:

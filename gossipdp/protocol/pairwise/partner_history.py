@@ -1,17 +1,13 @@
-"""What a peer remembers of others between two exchanges: since when they are known, when they met, their latest offer,
-and time they have wasted.
+"""What a peer remembers of others between exchanges: when they appeared and met, their latest offer, wasted time.
 
-An exchange keeps its two peers from all others until it ends. One that mixes nothing, for a word was lost or a host has
-died, costs both the same; but one side that never comes to the point, or at a crawl, and is always there with the next
-offer, would have all of the other's time. So whoever has wasted some is left alone for at least as long, and for twice
-as long at each exchange in a row that mixed nothing, up to a minute, as long as there is anybody else. One exchange
-that is worth its time, and all is forgotten. Nothing is proven by it, and it is no strike (`strikes`): an honest peer
-on a bad link is met less often for a while, and that serves both.
+An exchange keeps its two peers from all others until it ends. A partner that stalls and offers again at once could take
+all of a peer's time. So a partner that has wasted time is left alone for at least as long, while there is another. Each
+further exchange in a row that mixed nothing doubles that, up to a minute. One exchange worth its time clears the
+record. This is no strike (`strikes`): an honest peer on a bad link is met less often for a while.
 
-Whoever appears later than this peer's first RAMP rounds is new to it, and moves it by a tenth of the usual weight at
-first, by all of it after RAMP rounds more: a key costs nothing, and one that has been set aside must not be back at
-full weight under another at once. Those found at the start vouched for the state that this peer has; a network that is
-young itself knows nobody longer. A member that restarts, or comes back from the far side of a cut, is not new.
+A member that appears after this peer's first RAMP rounds is new. It moves this peer by a tenth of the usual weight at
+first, and by all of it after RAMP rounds more. Keys cost nothing, so a member that was set aside must not return at
+full weight under a new key. A member that restarts, or returns after a partition, is not new.
 """
 
 from __future__ import annotations
@@ -20,22 +16,22 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["Acquaintances"]
+__all__ = ["PartnerHistory"]
 
 MOST = 4096
-"""members of whom anything is remembered"""
+"""members with an entry, at most"""
 MOST_KNOWN: Final = 16_384
-"""members of whom it is remembered since when they are known: as many as membership holds"""
+"""members whose first round is remembered: as many as membership holds"""
 RAMP: Final = 10
-"""rounds of this peer in which a newcomer's weight rises to the whole"""
+"""rounds of this peer in which a newcomer's weight rises to the usual one"""
 AGAIN: Final = 100
-"""rounds of this peer after which it tells again of other settings"""
+"""rounds of this peer after which a notice about other settings is repeated"""
 SLOW: Final = 4.0
-"""an exchange is worth its time if it takes no longer than so many times what its chunks usually take"""
+"""an exchange is worth its time if it takes at most this multiple of what its chunks usually take"""
 SHORTEST: Final = 0.1
-"""seconds that an exchange in vain counts for, at the least"""
+"""seconds that an exchange without a mixed chunk counts as, at least"""
 LONGEST: Final = 60.0
-"""seconds that a member is left alone for what it has wasted before, at the most"""
+"""seconds for which repeated waste leaves a member alone, at most"""
 
 
 class _Wasted(NamedTuple):
@@ -44,19 +40,21 @@ class _Wasted(NamedTuple):
     until: float
 
 
-class Acquaintances:
+class PartnerHistory:
+    """The record of one peer about its partners."""
+
     def __init__(self) -> None:
         self._met: OrderedDict[bytes, int] = OrderedDict()
-        """round of this peer in which an exchange with each began last"""
+        """this peer's round of the latest exchange with each"""
         self._since: dict[bytes, int] = {}
-        """round of this peer from which each counts as known"""
+        """this peer's round from which each counts as known"""
         self._latest: OrderedDict[bytes, int] = OrderedDict()
         self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
         self._differing: OrderedDict[bytes, int] = OrderedDict()
-        """the round of this peer in which it was told last that they have other settings"""
+        """this peer's round of the latest notice about each one's settings"""
 
     def appeared(self, peer: bytes, round: int, members: Container[bytes]) -> None:
-        """`peer` is there; if it was not before, it is new. members: whom membership knows; the others make room."""
+        """`peer` is there. members: ids that membership knows; the entries of others make room."""
         if peer in self._since:
             return
         if len(self._since) >= MOST_KNOWN:
@@ -64,7 +62,7 @@ class Acquaintances:
         self._since[peer] = round if round >= RAMP else -RAMP
 
     def share(self, peer: bytes, round: int) -> float:
-        """Of the usual weight, with which `peer` may move this one in `round`."""
+        """The share of the usual weight with which `peer` may move this one in `round`."""
         return min(1.0, (round - self._since.get(peer, round if round >= RAMP else -RAMP) + 1) / RAMP)
 
     def met(self, partner: bytes, round: int) -> None:
@@ -77,20 +75,20 @@ class Acquaintances:
         return self._met.get(partner, since - 1) >= since
 
     def meets(self, round: int) -> set[bytes]:
-        """Whom this peer has met in `round`."""
+        """Partners of this peer's `round`."""
         return {partner for partner, latest in self._met.items() if latest == round}
 
     def dealt_with(self, source: bytes, exchange: int) -> bool:
-        """Is this offer no news? A copy that comes late must not begin the exchange anew."""
+        """Was this offer answered before? A late copy must not begin the exchange anew."""
         return exchange <= self._latest.get(source, 0)
 
     def accepted(self, source: bytes, exchange: int) -> None:
-        """The offers of `source` up to this one are dealt with."""
+        """The offers of `source` up to this one are answered."""
         self._latest[source] = exchange
         _keep(self._latest, source)
 
     def differs(self, source: bytes, round: int) -> bool:
-        """`source` has other settings: is that to be told? Not again for AGAIN rounds, whatever they are."""
+        """`source` has other settings. True if a notice is due: at most one in AGAIN rounds."""
         news = round >= self._differing.get(source, -AGAIN) + AGAIN
         if news:
             self._differing[source] = round
@@ -98,7 +96,7 @@ class Acquaintances:
         return news
 
     def parted(self, partner: bytes, chunks: int, seconds: float, usual: float, now: float) -> None:
-        """An exchange is over that mixed so many chunks; usual: seconds these take, infinite if unknown."""
+        """An exchange has ended. usual: seconds that its chunks usually take; infinite if unknown."""
         before = self._wasted.pop(partner, None)
         if chunks and seconds <= SLOW * usual:
             return
@@ -109,14 +107,14 @@ class Acquaintances:
         _keep(self._wasted, partner)
 
     def left_alone(self, possible: Iterable[bytes], now: float) -> dict[bytes, str]:
-        """Who of those `possible` is to be left alone now, and why; nobody if it is all of them."""
+        """Members to leave alone now, and why. None if that would be all of `possible`."""
         there = list(possible)
         waiting = [peer for peer in there if peer in self._wasted and now < self._wasted[peer].until]
         return dict.fromkeys(waiting, "slow") if len(waiting) < len(there) else {}
 
 
 def _keep(table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted], latest: bytes) -> None:
-    """The one heard of longest ago makes room."""
+    """Keep the latest entries, at most MOST."""
     table.move_to_end(latest)
     if len(table) > MOST:
         table.popitem(last=False)

@@ -1,10 +1,8 @@
-"""Whom each member meets in each step, so that all hold the exact average after a few: hypercube and Base-2 graph.
+"""Schedules after which all members hold the exact average: hypercube and Base-2 graph.
 
-A schedule follows from the members, a seed and a step number alone, so all who agree on these agree on every meeting
-and no word is exchanged about it. Steps come in cycles of `period`. In each cycle the members stand in a new order,
-drawn from the seed, so that nobody always meets the same others; in each step nobody has more than one partner.
-Whether the view is good enough to follow a schedule, and what to do when a partner does not come, is for others to
-decide: this module knows ids and step numbers, no clock, no message and no state of any member.
+A schedule follows from the members, a seed and a step number alone. Members that agree on these agree on every meeting
+without a message. Steps come in cycles of `period`. Each cycle has a new order of the members, drawn from the seed, so
+that partners change. In each step a member has at most one partner. `timetable` decides whether a schedule is followed.
 
 For N = 2^m this is the one-peer hypercube, i meets i XOR 2^k: m steps, all with weight 1/2. Otherwise it is the
 Base-(k+1) graph with k = 1 (Takezawa, Sato, Bao, Niwa, Yamada 2023, "Beyond Exponential Graph: Communication-Efficient
@@ -20,16 +18,16 @@ With N = 2^s q, q odd, the members form 2^s groups of q:
 A meeting moves both towards each other by the same weight w: a_i += w (a_j - a_i), a_j += w (a_i - a_j). A step's
 mixing matrix is therefore symmetric and doubly stochastic, the sum is kept, and an exchange can carry it out as it is.
 
-Whoever step 1 leaves idle is given a partner all the same, for replicas drift apart between two steps. Members of one
-block that hold the same value may meet at no harm. One member of every group has nobody left there: it meets its like
-in another group. That leaves the average over all groups as it was at every place, and step 2 removes differences
-between groups whatever they are. So nobody is ever idle when N is even, and one member a step when N is odd.
+A member that step 1 leaves idle is given a partner too, because replicas drift apart between two steps. Members of one
+block that hold the same value may meet without harm. One member of every group has no partner left there: it meets its
+counterpart in another group. That keeps the average over all groups at every place, and step 2 removes differences
+between groups. So no member is idle when N is even, and one member a step when N is odd.
 
-Weights and negotiation: an exchange's weight is the smaller of both sides' wishes (`averaging`). Both sides of a
-meeting read the same weight here, so both wish it, in place of the configured gamma of 1/2, and it holds; one that
-does not follow the schedule wishes 1/2 and gets it, so that the meeting averages the pair, and the cycle merely is not
-exact. A responder wishes more than 1/2 only of the partner that the schedule names, so an offer alone never raises how
-far an anchor is moved. With a gamma below 1/2 no schedule is exact, and 2 gamma w is the wish to use.
+Weights: an exchange's weight is the smaller of both sides' wishes (`offers`). Both sides of a meeting read the same
+weight here, so both wish it instead of the configured gamma of 1/2. A side that does not follow the schedule wishes
+1/2, and the meeting averages the pair: only the cycle is not exact. A responder wishes more than 1/2 only of the
+partner that the schedule names, so an offer alone never raises how far an anchor is moved. With a gamma below 1/2 no
+schedule is exact, and the wish is 2 gamma w.
 """
 
 from __future__ import annotations
@@ -41,18 +39,19 @@ from typing import Final
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.wire.messages import short
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "SchedulePosition"]
 
 _HALF: Final = 0.5
 _CYCLES: Final = 2
-"""orders kept: the present cycle's, and that of members one step behind or ahead"""
+"""orders kept: of this cycle, and of members one step behind or ahead"""
 
 
 class Schedule:
-    """Args:
+    """The meetings of a set of members.
 
-    members: ids of all that take part, this peer among them, in any order.
-    seed: shared by all, such as the run's id; another one gives other orders.
+    Args:
+        members: ids of all that take part, this peer among them, in any order.
+        seed: shared by all. Another seed gives other orders.
     """
 
     def __init__(self, members: Sequence[bytes], seed: bytes) -> None:
@@ -60,13 +59,13 @@ class Schedule:
         if len(set(self.members)) != len(members) or not members:
             raise LocalProtocolError(f"a schedule of {len(members)} members, {len(set(members))} of them distinct")
         self.period = _period(len(members))
-        """steps of a cycle: at its end all hold the average of what they held at its start"""
+        """steps of a cycle, after which all hold the average of what they held at its start"""
         self._known = frozenset(members)
         self._seed = seed
         self._orders: dict[int, tuple[list[bytes], dict[bytes, int]]] = {}
 
     def partner(self, me: bytes, step: int) -> tuple[bytes, float] | None:
-        """Whom `me` meets in `step`, counted from 0, and the weight; None if it is idle."""
+        """The partner of `me` in `step`, counted from 0, and the weight; None if it is idle."""
         if me not in self._known:
             raise LocalProtocolError(f"{short(me)} is none of the schedule's {len(self.members)} members")
         if step < 0:
@@ -106,7 +105,7 @@ def _simple_period(q: int) -> int:
 
 
 def _meeting(members: int, position: int, phase: int) -> tuple[int, float] | None:
-    """Position and weight of whom the member at `position` meets in the step `phase` of a cycle."""
+    """Position and weight of the partner of the member at `position`, in the step `phase` of a cycle."""
     s, q = _split(members)
     group, place = divmod(position, q)
     inside = _simple_period(q)
@@ -145,3 +144,43 @@ def _simple_meeting(q: int, place: int, phase: int) -> tuple[int, float] | None:
             return first + (within ^ 1 << step % power), _HALF
         first += size
     raise AssertionError("a place outside its group")
+
+
+class SchedulePosition:
+    """Where one peer stands in the schedule that all follow: which of its steps it meets next.
+
+    A round holds as many steps as it makes exchanges, and their numbers follow the network's round. So all peers that
+    follow agree on them without a message. A peer that is a little ahead may bring a step forward: it is then held, and
+    not held again.
+    """
+
+    def __init__(self, me: bytes) -> None:
+        self._me = me
+        self._schedule: Schedule | None = None
+        self._step = self._last = 0
+        """the step to meet next, and the first of the next round"""
+
+    def begin(self, schedule: Schedule | None, number: int, exchanges: int) -> None:
+        """Round `number` of the network begins, with `exchanges`, along `schedule` if there is one."""
+        self._schedule = schedule
+        begin, self._last = number * exchanges, (number + 1) * exchanges
+        # More than one round ahead, the steps were counted in another way.
+        if schedule is not None and not begin <= self._step <= self._last:
+            self._step = begin
+
+    def next(self) -> tuple[bytes, float]:
+        """The partner that the next step names, and the weight; b"" and 0 without one."""
+        return (self._schedule and self._schedule.partner(self._me, self._step)) or (b"", 0.0)
+
+    def serves(self, partner: bytes) -> bool:
+        """Would an exchange that `partner` offers be the next step's?
+
+        An exchange beside the schedule belongs to no round. One that comes a step early is that step's.
+        """
+        return self._schedule is None or self._step > self._last or partner == self.next()[0]
+
+    def met(self, partner: bytes, *, initiator: bool) -> bool:
+        """An exchange with `partner` begins. Is it the next step's?"""
+        counts = initiator or self.serves(partner)
+        self._step += counts and self._schedule is not None and self._step <= self._last
+        return counts

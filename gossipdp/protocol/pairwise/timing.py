@@ -1,9 +1,8 @@
-"""How long exchanges take with this peer's partners, learnt from those there were: a chunk, and an answer.
+"""How long a chunk and an answer take, learnt from this peer's exchanges.
 
-What is slower than usual is left; what is merely under way is not asked for again, for on a slow link asking again
-only lengthens the queue. Answers to what was said twice do not tell which of the two they answer, so only the others
-are measured, and patience that was needed is kept until one is (Karn & Partridge, "Improving round-trip time estimates
-in reliable transport protocols", SIGCOMM 1987). No message and no clock is here.
+On a slow link a second request only lengthens the queue, so a peer waits as long as answers usually take. An answer to
+a repeated request is ambiguous: only answers to single requests are measured (Karn & Partridge, "Improving round-trip
+time estimates in reliable transport protocols", SIGCOMM 1987). No message and no clock is used here.
 """
 
 from __future__ import annotations
@@ -13,19 +12,23 @@ from typing import Final
 
 from gossipdp.protocol.patience import Patience
 
-__all__ = ["Tempo"]
+__all__ = ["Timing"]
 
 DECAY: Final = 0.8
-"""what earlier exchanges count for in the mean of log seconds a chunk: a slow partner among many moves it little, a
-network that has slowed down does"""
+"""weight of earlier exchanges in the mean of log seconds a chunk: one slow partner moves it little, a slower network
+does"""
 RATED: Final = 2.0
-"""an exchange that takes less than so many times what it owes to its rate is as fast as that lets it be"""
+"""an exchange that takes less than this multiple of what its rate requires is as fast as the rate allows"""
 MOST: Final = 8.0
 """Patience is learnt up to this multiple of the least, because a partner may be dead."""
 
 
-class Tempo:
-    """Args: ask: seconds without an answer after which it is asked for again, at the least."""
+class Timing:
+    """The learnt times of one peer.
+
+    Args:
+        ask: seconds without an answer after which a request is repeated, at least.
+    """
 
     def __init__(self, ask: float) -> None:
         self._patience = Patience(ask, MOST * ask)
@@ -38,12 +41,16 @@ class Tempo:
 
     @property
     def pace(self) -> float:
-        """Seconds a chunk takes; infinite while that is not known."""
+        """Seconds a chunk takes; infinite while unknown."""
         return math.inf if math.isnan(self._log_pace) else math.exp(self._log_pace)
 
     def exchanged(self, chunks: int, duration: float, owed: float = 0.0) -> None:
-        """An exchange has mixed so many chunks in so many seconds, of which it owed so many to its agreed rate: mostly
-        these tell nothing of the next one, at another rate, and are a measure only as long as there is none."""
+        """An exchange has mixed `chunks` in `duration` seconds.
+
+        Args:
+            owed: seconds that its agreed rate requires. An exchange at its rate says little about one at another rate,
+                so it counts only while nothing is known.
+        """
         if duration < RATED * owed and not math.isnan(self._log_pace):
             return
         latest = math.log(duration / chunks)

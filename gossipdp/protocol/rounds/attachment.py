@@ -20,10 +20,10 @@ from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 
-__all__ = ["Attaching"]
+__all__ = ["Attachment"]
 
 
-class Attaching:
+class Attachment:
     """Args:
 
     most_chunk: parameters a chunk, at the most.

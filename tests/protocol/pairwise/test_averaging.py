@@ -185,17 +185,17 @@ def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pa
     nodes = network(A, B, C, config=configured(rate=125e3))
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
     for one in (a, b):
-        one._tempo.exchanged(1, 1e-4)
+        one._timing.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
     for one, other in ((a, B), (b, A)):
-        assert not one._offers._known.left_alone([other.id, C.id], now) and one._tempo.pace == pytest.approx(1e-4)
+        assert not one._offers._known.left_alone([other.id, C.id], now) and one._timing.pace == pytest.approx(1e-4)
 
 
 def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_while():
     nodes = network(A, B, C)
     nodes[B.id] = Node(B, (A, C), config=configured(rate=125e3))
     a = nodes[A.id].averaging
-    a._tempo.exchanged(1, 1e-4)
+    a._timing.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
     assert a._offers._known.left_alone([B.id, C.id], now)
 

@@ -18,7 +18,7 @@ from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
-from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, Void
 from tests.protocol.surroundings import surroundings
@@ -104,7 +104,7 @@ class Asking(Machine):
             chunks=CHUNKS,
             size=256,
             now=0.0,
-            tempo=Tempo(1.0),
+            timing=Timing(1.0),
         )
 
 

@@ -17,7 +17,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
-from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Void
@@ -83,7 +83,7 @@ class Pair:
     """Both machines and the wire between them; every message is decoded from its frames."""
 
     def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=None):
-        self.now, self.tempo = 0.0, Tempo(DEADLINES.ask)
+        self.now, self.tempo = 0.0, Timing(DEADLINES.ask)
         if usual is not None:
             self.tempo.exchanged(1, usual)
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
@@ -99,7 +99,7 @@ class Pair:
             self.initiator.outputs,
             DEADLINES,
             first=1,
-            tempo=self.tempo,
+            timing=self.tempo,
             **size,
         )
         self.wire: deque[tuple[Side, object]] = deque()

@@ -7,14 +7,14 @@ import math
 import pytest
 
 from gossipdp.protocol.pairwise import partner_history as acquaintances
-from gossipdp.protocol.pairwise.partner_history import LONGEST, SHORTEST, Acquaintances
+from gossipdp.protocol.pairwise.partner_history import LONGEST, SHORTEST, PartnerHistory
 
 A, B, C = (bytes([letter]) * 32 for letter in b"abc")
 
 
 def wait(*exchanges, pace=1.0):
     """Seconds that A is left alone after these (chunks, seconds) in a row."""
-    known = Acquaintances()
+    known = PartnerHistory()
     for chunks, seconds in exchanges:
         known.parted(A, chunks, seconds, pace * chunks if chunks else 0.0, 100.0)
     return next(n / 100 for n in range(100 * 700) if not known.left_alone([A, B], 100.0 + n / 100))
@@ -47,7 +47,7 @@ def test_while_nobody_knows_how_long_a_chunk_takes_only_nothing_is_a_waste():
 
 
 def test_nobody_is_left_alone_if_it_is_everybody():
-    known = Acquaintances()
+    known = PartnerHistory()
     known.parted(A, 0, 5.0, 0.0, 0.0)
     assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
     known.parted(B, 0, 5.0, 0.0, 0.0)
@@ -67,33 +67,33 @@ def test_nobody_is_left_alone_if_it_is_everybody():
     ],
 )
 def test_weight_of_a_newcomer_rises_with_the_rounds_since_it_appeared(appears, now, share):
-    known = Acquaintances()
+    known = PartnerHistory()
     known.appeared(A, appears, {A})
     known.appeared(A, now, {A})
     assert known.share(A, now) == pytest.approx(share)
 
 
 def test_whom_membership_has_not_told_of_yet_is_as_new_as_can_be():
-    assert Acquaintances().share(A, 50) == 0.1 and Acquaintances().share(A, 3) == 1.0
+    assert PartnerHistory().share(A, 50) == 0.1 and PartnerHistory().share(A, 3) == 1.0
 
 
 def test_those_that_membership_has_forgotten_make_room_for_newcomers_and_no_member_does(monkeypatch):
     monkeypatch.setattr(acquaintances, "MOST_KNOWN", 2)
-    known = Acquaintances()
+    known = PartnerHistory()
     for peer, members in ((A, {A}), (B, {A, B}), (C, {A, C})):
         known.appeared(peer, 20, members)
     assert [known.share(peer, 40) for peer in (A, B, C)] == [1.0, 0.1, 1.0]
 
 
 def test_who_was_met_in_a_round():
-    known = Acquaintances()
+    known = PartnerHistory()
     known.met(A, 3)
     known.met(B, 4)
     assert known.meets(3) == {A} and known.meets(4) == {B} and not known.meets(5)
 
 
 def test_offers_up_to_the_latest_accepted_are_no_news():
-    known = Acquaintances()
+    known = PartnerHistory()
     known.accepted(A, 7)
     assert known.dealt_with(A, 6) and known.dealt_with(A, 7)
     assert not known.dealt_with(A, 8) and not known.dealt_with(B, 7)
@@ -101,7 +101,7 @@ def test_offers_up_to_the_latest_accepted_are_no_news():
 
 def test_the_one_heard_of_longest_ago_makes_room(monkeypatch):
     monkeypatch.setattr(acquaintances, "MOST", 2)
-    known = Acquaintances()
+    known = PartnerHistory()
     for peer in (A, B, A, C):
         known.met(peer, 1)
         known.accepted(peer, 9)

@@ -10,51 +10,51 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
-from gossipdp.protocol.pairwise.timing import Tempo
+from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.wire.messages import Ask, Data, Ranges
 
 
 def test_pace_is_unknown_at_first_then_that_of_the_last_exchanges():
-    tempo = Tempo(1.0)
-    assert tempo.pace == math.inf
-    tempo.exchanged(10, 5.0)
-    assert tempo.pace == pytest.approx(0.5)
-    tempo.exchanged(1, 16.0)
-    assert tempo.pace == pytest.approx(0.5 * 32**0.2)
+    timing = Timing(1.0)
+    assert timing.pace == math.inf
+    timing.exchanged(10, 5.0)
+    assert timing.pace == pytest.approx(0.5)
+    timing.exchanged(1, 16.0)
+    assert timing.pace == pytest.approx(0.5 * 32**0.2)
 
 
 def test_exchange_that_took_what_its_rate_asks_for_says_nothing_of_others_once_there_are_such():
-    tempo = Tempo(1.0)
-    tempo.exchanged(1, 64.0, owed=63.0)
-    assert tempo.pace == pytest.approx(64.0), "better than no measure"
-    tempo.exchanged(1, 2.0)
-    known = tempo.pace
-    tempo.exchanged(1, 64.0, owed=63.0)
-    assert known < 64.0 and tempo.pace == known
-    tempo.exchanged(1, 200.0, owed=63.0)
-    assert tempo.pace > known, "far slower than it had to be"
+    timing = Timing(1.0)
+    timing.exchanged(1, 64.0, owed=63.0)
+    assert timing.pace == pytest.approx(64.0), "better than no measure"
+    timing.exchanged(1, 2.0)
+    known = timing.pace
+    timing.exchanged(1, 64.0, owed=63.0)
+    assert known < 64.0 and timing.pace == known
+    timing.exchanged(1, 200.0, owed=63.0)
+    assert timing.pace > known, "far slower than it had to be"
 
 
 def test_patience_is_twice_the_last_answers_time_within_bounds():
-    tempo = Tempo(1.0)
+    timing = Timing(1.0)
     learnt = []
     for seconds in (0.2, 1.5, 30.0, 0.1):
-        tempo.answered(seconds, 0)
-        learnt.append(tempo.patience)
+        timing.answered(seconds, 0)
+        learnt.append(timing.patience)
     assert learnt == [1.0, 3.0, 8.0, 1.0]
 
 
 def test_answer_to_what_was_said_twice_is_no_measure_but_patience_that_was_needed_is_kept():
-    tempo = Tempo(1.0)
+    timing = Timing(1.0)
     learnt = []
     for seconds, asked in ((1.7, 1), (0.3, 1), (90.0, 3), (0.3, 0)):
-        tempo.answered(seconds, asked)
-        learnt.append(tempo.patience)
+        timing.answered(seconds, asked)
+        learnt.append(timing.patience)
     assert learnt == [1.7, 1.7, 8.0, 1.0]
 
 
 def test_what_is_under_way_on_a_slow_link_is_asked_for_again_once_and_never_more():
-    outputs, tempo = Outputs(), Tempo(1.0)
+    outputs, timing = Outputs(), Timing(1.0)
 
     def begun(number, now):
         """An exchange of one chunk whose answers take 1.6 s; how often was asked again?"""
@@ -76,7 +76,7 @@ def test_what_is_under_way_on_a_slow_link_is_asked_for_again_once_and_never_more
             chunks=1,
             size=256,
             now=now,
-            tempo=tempo,
+            timing=timing,
         )
         answers = iter([Data(number, 0, 1, math.inf), Data(number, 0, 3, math.inf), Data(number, 0, 5, math.inf)])
         for answer in answers:

@@ -144,7 +144,7 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
     averaging, pacing = hosts.last.running.strategy._averaging, hosts.last.running.pacing
-    before, pace = pacing.own(0).transfer, averaging._tempo.pace
+    before, pace = pacing.own(0).transfer, averaging._timing.pace
     while averaging._active is None or averaging._active.tally.chunks != 1:
         hosts.net.run(hosts.net.now + 0.001)
     hosts.net.links.cut([hosts.hosts[0]], [hosts.last])
@@ -153,4 +153,4 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
     assert cut_off.chunks == 1 and cut_off.duration * 4 / STEP > 10 * before
     # What a transfer is expected to take, in steps, says how far behind a peer must be to follow the others.
     assert before / 2 < pacing.own(0).transfer < 2 * before
-    assert averaging._tempo.pace < 2 * pace, "nor are its chunks"
+    assert averaging._timing.pace < 2 * pace, "nor are its chunks"

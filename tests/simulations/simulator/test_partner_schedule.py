@@ -34,7 +34,7 @@ class Early(Cluster):
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
             self.exchanges += 1
-            self.scheduled += host.peer.strategy._averaging._offers._appointments._schedule is not None
+            self.scheduled += host.peer.strategy._averaging._offers._position._schedule is not None
         super()._heard(host, event)
         if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
             self.spread.append(self.disagreement())
