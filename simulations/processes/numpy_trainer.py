@@ -1,7 +1,6 @@
-"""A training process without torch: a vector that a test or a benchmark moves as it likes, attached to a real daemon.
+"""A training process without torch: a vector that a test or a benchmark moves, attached to a real daemon.
 
-It speaks the same link as `gossipdp.attach` and follows the same rules: drain before submit, one snapshot out at a
-time. No socket or protocol of its own may be here.
+It uses the link of `gossipdp.attach` and follows the same rules: drain before submit, and one snapshot at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,13 @@ __all__ = ["NumpyTrainer"]
 
 
 class NumpyTrainer:
-    """Holds `x`, fp32, shape (parameters,); call `step` after each change of it."""
+    """A training process.
+
+    Args:
+        home: the peer's folder.
+        x: parameters, fp32, shape (parameters,). Call `step` after each change.
+        timeout: longest wait in seconds for the daemon.
+    """
 
     def __init__(self, home: Path, x: NDArray[np.float32], *, timeout: float = 60.0) -> None:
         self.x = x.astype(np.float32)
@@ -44,7 +49,7 @@ class NumpyTrainer:
 
     @property
     def lost(self) -> str:
-        """Why the daemon is gone; "" while it is there."""
+        """Why the daemon is gone; an empty string while it runs."""
         return self._link.lost
 
     def _connect(self, home: Path, deadline: float) -> links.Link:
@@ -78,7 +83,7 @@ class NumpyTrainer:
                     raise ConnectionRefusedError(f"{code} {cause}: {seen}")
 
     def step(self, *, submit: bool | None = None) -> None:
-        """One step boundary: hear, drain, and submit when due (or as told)."""
+        """One step boundary: handle messages, drain, and submit when due, or as `submit` says."""
         self.steps += 1
         self._since += 1
         self._hear()
@@ -106,7 +111,7 @@ class NumpyTrainer:
         self._link.send(links.Applied(self.session, slot.slot))
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, hearing and draining as it comes."""
+        """Wait while handling messages and draining."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._link.wait(left)

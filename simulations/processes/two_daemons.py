@@ -1,4 +1,4 @@
-"""Real daemons on loopback, joined by an invite, with a `NumpyTrainer` each: what benchmarks stand on."""
+"""Two real daemons on loopback, joined by an invite, with a `NumpyTrainer` each, for benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Pair", "one_daemon", "two_daemons"]
 
 
 class Pair:
-    """Both ends of every exchange, in this process's hands."""
+    """Both daemons and their training processes."""
 
     def __init__(self, homes: Sequence[Path], trainers: Sequence[NumpyTrainer]) -> None:
         self.homes, self.trainers = homes, trainers
@@ -38,7 +38,7 @@ class Pair:
                 trainer.wait(0.005)
 
     def disagreement(self) -> float:
-        """RMS of x_1 - x_2 per parameter."""
+        """Root mean square of x_1 - x_2 per parameter."""
         first, second = (trainer.x for trainer in self.trainers)
         return float(np.sqrt(np.mean(np.square(first - second, dtype=np.float64))))
 
@@ -58,7 +58,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def one_daemon(name: str, arguments: Sequence[str], settings: Mapping[str, Any]) -> Iterator[Path]:
-    """A daemon started as a user would, `gossipdp ARGUMENTS`; gives its home once its control socket answers."""
+    """Start a daemon with `gossipdp ARGUMENTS`. Gives its home once its control socket answers."""
     with tempfile.TemporaryDirectory(prefix="gossipdp-") as place:
         home = Path(place) / name
         child = _start(home, arguments, settings)
@@ -83,7 +83,7 @@ def _answering(home: Path, child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def two_daemons(x: NDArray[np.float32], settings: Mapping[str, Any]) -> Iterator[Pair]:
-    """Found a network with `x`, and join it; `settings` are configuration keys."""
+    """Found a network with `x` and join it. `settings` are configuration keys."""
     with one_daemon("first", ["up", "--network", "bench"], settings) as first:
         trainer = NumpyTrainer(first, x)
         with one_daemon("second", ["join", f"@{first / 'invite'}"], settings) as second:

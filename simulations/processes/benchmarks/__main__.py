@@ -1,7 +1,7 @@
-"""Every benchmark, one after the other: ``make bench``. Exits with 1 if a mark is missed.
+"""All benchmarks, one after the other: ``make bench``. Exits with 1 if a mark is missed.
 
-Each prints ratios of medians over interleaved pairs and checks what it times; absolute times on a shared machine
-mean little.
+Each prints ratios of medians over interleaved pairs and checks what it times. Absolute times on a shared machine mean
+little.
 """
 
 from __future__ import annotations

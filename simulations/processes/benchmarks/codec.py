@@ -2,10 +2,9 @@
 
     python -m simulations.processes.benchmarks.codec [--parameters 25000000] [--runs 15] [--codec modulo4]
 
-Every run times one `a += b` right before it and gives a ratio; what is printed is the median of the ratios, so that
-a machine that changes its clock, or is shared, changes both. A chunk goes the way a daemon sends it: open one side and
-encode; then absorb the partner's frames, sum the norm, mix. After every run the mixed anchor is compared with what
-the fp32 vectors say; nothing may be timed here that is not checked.
+Every run also times one `a += b` right before, and gives a ratio. The figure is the median of the ratios: a changing
+clock or a shared machine affects both. A chunk takes the daemon's way: open one side and encode; then absorb the
+partner's frames, sum the norm, mix. After every run the mixed anchor is compared with the fp32 vectors.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ CHUNK = 1 << 20
 SHARE = 0.5
 PULL = 0.4
 MARK = 3.0
-"""the ratio each direction has to stay below"""
+"""largest ratio of each direction"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Two anchors a few grid steps apart, and what the partner sent of each chunk."""
+    """Two anchors a few grid steps apart, and the partner's frames of each chunk."""
 
     codec: str
     own: Vector
@@ -59,7 +58,7 @@ def make(codec: str, parameters: int) -> Case:
 
 
 def exchange(case: Case, a: Vector, pending: Vector, v: Vector | None) -> tuple[float, float, float]:
-    """Seconds of encoding, seconds of decoding and mixing, and the share of blocks escalated."""
+    """Seconds of encoding, seconds of decoding and mixing, and share of blocks escalated."""
     encode = decode = 0.0
     blocks = escalated = 0
     for number, (span, (ranges, frames)) in enumerate(zip(case.spans, case.partner, strict=True)):
@@ -108,7 +107,7 @@ def measure(case: Case, runs: int, with_v: bool) -> dict[str, float]:
 
 
 def verify(case: Case, a: Vector, pending: Vector, v: Vector | None) -> None:
-    """What was mixed is the difference of the anchors to a grid step, and went the same way everywhere."""
+    """Check that the mix moved by the difference of the anchors to a grid step, equally everywhere."""
     grid = 2.0 * 2**0.25 * float(case.predicted.max())
     if case.codec.startswith("modulo"):
         grid /= 2 ** int(case.codec.removeprefix("modulo")) - 2

@@ -1,13 +1,13 @@
-"""One whole exchange between two daemons on loopback, against its parts measured beside it.
+"""One exchange between two daemons on loopback, against its parts.
 
     python -m simulations.processes.benchmarks.exchange [--parameters 25000000] [--runs 9] [--json]
 
-The parts are run by two processes that know no protocol: the codec (encode, decode, norm and mix of the whole vector,
-one thread a side) and the wire (the frames of that exchange over bare CURVE pyzmq, both ways). An exchange overlaps
-them, so both sides' codec and wire are started at the same moment and timed until they are done; the mark is on the
-median of the ratios exchange / max(codec, wire). They are timed one after the other as well: on a host with cores to
-spare the two ways agree, on two cores, which both daemons share, the codec alone keeps every core busy. Exchange and
-parts alternate. Each exchange is checked: the mean of both replicas stays, and they agree better than before.
+Two processes without a protocol run the parts: the codec (encode, decode, norm and mix of the whole vector, one thread
+a side) and the wire (the frames of that exchange over bare CURVE pyzmq, both ways). An exchange overlaps them, so both
+sides start codec and wire together, and the time is that of the last. The mark is on the median ratio of exchange and
+max(codec, wire). The parts also run one after the other. With spare cores the two ways agree. On two cores, which both
+daemons share, the codec alone keeps all cores busy. Exchange and parts alternate. Each exchange is checked: the mean of
+both replicas stays, and they agree better than before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MARK = 1.5
 
 
 def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
-    """Move both replicas apart, let both step, and time the exchanges that follow; returns the last one's figures."""
+    """Move both replicas apart, let both step, and time the exchanges that follow. Return the figures of the last."""
     for trainer in pair.trainers:
         trainer.x += 0.01 * rng.standard_normal(len(trainer.x), dtype=np.float32)
     before, apart = sum(float(t.x.mean(dtype=np.float64)) for t in pair.trainers), pair.disagreement()
@@ -59,7 +59,7 @@ def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def side(parameters: int, listens: bool, pipe: Connection) -> None:
-    """One end of the parts: does what the pipe asks for (codec, wire or both), answers with the seconds of each."""
+    """One end of the parts. Runs what the pipe asks for (codec, wire or both) and answers with the seconds of each."""
     kernels.warm_up()
     keep_memory()
     case = codec.make("modulo4", parameters)
@@ -105,7 +105,7 @@ def side(parameters: int, listens: bool, pipe: Connection) -> None:
 
 
 class Parts:
-    """Two processes that do the work of an exchange's two ends at the same moment."""
+    """Two processes that do the work of both ends of an exchange at the same time."""
 
     def __init__(self, parameters: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -120,7 +120,7 @@ class Parts:
             pipe.recv()
 
     def seconds(self, *parts: str) -> float:
-        """Until the last of `parts`, codec and wire, is done on both sides."""
+        """Seconds until the last of `parts`, codec and wire, is done on both sides."""
         for pipe in self._pipes:
             pipe.send(parts)
         slowest: float = max(max(pipe.recv()) for pipe in self._pipes)
@@ -142,7 +142,7 @@ def main() -> int:
     parts = Parts(size)
     x = 0.05 * rng.standard_normal(size, dtype=np.float32)
     rows = []
-    # lr 1 and momentum 0: what each side steps is its whole movement, so that the check knows what to expect
+    # lr 1 and momentum 0: a side moves by its whole step, so the check knows the result
     with two_daemons(x, {"exchange.warmup_steps": 10**9, "exchange.early_steps": 0}) as pair:
         for _ in range(options.runs + 2):
             last = one_exchange(pair, rng)

@@ -1,16 +1,16 @@
-"""Training time lost to gossip, as a share of a round: submit and drain, and how fast a snapshot leaves the device.
+"""Training time lost to gossip, as a share of a round: submit and drain, and the speed of a snapshot's copy.
 
     python -m simulations.processes.benchmarks.stall [--size 11M] [--every 50] [--rounds 4] [--pairs 3] [--json]
     python -m simulations.processes.benchmarks.stall --device cuda --size 1B --dtype bf16 --batch 16 --context 1024
 
-One training process, its daemon, and a partner's daemon that answers, so that what is submitted and drained is real.
-Segments of `--rounds` rounds are trained attached and detached in turn, in one process. Three figures:
+One training process runs with its daemon and a partner's daemon that answers, so submits and drains are real. One
+process alternates between segments of `--rounds` rounds attached and detached. Three figures:
 
-* held: wall time inside the hooks of the optimizer, of a round's. On a CPU that is the copying itself;
-* lost: what attached segments take longer than detached ones, median of the pairs. Here a device's copies count too.
-  A host leaves its daemon a core; so on a CPU training has the first core to itself, and both daemons have the others;
-* on CUDA, copy: the rate at which a snapshot reaches the memory that is shared with the daemon, mapped and pinned as in
-  training, of the rate of one plain copy of as many bytes to memory that CUDA itself allocated. The two alternate.
+* held: share of a round's wall time inside the optimizer's hooks. On a CPU that is the copying.
+* lost: how much longer attached segments take than detached ones, median of the pairs. It includes a device's copies. A
+host leaves its daemon a core, so on a CPU training has the first core, and both daemons have the others.
+* On CUDA, copy: speed of a snapshot's copy to the shared memory, mapped and pinned as in training, relative to a plain
+copy of as many bytes to memory that CUDA allocated. The two alternate.
 
 Rounds and exchanges are counted: a run without them would be fast.
 """
@@ -42,11 +42,11 @@ from simulations.processes.two_daemons import one_daemon
 SIZES = {**byte_gpt.SIZES, "1B": byte_gpt.Size(layers=24, heads=15, width=1920, lr=2e-4)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LOST, COPY = 0.01, 0.80
-"""the marks: of a round of 50 steps; of the rate of a pinned copy"""
+"""marks: largest share of a round of 50 steps, and least share of the speed of a pinned copy"""
 
 
 class Job:
-    """byte_gpt on random bytes: the loss is of no interest here, the arithmetic is the real one."""
+    """byte_gpt on random bytes. The loss does not matter here; the arithmetic is real."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.device = torch.device(options.device)
@@ -58,7 +58,7 @@ class Job:
         self.windows = torch.randint(byte_gpt.VOCABULARY, shape, device=self.device)
 
     def train(self, steps: int) -> float:
-        """Seconds of so many steps."""
+        """Seconds of `steps` steps."""
         self.settle()
         began = time.perf_counter()
         for _ in range(steps):
@@ -75,7 +75,7 @@ class Job:
 
 @contextlib.contextmanager
 def daemon(name: str, arguments: Sequence[str], options: argparse.Namespace) -> Iterator[Path]:
-    """One on the other cores, if this is about a CPU; with one core alone they share it."""
+    """Start a daemon, on a CPU benchmark on the other cores. With one core they share it."""
     settings = {"exchange.every": options.every, "exchange.warmup_steps": 0, "exchange.early_steps": 0}
     own = os.sched_getaffinity(0)
     others = (options.cores[1:] if options.device == "cpu" else []) or options.cores
@@ -115,7 +115,7 @@ def segments(job: Job, home: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def shared(size: int) -> Region:
-    """Memory as the daemon allocates it, and as a training process maps it."""
+    """Memory as the daemon allocates it and a training process maps it."""
     allocation = Allocation(size)
     try:
         while not allocation.step():
@@ -126,7 +126,7 @@ def shared(size: int) -> Region:
 
 
 def copy_rate(job: Job, pairs: int = 7) -> float:
-    """The rate of a snapshot to shared memory, of the rate of one pinned copy of as many bytes."""
+    """Speed of a snapshot's copy to shared memory, relative to a pinned copy of as many bytes."""
     layout = Layout(job.model)
     region = shared(layout.schema.size)
     layout.pin(region)

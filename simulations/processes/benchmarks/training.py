@@ -1,10 +1,10 @@
-"""Steps a second of byte_gpt attached to its daemon, against GOSSIPDP_OFF=1 with the daemons idle beside it.
+"""Steps a second of byte_gpt attached to its daemon, against GOSSIPDP_OFF=1 with idle daemons.
 
     python -m simulations.processes.benchmarks.training [--every 5 50] [--pairs 5] [--steps 400] [--json]
 
 Two daemons run on this machine's cores all the time: the training process's own, and a partner that has the model and
-answers, so that exchanges are real. Attached and detached runs alternate; the figure is the median of the pairs'
-ratios of steps a second. Rounds and exchanges are counted: a run without them would be fast.
+answers, so exchanges are real. Attached and detached runs alternate. The figure is the median of the pairs' ratios of
+steps a second. Rounds and exchanges are counted: a run without them would be fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKS = {5: 0.90, 50: 0.97}
 
 
 def train(home: Path, steps: int, size: str, *, attached: bool) -> float:
-    """Steps a second of one training process, start-up left out."""
+    """Steps a second of one training process, without its start-up."""
     environment = {**os.environ, "GOSSIPDP_HOME": str(home), "OMP_NUM_THREADS": "1"}
     if not attached:
         environment["GOSSIPDP_OFF"] = "1"

@@ -1,14 +1,13 @@
-"""The data lane of two Transports against bare CURVE pyzmq, same frames, two processes on loopback.
+"""The data lane of two Transports against bare CURVE pyzmq: same frames, two processes on loopback.
 
     python -m simulations.processes.benchmarks.transport [--json] [--pairs 7] [--mebibytes 768]
 
-One process sends prepared payloads, another receives them; the receiver takes the time, from first payload to last.
-Bare is a DEALER that sends as fast as its high-water mark lets it, to a ROUTER that does nothing but receive; the
-Transport has the same mark, and a queue behind it that the sender keeps from running empty. Both ends of both have
-malloc keep its memory, as the daemon does: with glibc's own thresholds a receiver that holds two messages at a time
-maps and faults in each anew.
-Bare and Transport alternate; the figure is the median of the pairs' ratios. Every payload's number is checked in
-the timed runs, every byte of every payload in one run of each before them.
+One process sends prepared payloads, another receives them and takes the time from first to last. Bare is a DEALER that
+sends as fast as its high-water mark allows, to a ROUTER that only receives. The Transport has the same mark, and a
+queue behind it that the sender keeps filled. Both ends of both make malloc keep its memory, as the daemon does. With
+glibc's own thresholds, a receiver that holds two messages at a time maps and faults in each anew.
+Bare and Transport alternate. The figure is the median of the pairs' ratios. Every payload's number is checked in the
+timed runs, and every byte of every payload in one earlier run of each.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def payloads(size: int) -> list[bytes]:
 
 
 class Check:
-    """Takes messages in; counts, checks and times them."""
+    """Receives messages; counts, checks and times them."""
 
     def __init__(self, size: int, count: int, whole: bool) -> None:
         self._expected = [np.frombuffer(payload, np.uint8) for payload in payloads(size)]
@@ -56,7 +55,7 @@ class Check:
         self.seconds = 0.0
 
     def take(self, header: Any, payload: Any) -> bool:
-        """Is there more to come?"""
+        """Take a message. Return whether more will come."""
         if not self.seen:
             self._first = time.perf_counter()
         assert int(bytes(header)[1:]) == self.seen, "a payload is missing or out of order"

@@ -1,1 +1,1 @@
-"""Real processes on an emulated network: hosts are network namespaces, their cables veth pairs. Linux and root only."""
+"""Real processes on an emulated network: hosts are network namespaces, cables are veth pairs. Needs Linux and root."""

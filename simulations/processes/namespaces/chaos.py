@@ -2,12 +2,11 @@
 
     python -m simulations.processes.namespaces.chaos --hosts 4 --seconds 60 --seed 1
 
-Every host is a network namespace with a daemon and a training process of its own, joined by an invite. After a quiet
-beginning, against which the end is measured, daemons and training processes are killed -9, stopped, cut off, slowed
-down and have their connections broken, and are started again; then all faults end, and within bounds everybody must
-know everybody again, train, and exchange as before. `watch` looks on from outside. One line an event, a table at the
-end, exit code 1 if anything was seen that must not be. The same seed gives the same script; what it meets differs, for
-clocks and threads are real: the simulator is where a failure repeats exactly.
+Every host is a network namespace with a daemon and a training process, joined by an invite. The run begins quietly, for
+comparison with the end. Then faults strike: kill -9, stops, cuts, slow cables and broken connections. After the faults
+all peers must soon know each other, train, and exchange as before. `watch` observes from outside. The run prints one
+line an event and a table at the end. The exit code is 1 if an invariant broke. The same seed gives the same script, but
+clocks and threads are real: only the simulator repeats a failure exactly.
 """
 
 from __future__ import annotations
@@ -36,32 +35,43 @@ __all__ = ["Chaos", "Plan", "Report"]
 LOOK = 0.2
 """seconds"""
 WINDOW = 8
-"""the preset's credit: chunks that one crash may leave in doubt at each partner"""
+"""the preset's window: chunks that one crash may leave in doubt at each partner"""
 KEPT = 0.5
-"""of the exchanges a minute at the beginning that must be reached again (safety I7)"""
+"""least share of the earlier exchange rate after the faults (I7)"""
 APART = 8.0
-"""seconds after which an exchange that was cut off has surely failed"""
+"""seconds after which an exchange that was cut off has failed"""
 
 
 class Missed(Exception):
-    """Something did not come true in time; the run cannot go on."""
+    """A condition did not hold in time. The run cannot go on."""
 
 
 class Chaos:
-    """One run. `say` gets a line an event."""
+    """One run.
+
+    Args:
+        directory: for homes and logs.
+        say: receives a line for each event.
+    """
 
     def __init__(self, plan: Plan, directory: Path, say: Callable[[str], None] = print) -> None:
-        self.plan, self.report = plan, Report()
+        self.plan = plan
+        self._violations: list[str] = []
+        self._faults = 0
+        self._failed = 0.0
+        self._undisturbed = float("nan")
+        self._figures: dict[str, str] = {}
+        self._rows: list[dict[str, object]] = []
         self._tell = say
         self._began = time.monotonic()
         self._stage = Stage(plan, directory, self._blame)
         self._quiet = (0.0, 0.0)
-        """when the beginning was, from and to"""
+        """begin and end of the quiet time"""
         self._apart: tuple[float, int] | None = None
-        """since when all hosts are cut off from each other, and exchanges that had failed by then"""
+        """begin of a cut between all hosts, and the number of failed exchanges by then"""
 
     def run(self) -> Report:
-        """Never raises for what the peers do: that is in the report."""
+        """Play the run. Faults of the peers are in the report, and raise nothing."""
         with self._stage as stage:
             try:
                 self._settle_in()
@@ -70,13 +80,13 @@ class Chaos:
                 self._quiet = began, time.monotonic()
                 self._suffer()
                 self._recover(before)
-                self._judge()
-                self._judge_others()
+                self._check_end()
+                self._check_others()
             except Missed as missed:
                 self._blame(str(missed))
                 for host in stage.hosts:
                     self._tell(f"--- {host.name}\n{host.last_words(15)}")
-        return self.report
+        return Report(self._violations, self._faults, self._failed, self._undisturbed, self._figures, self._rows)
 
     # -- acts -------------------------------------------------------------------------------------------------
 
@@ -104,34 +114,34 @@ class Chaos:
                     heapq.heappush(agenda, (fault.ends, next(order), fault, False))
                 if line := stage.begin(fault) if begins else stage.finish(fault):
                     self._say(line)
-        self.report.faults += len(faults)
+        self._faults += len(faults)
         if self._apart is not None:
             stage.lab.heal()
         stage.set_loss(0.0)
         self._say("all faults are over")
         during = self._results() - before
-        self.report.failed = 1.0 - during["done"] / max(1, during.total())
-        self.report.figures["exchanges that failed meanwhile"] = f"{self.report.failed:.2f} of {during.total()}"
+        self._failed = 1.0 - during["done"] / max(1, during.total())
+        self._figures["exchanges that failed meanwhile"] = f"{self._failed:.2f} of {during.total()}"
 
     def _recover(self, before: float) -> None:
-        over, report, stage = time.monotonic(), self.report, self._stage
+        over, stage = time.monotonic(), self._stage
         self._until("everybody knows everybody, trains and has the model", stage.together, self.plan.bound)
-        report.figures["together after the last fault"] = f"{time.monotonic() - over:.1f} s"
+        self._figures["together after the last fault"] = f"{time.monotonic() - over:.1f} s"
         had = [host.exchanges() for host in stage.hosts]
         self._until(
             "everybody exchanges again",
             lambda: all(host.exchanges() > count for host, count in zip(stage.hosts, had, strict=True)),
             self.plan.bound,
         )
-        report.figures["all exchanging again"] = f"{time.monotonic() - over:.1f} s"
+        self._figures["all exchanging again"] = f"{time.monotonic() - over:.1f} s"
         while (after := self._rate("after the faults")) < KEPT * before:
             if time.monotonic() - over > 2 * self.plan.bound:
                 self._blame(f"{after:.2f} exchanges a second and host, {before:.2f} before the faults")
                 break
-        report.figures["exchanges a second and host"] = f"{before:.2f} before, {after:.2f} after"
+        self._figures["exchanges a second and host"] = f"{before:.2f} before, {after:.2f} after"
 
-    def _judge(self) -> None:
-        plan, report, stage, now = self.plan, self.report, self._stage, time.monotonic()
+    def _check_end(self) -> None:
+        plan, stage, now = self.plan, self._stage, time.monotonic()
         for watch in stage.watches:
             watch.look(metrics=True)
         for watch in stage.watches:
@@ -139,10 +149,10 @@ class Chaos:
         grew = [watch.growth(plan.warm_up) for watch in stage.watches]
         if whole := [each for each in grew if math.isfinite(each[0])]:
             share, more = (max(each) for each in zip(*whole, strict=True))
-            report.figures["memory and descriptors grew, at the most"] = f"to {share:.3f}, by {more}"
+            self._figures["memory and descriptors grew, at the most"] = f"to {share:.3f}, by {more}"
         for watch, (growth, descriptors) in zip(stage.watches, grew, strict=True):
             done = watch.exchanges()
-            report.rows.append(
+            self._rows.append(
                 {
                     "host": watch.host.name,
                     "lives": len(watch.lives),
@@ -167,10 +177,10 @@ class Chaos:
         doubts, crashes = sum(watch.in_doubt() for watch in stage.watches), stage.killed
         if doubts > crashes * WINDOW * 2:
             self._blame(f"{doubts} chunks in doubt after {crashes} killed daemons")
-        report.figures["faults"] = f"{report.faults}, {crashes} daemons killed, {doubts} chunks in doubt"
+        self._figures["faults"] = f"{self._faults}, {crashes} daemons killed, {doubts} chunks in doubt"
 
-    def _judge_others(self) -> None:
-        """Did those step on whose CPU was not taken, while one host was starved? (T7)"""
+    def _check_others(self) -> None:
+        """Check the steps of the other hosts while one was starved (T7)."""
         watches, kept = self._stage.watches, []
         for since, until, _ in self._stage.starved:
             suffering = {host for begins, ends, host in self._stage.starved if begins < until and ends > since}
@@ -180,13 +190,13 @@ class Chaos:
                     kept.append(share)
         if kept:
             mean = sum(kept) / len(kept)
-            self.report.undisturbed = mean
-            self.report.figures["steps/s of the others while one is starved"] = f"{mean:.1%} of before"
+            self._undisturbed = mean
+            self._figures["steps/s of the others while one is starved"] = f"{mean:.1%} of before"
         if self.plan.undisturbed and not (kept and mean >= self.plan.undisturbed):
-            self._blame(f"the others kept {self.report.undisturbed:.1%} of their steps/s while one was starved")
+            self._blame(f"the others kept {self._undisturbed:.1%} of their steps/s while one was starved")
 
     def _results(self) -> Counter[str]:
-        """Of all exchanges so far, both sides counted."""
+        """Results of all exchanges so far, both sides counted."""
         return sum((watch.exchanges() for watch in self._stage.watches), Counter())
 
     # -- looking ----------------------------------------------------------------------------------------------
@@ -206,8 +216,8 @@ class Chaos:
             raise Missed(ended)
 
     def _fail_exchanges(self, share: float) -> None:
-        """While too few have failed: cut everybody off from everybody in the middle of one, until that has failed; and
-        of what the healed network does then, break some host's connections."""
+        """While too few exchanges have failed, cut all hosts off from each other in the middle of one until it fails.
+        After the heal, break the connections of one host."""
         stage, now = self._stage, time.monotonic()
         lives = [watch.lives[-1].status for watch in stage.watches if watch.lives]
         ended = sum(sum(status["exchanges"].values()) for status in lives)
@@ -217,11 +227,11 @@ class Chaos:
             if now - since > APART or (failed > had and not any(status["partner"] for status in lives)):
                 self._apart = None
                 stage.lab.heal()
-                stage.lab.break_connections(stage.lab.hosts[self.report.faults % len(stage.hosts)])
+                stage.lab.break_connections(stage.lab.hosts[self._faults % len(stage.hosts)])
         elif failed <= share * ended and any(status["partner"] for status in lives):
             self._apart = now, failed
             stage.lab.cut(*([host] for host in stage.lab.hosts))
-            self.report.faults += 1
+            self._faults += 1
 
     def _rate(self, when: str) -> float:
         """Exchanges a second and host over the next `quiet` seconds."""
@@ -250,7 +260,7 @@ class Chaos:
                 yield f"{host.name} does not answer"
 
     def _blame(self, what: str) -> None:
-        self.report.violations.append(what)
+        self._violations.append(what)
         self._say(f"VIOLATION {what}")
 
     def _say(self, what: str) -> None:

@@ -1,7 +1,7 @@
-"""What happens to whom and when, drawn from a seed: the script of `chaos`.
+"""The script of `chaos`: which fault strikes which hosts and when, drawn from a seed.
 
-A fault begins, lasts and ends; whatever was killed is then started again, whatever was stopped or cut goes on. At no
-time is more than half of the hosts under a fault that silences them. Nothing is done here: `chaos` plays the script.
+A fault begins, lasts and ends. At its end killed processes start again, and stopped or cut ones go on. At any time at
+most half of the hosts are under a fault that silences them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ KINDS: Final[dict[str, tuple[float, float]]] = {
     "break": (0.0, 0.0),
     "starve": (3.0, 8.0),
 }
-"""Kind -> shortest and longest time it lasts, in seconds. A cut takes up to half of the hosts off the network as an
-island, unplug one without a carrier; slow is a cable at a tenth of its rate, storm one with 30 % loss and three times
-the round trip; break resets the connections of one host; starve leaves a host a moment of CPU in each second."""
+"""Kind -> shortest and longest duration in seconds. cut: up to half of the hosts form an island. unplug: a host has no
+carrier. slow: a cable has a tenth of its rate. storm: a cable has 30 % loss and three times the round trip. break: the
+connections of a host are reset. starve: a host gets little CPU"""
 SILENT: Final = frozenset({"kill daemon", "kill both", "stop daemon", "cut", "unplug", "starve"})
-"""of these at most half of the hosts suffer at one time"""
+"""kinds that silence a host: they strike at most half of the hosts at one time"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Times in seconds since the script began; hosts by number, from 0."""
+    """One fault. Times in seconds since the begin of the script; hosts are numbers from 0."""
 
     begins: float
     ends: float
@@ -47,10 +47,12 @@ class Fault:
 def script(
     seed: int, hosts: int, seconds: float, *, kinds: Sequence[str] = tuple(KINDS), pause: tuple[float, float] = (0.5, 2)
 ) -> list[Fault]:
-    """Faults that begin within `seconds`, by their beginnings.
+    """Faults that begin within `seconds`, in order.
 
     Args:
-        pause: seconds between two beginnings, at the least and at the most.
+        hosts: number of hosts.
+        kinds: kinds to draw from.
+        pause: shortest and longest time in seconds between two begins.
     """
     random = Random(seed)
     faults: list[Fault] = []

@@ -1,15 +1,14 @@
-"""Hosts that are network namespaces, on one switch, with a rate and weather on each cable, and cables to be pulled.
+"""Hosts that are network namespaces on one switch. Each cable has a rate and weather, and can be unplugged.
 
     host 1                      switch (a namespace of its own)
     eth0 10.77.0.1 ──── veth ──── port1 ┐
                                         ├─ bridge "island0"
     eth0 10.77.0.2 ──── veth ──── port2 ┘
 
-A cut puts ports on different bridges, so it needs no packet filter and is seen as silence, as a router's death is;
-`unplug` takes the carrier away too. Rates are token buckets (tbf), one each way. A lab with weather (delay, jitter,
-loss) has cables of another kind, made by a process of its own: see `wires`. A lab's namespaces are named by the
-process that made it, and are gone with its `with` block, also when making it failed half way. Nothing of gossipdp may
-be known here.
+A cut puts ports on different bridges. It needs no packet filter and looks like silence, as the death of a router does.
+`unplug` also removes the carrier. Rates are token buckets (tbf), one for each direction. Cables with weather (delay,
+jitter, loss) are made by another process, see `wires`. A lab's namespaces have the name of its process. They are
+removed at the end of the `with` block, also after an error. This module knows nothing of gossipdp.
 """
 
 from __future__ import annotations
@@ -33,35 +32,35 @@ __all__ = ["Counters", "Host", "Lab", "LabError", "Weather", "unavailable"]
 SUBNET = "10.77"
 BURST = "64kb"
 QUEUE = "100ms"
-"""of packets a token bucket holds before it drops"""
+"""packets that a token bucket holds before it drops, as a time"""
 CLONE_NEWNET = 0x40000000
 _labs = itertools.count(1)
 
 
 class LabError(Exception):
-    """A command of iproute2 failed, or the process that makes the weather."""
+    """A command of iproute2 or the weather process failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weather:
-    """What a packet meets on its way to a host; between two hosts a round trip meets that of both."""
+    """What happens to a packet on its way to a host. A round trip has the weather of both hosts."""
 
     delay: float = 0.0
     """seconds"""
     jitter: float = 0.0
-    """seconds, standard deviation of the delay; packets keep their order"""
+    """standard deviation of the delay in seconds; packets keep their order"""
     loss: float = 0.0
-    """probability, each packet by itself"""
+    """probability that a packet is lost"""
 
     @classmethod
     def of(cls, rtt: float, loss: float = 0.0) -> Weather:
-        """Between any two hosts that have it: `rtt` seconds there and back, with a twentieth of jitter."""
+        """Weather for a round trip of `rtt` seconds between any two hosts, with a twentieth of jitter."""
         return cls(delay=rtt / 2, jitter=rtt / 40, loss=loss)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes and packets since the host began, Ethernet headers included, as its own end of the cable counts them."""
+    """Bytes and packets since the start of the host, Ethernet headers included, counted at its end of the cable."""
 
     sent_bytes: int
     received_bytes: int
@@ -84,12 +83,12 @@ class Host:
     address: str
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """`argv` on this host. The process that `ip` is started as becomes the command's own: its pid holds."""
+        """The command line that runs `argv` on this host. Its process id stays valid: `ip` becomes the command."""
         return ["ip", "netns", "exec", self.namespace, *argv]
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Sockets that this thread makes meanwhile are this host's; nothing else of the process moves there."""
+        """Context in which new sockets of this thread belong to the host's network."""
         libc = ctypes.CDLL(None, use_errno=True)
         with open("/proc/thread-self/ns/net") as here, open(f"/var/run/netns/{self.namespace}") as there:
             if libc.setns(there.fileno(), CLONE_NEWNET):
@@ -106,22 +105,22 @@ class Host:
 
 
 class Lab:
-    """`with Lab(2, rate="100mbit") as lab:` gives `lab.hosts`.
+    """An emulated network: `with Lab(2, rate="100mbit") as lab:` gives `lab.hosts`.
 
     Args:
-        count: hosts, at most 1,000; the first is 10.77.0.1.
-        rate: of each cable in each direction, in tc's words; None: as fast as the kernel copies.
-        weather: on every cable; `set_weather` changes it. None: no cable will ever have any, and frames stay in the
+        count: number of hosts, at most 1,000; the first is 10.77.0.1.
+        rate: rate of each cable in each direction, as tc writes it; None: unlimited.
+        weather: weather of every cable, which `set_weather` changes. None: cables without weather, which stay in the
             kernel.
 
     Raises:
-        LabError: this kernel or user cannot do it; `unavailable` says so beforehand.
+        LabError: this kernel or user cannot build a lab; `unavailable` tells so beforehand.
     """
 
     def __init__(self, count: int, *, rate: str | None = None, weather: Weather | None = None) -> None:
         if not 1 <= count <= 1000:
             raise ValueError("1 to 1,000 hosts")
-        # Several labs may stand side by side: names are unique, and the addresses of one are not seen in another.
+        # Several labs may exist at once: names are unique, and no lab sees another's addresses.
         self._prefix = f"gd{os.getpid()}-{next(_labs)}"
         self._switch = f"{self._prefix}-switch"
         self._rate, self._weather = rate, weather
@@ -147,7 +146,7 @@ class Lab:
     # -- faults -----------------------------------------------------------------------------------------------
 
     def cut(self, *islands: Iterable[Host]) -> None:
-        """From now on each island hears only itself; hosts not named stay together on one more."""
+        """Split the network: each island reaches only itself. Hosts that are not named form one more island."""
         named = [list(island) for island in islands]
         rest = [host for host in self.hosts if not any(host in island for island in named)]
         for number, island in enumerate([rest, *named]):
@@ -157,7 +156,7 @@ class Lab:
                 self._on_switch("link", "set", f"port{host.number}", "master", f"island{number}")
 
     def heal(self) -> None:
-        """One island again."""
+        """Join all islands."""
         self.cut()
 
     def unplug(self, host: Host) -> None:
@@ -171,21 +170,21 @@ class Lab:
             self._tell_wire(host, plug=True)
 
     def set_weather(self, host: Host, weather: Weather) -> None:
-        """Of packets to this host, from the next one on; only in a lab that was made with weather."""
+        """Change the weather of packets to this host. Only in a lab that was made with weather."""
         self._tell_wire(host, **asdict(weather))
 
     def set_rate(self, host: Host, rate: str) -> None:
-        """Of this host's cable, in both directions."""
+        """Change the rate of this host's cable in both directions."""
         for namespace, device in ((host.namespace, "eth0"), (self._switch, f"port{host.number}")):
             bucket = ("root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE)
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, *bucket)
 
     def break_connections(self, host: Host, seconds: float = 0.05) -> None:
-        """Reset every TCP connection on which this host is sent something within `seconds`; only with weather."""
+        """Reset every TCP connection on which a packet to this host arrives within `seconds`. Only with weather."""
         self._tell_wire(host, broken=seconds)
 
     def weather_report(self) -> dict[str, Any]:
-        """Packets `passed` and `lost` on their way to each host, and the `cpu` seconds that it took."""
+        """Packets `passed` and `lost` on their way to each host, and CPU seconds of the weather process."""
         return self._tell()
 
     # -- building ---------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ class Lab:
 
     def _lay_wires(self) -> None:
         cables = [(host.namespace, "eth0", self._switch, f"port{host.number}") for host in self.hosts]
-        # As a script by itself: it is there in a moment, and imports nothing of this package.
+        # As a script it starts at once and imports nothing of this package.
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("wires.py")), json.dumps(cables)]
         pipe = subprocess.PIPE
         self._wires = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -250,7 +249,7 @@ class Lab:
         return dict(json.loads(answer))
 
     def _remove(self) -> None:
-        """Devices go with their namespaces; processes still inside keep only their own view of them."""
+        """Remove all namespaces. Their devices go with them; processes inside keep their own view."""
         if self._wires is not None:
             self._wires.communicate()
         for namespace in (*(host.namespace for host in self.hosts), self._switch):
@@ -261,7 +260,7 @@ class Lab:
 
 
 def unavailable(weather: Weather | None = None) -> str:
-    """Why no lab (with weather) can be built here, or "": asked of the kernel, by building one and taking it away."""
+    """Why no lab can be built here, or an empty string. It tries to build one."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("ip", "tc"):

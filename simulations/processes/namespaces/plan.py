@@ -1,4 +1,4 @@
-"""What a run of `chaos` is asked for, and what it tells in the end. Nothing is done here."""
+"""Plan and report of a run of `chaos`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Plan", "Report"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Times in seconds, memory as a share; the bounds leave room for a loaded machine."""
+    """Settings of a run. Times in seconds. The bounds leave room for a loaded machine."""
 
     hosts: int = 4
     seconds: float = 60.0
@@ -21,28 +21,28 @@ class Plan:
     rate: str | None = None
     rtt: float = 0.0
     loss: float = 0.0
-    """while the faults last"""
+    """probability that a packet is lost while the faults last"""
     kinds: Sequence[str] = tuple(KINDS)
     pause: tuple[float, float] = (0.5, 2.0)
-    """between two faults"""
+    """shortest and longest time between two faults"""
     failing: float = 0.0
-    """share of the exchanges that is made to fail, by cuts in the middle of them"""
+    """share of the exchanges that cuts make fail"""
     size: int = 50_000
     """parameters of the model"""
     pace: float = 0.02
-    """of the training processes' steps"""
+    """seconds per training step"""
     quiet: float = 5.0
-    """length of the beginning that the end is measured against"""
+    """seconds of the quiet begin that the end is compared with"""
     together: float = 30.0
-    """within which all must know each other after the last fault; twice that with a round trip of a WAN"""
+    """seconds after the last fault until all must know all; twice that with the round trip of a WAN"""
     warm_up: float = 3.0
-    """of a daemon's life, before its memory is measured"""
+    """age of a daemon from which its memory is measured"""
     growth: float = 1.20
-    """resident memory of a daemon at the end, as a share of that after its warm-up; many lives here are short"""
+    """largest growth factor of a daemon's resident memory after its warm-up; many lives are short here"""
     undisturbed: float = 0.0
-    """steps/s that the others keep while one host is starved, as a share of those in the quiet beginning; 0: any"""
+    """least share of their steps/s that hosts keep while another is starved; 0: no limit"""
     descriptors: int = 24
-    """that may come to it: links are made anew all the time, and each takes some"""
+    """most new descriptors; links open and close all the time"""
 
     @property
     def wan(self) -> bool:
@@ -57,14 +57,16 @@ class Plan:
         return Weather.of(self.rtt)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
+    """Result of a run."""
+
     violations: list[str] = field(default_factory=list)
     faults: int = 0
     failed: float = 0.0
-    """share of the exchanges that did not come to their regular end while the faults lasted"""
+    """share of the exchanges that failed during the faults"""
     undisturbed: float = float("nan")
-    """share of their steps/s that the others kept while one host was starved"""
+    """share of their steps/s that hosts kept while another was starved"""
     figures: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)
 

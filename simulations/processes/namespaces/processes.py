@@ -1,8 +1,7 @@
 """Real peers: a home with its daemon and training process, or both under `gossipdp up` and `join`.
 
-Everything is started by `Host` and ended by it, by process id. Nothing waits for a time: `until` waits for a condition,
-and says what was missing, with the ends of all logs, when its deadline passes. Tests and `chaos` stand on this; what
-they do to peers, and what must hold, is theirs.
+`Host` starts all processes and ends them by process id. Nothing waits for a fixed time: `until` waits for a condition.
+After its deadline it reports what was missing, with the ends of all logs.
 """
 
 from __future__ import annotations
@@ -34,18 +33,26 @@ __all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment",
 ROOT = Path(__file__).parents[3]
 TRAINING = Path(__file__).with_name("training.py")
 LOOK = 0.02
-"""seconds between looks at a condition"""
+"""seconds between two checks of a condition"""
 NOTED_WITHIN = 15.0
 """seconds"""
 NETWORK = "proving-ground"
 FIRST_MODEL = 3.0
-"""every parameter of the founder's own first model; that of all others is 0"""
+"""value of every parameter of the founder's own first model; that of all others is 0"""
 
 T = TypeVar("T")
 
 
 def until(what: str, condition: Callable[[], T], seconds: float, told: Iterable[Host] = ()) -> T:
-    """The first true thing that `condition` returns; AssertionError after `seconds`."""
+    """Wait for the first true result of `condition` and return it.
+
+    Args:
+        what: name of the condition.
+        told: hosts whose logs are part of the error.
+
+    Raises:
+        AssertionError: no true result within `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -57,8 +64,8 @@ def until(what: str, condition: Callable[[], T], seconds: float, told: Iterable[
 
 
 def kept_port() -> socket.socket:
-    """Bound to a free port of 127.0.0.1. Until it is closed the kernel gives the port to nobody who asks for any; who
-    names it (with SO_REUSEADDR, as servers do) may listen there."""
+    """A socket bound to a free port of 127.0.0.1. While it is open the kernel gives the port to no process that asks
+    for any port. A process that names the port (with SO_REUSEADDR, as servers do) may listen on it."""
     keeper = socket.socket()
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     keeper.bind(("127.0.0.1", 0))
@@ -66,19 +73,19 @@ def kept_port() -> socket.socket:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, with no word for gossipdp but those given."""
+    """This process's environment without gossipdp's variables, plus the given ones."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("GOSSIPDP_")}
     return {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 def gossipdp(*words: str) -> subprocess.CompletedProcess[str]:
-    """A `gossipdp` command, run to its end."""
+    """Run a `gossipdp` command to its end."""
     argv = [sys.executable, "-m", "peers.cli", *words]
     return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=30, check=False)
 
 
 class Process:
-    """One process that was started here, and its log."""
+    """A process that was started here, and its log."""
 
     def __init__(self, argv: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
         with log.open("ab") as out:
@@ -100,7 +107,7 @@ class Process:
 
     @property
     def memory(self) -> int:
-        """Resident bytes; 0 of a process that is gone."""
+        """Resident bytes; 0 for a process that is gone."""
         return 1024 * int((re.findall(r"^VmRSS:\s+(\d+) kB", self._proc("status"), re.MULTILINE) or ["0"])[0])
 
     @property
@@ -115,14 +122,14 @@ class Process:
         return ""
 
     def ended(self, within: float) -> int:
-        """Its exit code; AssertionError if it goes on."""
+        """Its exit code. AssertionError if it does not end in time."""
         until(f"process {self.pid} ends", lambda: self.code is not None, within)
         assert self.code is not None
         return self.code
 
 
 class Starvation:
-    """Processes that get hardly any CPU: stopped and let go again and again, until this is ended."""
+    """Gives processes hardly any CPU: it stops and continues them again and again until `end`."""
 
     STOPPED, LET_GO = 0.9, 0.1
     """seconds"""
@@ -149,7 +156,7 @@ class Starvation:
 
 
 class Host:
-    """One home. `daemon` and `training` are its processes when they were started one by one, `supervisor` when not."""
+    """One home. `daemon` and `training` are its processes if they were started alone, `supervisor` otherwise."""
 
     def __init__(
         self,
@@ -183,7 +190,7 @@ class Host:
     # -- making and starting ----------------------------------------------------------------------------------
 
     def settle_in(self, invite: str | None) -> None:
-        """Make the home, as `gossipdp up` (None) or `gossipdp join` does, and start nothing."""
+        """Make the home as `gossipdp up` (None) or `gossipdp join` does, and start nothing."""
         text = self.run_file.read_text()
         if invite is None:
             homes.found(self.home, homes.read_config(None, {}, {}, file=self.run_file), text)
@@ -191,7 +198,7 @@ class Host:
             homes.join(self.home, homes.read_invite(invite), text)
 
     def start_daemon(self, kill_at: str = "") -> Process:
-        """Without a supervisor: nobody but the test starts it again."""
+        """Start the daemon without a supervisor: only the test restarts it."""
         variables = {"GOSSIPDP_KILL_AT": kill_at} if kill_at else {}
         argv = [sys.executable, "-m", "peers.daemon", "--home", str(self.home), "--verbose"]
         self.daemon = Process(self._within(argv), self.log, environment(**variables))
@@ -220,10 +227,10 @@ class Host:
         return [sys.executable, str(TRAINING), str(self.diary), *options]
 
     def children(self) -> dict[str, int]:
-        """ "daemon" and "training" -> process ids, of those that the supervisor has running."""
+        """ "daemon" and "training" -> process id, of the supervisor's running children."""
         assert self.supervisor is not None
         found: dict[str, int] = {}
-        # A child may end between two looks.
+        # A child may end between two reads.
         with contextlib.suppress(OSError):
             pid = self.supervisor.pid
             for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
@@ -236,7 +243,8 @@ class Host:
         return found
 
     def end(self) -> None:
-        """Nothing of this host is left running: a supervisor ends its children, and its guard those of a dead one."""
+        """End all processes of this host. A supervisor ends its children, and its guard ends those of a dead
+        supervisor."""
         if self._port is not None:
             self._port.close()
         for process in (self.training, self.daemon):
@@ -252,21 +260,21 @@ class Host:
     # -- asking -----------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says of itself; {} while there is none."""
+        """The daemon's `status`; {} without a daemon."""
         try:
             return ask(self.home, "status")
         except GossipdpError:
             return {}
 
     def members(self) -> list[dict[str, Any]]:
-        """Everybody this host's daemon knows; [] while there is none."""
+        """All members that this host's daemon knows; [] without a daemon."""
         try:
             return list(ask(self.home, "members")["members"])
         except GossipdpError:
             return []
 
     def member(self, name: str) -> dict[str, Any]:
-        """What this host's daemon says of the member `name`: its latest life."""
+        """Record of the latest life of the member `name`, by this host's daemon."""
         rows = [row for row in self.members() if row["name"] == name]
         return max(rows, key=lambda row: row["incarnation"], default={})
 
@@ -274,22 +282,21 @@ class Host:
         return int(self.status().get("exchanges", {}).get("done", 0))
 
     def notes(self, event: str = "", since: float = 0.0, before: float = math.inf) -> list[dict[str, Any]]:
-        """Lines of the training process's diary; all events if none is named."""
+        """Lines of the training process's diary, by default of all events."""
         lines = self.diary.read_text().split("\n")[:-1] if self.diary.exists() else []
         notes = [json.loads(line) for line in lines]
         return [note for note in notes if since <= note["at"] <= before and event in ("", note["event"])]
 
     def noted(self, event: str = "", since: float = 0.0) -> list[dict[str, Any]]:
-        """These `notes` once there is one: a daemon may have exchanged before its training process has written in its
-        diary."""
+        """`notes`, after waiting for the first: a daemon may exchange before its training process writes its diary."""
         return until(f"{self.name} notes {event or 'anything'}", lambda: self.notes(event, since), NOTED_WITHIN, [self])
 
     def mean(self) -> float:
-        """Of the model, as the training process last noted it; waits for a first note."""
+        """Mean of the model by the last note of the training process. Waits for a first note."""
         return float(self.noted()[-1]["mean"])
 
     def longest_pause(self, since: float, before: float) -> float:
-        """Seconds in which the training process made no step."""
+        """Longest time in seconds without a step."""
         times = [since, *(note["at"] for note in self.notes("step", since, before)), before]
         return float(max(later - earlier for earlier, later in itertools.pairwise(times)))
 
@@ -297,7 +304,7 @@ class Host:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def ends(self) -> str:
-        """Which of its processes have ended, and how; "" if none has."""
+        """Which of its processes have ended, and how; an empty string if none has."""
         of = {"daemon": self.daemon, "training": self.training, "supervisor": self.supervisor}
         codes = {what: process.code for what, process in of.items() if process is not None}
         return "".join(f", {what} ended with {code}" for what, code in codes.items() if code is not None)
@@ -311,7 +318,7 @@ class Host:
 
 
 def end(hosts: Sequence[Host]) -> None:
-    """Nothing of these hosts is left running, even if one of them does not end as it should."""
+    """End all processes of these hosts, even if one of them does not end in order."""
     for host in hosts:
         if host.supervisor is not None:
             host.supervisor.signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""What `chaos` plays on: hosts on an emulated network, each with its peer and its watch, and the doing of every fault.
+"""The stage of `chaos`: hosts on an emulated network, each with a peer and a watch, and the execution of faults.
 
-It decides nothing: which fault comes when is the script's, and what must hold the watch's and the play's.
+The script decides which fault strikes when. The watch and `chaos` decide what must hold.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PORT = 4710
 METRICS_EVERY = 2.0
 """seconds"""
 BUSY_WITHIN = 1.0
-"""seconds in which a victim may begin the exchange that it is to die in"""
-# Rounds of early training exchange more often: the beginning could not be compared with the end.
+"""seconds within which a victim may begin the exchange that it is to die in"""
+# Early training exchanges more often, so begin and end would not compare.
 SETTINGS = """
 [exchange]
 warmup_steps = 1
@@ -38,7 +38,11 @@ every = "2s"
 
 
 class Stage:
-    """Built by entering it; all of it is gone at the end. `blame` is told what the watches see."""
+    """Context that builds the network and removes it.
+
+    Args:
+        blame: callback with each violation.
+    """
 
     def __init__(self, plan: Plan, directory: Path, blame: Callable[[str], None]) -> None:
         self.lab = Lab(plan.hosts, rate=plan.rate, weather=plan.weather)
@@ -61,15 +65,15 @@ class Stage:
             Watch(host, blame, cable.inside) for host, cable in zip(self.hosts, self.lab.hosts, strict=True)
         ]
         self.killed = 0
-        """daemons"""
+        """number of killed daemons"""
         self._plan = plan
         self._stack = contextlib.ExitStack()
         self._islands: dict[int, tuple[int, ...]] = {}
         self._stopped: set[int] = set()
         self._starving: dict[int, tuple[Starvation, float]] = {}
-        """and since when"""
+        """host -> its starvation and the begin of it"""
         self.starved: list[tuple[float, float, int]] = []
-        """from, to, which host"""
+        """(from, to, host)"""
         self._next_metrics = 0.0
 
     def __enter__(self) -> Stage:
@@ -92,14 +96,14 @@ class Stage:
         return self.hosts[0].home / "invite"
 
     def start(self, number: int) -> None:
-        """The peer of this host: the first founds the network, the others have its invite."""
+        """Start the peer of a host. The first founds the network, the others use its invite."""
         host = self.hosts[number]
         host.settle_in(None if host.founder else self.invite.read_text())
         host.start_daemon()
         host.start_training()
 
     def together(self) -> bool:
-        """Everybody knows everybody, has the model, trains, and has exchanged."""
+        """Whether all peers know each other, have the model, train and have exchanged."""
         for host in self.hosts:
             status = host.status()
             if not status or (status["state"], status["training"]) != ("ready", "attached"):
@@ -109,7 +113,7 @@ class Stage:
         return True
 
     def look(self) -> str:
-        """One look of every watch; which process has ended by itself, "" if none has."""
+        """Let every watch observe. Return which process ended by itself, or an empty string."""
         metrics = time.monotonic() >= self._next_metrics
         if metrics:
             self._next_metrics = time.monotonic() + METRICS_EVERY
@@ -122,14 +126,14 @@ class Stage:
         return ""
 
     def set_loss(self, loss: float) -> None:
-        """On all cables; the round trip stays."""
+        """Set the loss of all cables. The round trip stays."""
         for cable in self.lab.hosts:
             self.lab.set_weather(cable, Weather.of(self._plan.rtt, loss))
 
     # -- faults -----------------------------------------------------------------------------------------------
 
     def begin(self, fault: Fault) -> str:
-        """Do it; what was done, in a line."""
+        """Begin a fault. Return a line about it."""
         names = " ".join(self.hosts[n].name for n in fault.hosts)
         number, lab = fault.hosts[0], self.lab
         host, cable, note = self.hosts[number], lab.hosts[number], ""
@@ -163,7 +167,7 @@ class Stage:
         return f"{fault.kind:13} {names} {note}"
 
     def finish(self, fault: Fault) -> str:
-        """Undo it; "" if there is nothing to undo."""
+        """End a fault. Return a line about it, or an empty string."""
         number, lab, plan = fault.hosts[0], self.lab, self._plan
         host, cable = self.hosts[number], lab.hosts[number]
         match fault.kind.split():
@@ -200,7 +204,7 @@ class Stage:
         return f"over: {fault.kind} {' '.join(self.hosts[n].name for n in fault.hosts)}"
 
     def _wake(self, number: int) -> None:
-        """The training process of this host that was stopped last is let go now."""
+        """Continue the training process of this host that was stopped last."""
         pid, since, _ = self.watches[number].asleep.pop()
         self.watches[number].asleep.append((pid, since, time.monotonic()))
 

@@ -1,9 +1,9 @@
 """A training process without torch: a `NumpyTrainer` that steps for ever and keeps a diary. Run as a script.
 
-Every step adds noise and the same small drift everywhere, so that the mean of the model tells how far the network has
-come: whoever starts from less than that did not get the network's model. When its daemon is gone it steps on alone and
-attaches again as soon as there is one, giving up the steps made meanwhile, as `gossipdp.attach` does. The diary is
-JSON lines: time.monotonic(), process, steps, session, applied slots, mean of the model.
+Every step adds noise and the same small drift everywhere. So the mean of the model tells the network's progress, and a
+process that starts from less did not get the network's model. Without a daemon it steps on alone. As soon as there is
+one it attaches again and gives up the steps made meanwhile, as `gossipdp.attach` does. The diary is JSON lines:
+time.monotonic(), process, steps, session, applied slots, mean of the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIARY_EVERY = 0.05
 
 
 class Attaching:
-    """Finds the daemon and takes over its model, while the steps go on."""
+    """Attaches to the daemon and takes over its model, while the steps go on."""
 
     def __init__(self, home: Path, x: NDArray[np.float32]) -> None:
         self.trainer: NumpyTrainer | None = None

@@ -1,7 +1,7 @@
-"""Looks at real peers from outside, again and again, and says what must not be: the invariants of `chaos`.
+"""Observes a real peer from outside and reports broken invariants, for `chaos`.
 
-Sources are those that an operator has: the control socket's `status` and `members`, the metrics endpoint, /proc, the
-logs, checkpoints, and the diaries of the training processes. The watch changes nothing. One `Watch` is one host.
+It uses what an operator has: `status` and `members` of the control socket, the metrics endpoint, /proc, logs and
+checkpoints. It also reads the diaries of the training processes. It changes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from simulations.processes.namespaces.processes import Host, gossipdp
 __all__ = ["PAUSE", "Watch"]
 
 PAUSE = 3.0
-"""seconds without a step that a loaded machine may cause; a process that waited for the network would wait longer"""
+"""seconds without a step that a loaded machine may cause; a process that waits for the network pauses longer"""
 MEASURED = 10.0
-"""seconds after its warm-up in which a daemon is looked at often enough to say whether its memory grows"""
+"""seconds after its warm-up that a daemon must live for its memory growth to be judged"""
 MONOTONE = ("round", "clock", "steps", "samples", "chunks_in_doubt", "exchanged_bytes", "sent_bytes", "received_bytes")
 TOTAL = re.compile(r"^(gossipdp_\w+_total(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 WRONG = re.compile(r"Traceback \(most recent|this is a bug|\bMemoryError\b|RuntimeWarning")
-"""what no log may hold"""
+"""text that no log may contain"""
 
 
 @dataclass
 class Life:
-    """What one daemon process has said."""
+    """What one daemon process has reported."""
 
     incarnation: int
     pid: int
@@ -41,17 +41,18 @@ class Life:
     began: float
     totals: dict[str, float] = field(default_factory=dict)
     members: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """id -> incarnation and steps last told"""
+    """id -> last reported incarnation and steps"""
     memory: list[tuple[float, int, int]] = field(default_factory=list)
-    """time, resident bytes, descriptors"""
+    """(time, resident bytes, descriptors)"""
 
 
 class Watch:
-    """Args:
+    """Observes one host.
 
-    host: the peer; its daemon and training process are started and ended by others.
-    blame: told of each violation.
-    inside: makes sockets in the host's own network, to reach its metrics.
+    Args:
+        host: the peer. Its processes are started and ended elsewhere.
+        blame: callback with each violation.
+        inside: context in which new sockets belong to the host's network, to reach its metrics.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class Watch:
         self._blame, self._inside = blame, inside
         self.lives: list[Life] = []
         self.asleep: list[tuple[int, float, float]] = []
-        """training processes that somebody stopped: process, from, to"""
+        """(process id, from, to) of each stop of a training process"""
         self.deaths: list[tuple[int, float]] = []
-        """training processes that somebody killed, and when"""
+        """(process id, time) of each kill of a training process"""
 
     # -- a look -----------------------------------------------------------------------------------------------
 
     def look(self, *, metrics: bool = False) -> dict[str, Any]:
-        """Ask the daemon, which must be running or dead and not stopped; what `status` said, {} if nothing."""
+        """Ask the daemon, which runs or is dead but is not stopped. Return its `status`, or {} without an answer."""
         status, daemon = self.host.status(), self.host.daemon
         if not status or daemon is None:
             return {}
@@ -120,7 +121,7 @@ class Watch:
         if not totals:
             self._wrong(f"{address} tells no totals")
         for name, before in life.totals.items():
-            # Series of a peer that is gone make room for those of a new one.
+            # Series of departed peers make room for new ones.
             if name in totals and totals[name] < before:
                 self._wrong(f"{name} fell from {before:g} to {totals[name]:g}")
         life.totals = totals
@@ -128,22 +129,26 @@ class Watch:
     # -- what it came to --------------------------------------------------------------------------------------
 
     def exchanges(self) -> Counter[str]:
-        """Of all lives, by result, as far as they were seen."""
+        """Exchanges of all lives by result, as far as observed."""
         return sum((Counter(life.status["exchanges"]) for life in self.lives), Counter())
 
     def in_doubt(self) -> int:
         return sum(life.status["chunks_in_doubt"] for life in self.lives)
 
     def pace(self, since: float, until: float) -> float:
-        """Steps a second of the training process that was there for all of this time; NaN if none was, or noted it."""
+        """Steps a second of the training process that ran all the time; NaN without one."""
         notes = self.host.notes(since=since, before=until)
         if len(notes) < 2 or notes[0]["pid"] != notes[-1]["pid"]:
             return math.nan
         return float((notes[-1]["steps"] - notes[0]["steps"]) / (notes[-1]["at"] - notes[0]["at"]))
 
     def grew(self, settled: float, most: float) -> str:
-        """What is wrong with the memory of the present life, which may grow by a factor `most` after `settled` seconds;
-        "" if nothing is, or if the life was too short to say."""
+        """A violation of the present life's memory limit, or an empty string.
+
+        Args:
+            settled: age in seconds from which memory counts.
+            most: factor by which it may grow.
+        """
         growth, _ = self.growth(settled)
         measured = self.lives[-1].memory[-1][0] - self.lives[-1].began - settled
         if growth <= most or (math.isnan(growth) and measured < MEASURED):
@@ -151,9 +156,8 @@ class Watch:
         return f"memory grew by a factor {growth:.3f} in {measured:.0f} s"
 
     def growth(self, settled: float) -> tuple[float, int]:
-        """Of the present life since it was `settled` seconds old: resident bytes at the end as a share of those at
-        the beginning, and descriptors that came to it. The middle of the first and of the last quarter of its looks.
-        """
+        """Growth of the present life since it was `settled` seconds old: factor of resident bytes, and more
+        descriptors. It compares the middle of the first and of the last quarter of the observations."""
         life = self.lives[-1]
         looks = [look for look in life.memory if look[0] >= life.began + settled]
         if len(looks) < 8:
@@ -163,7 +167,7 @@ class Watch:
         return _middle(last, 1) / _middle(first, 1), int(_middle(last, 2) - _middle(first, 2))
 
     def longest_pause(self, until: float) -> float:
-        """Seconds in which the training process made no step, of all processes, while it was alive and not stopped."""
+        """Longest time in seconds without a step of a training process that was alive and not stopped."""
         by_process: dict[int, list[float]] = {}
         for note in self.host.notes(before=until):
             by_process.setdefault(note["pid"], []).append(note["at"])
@@ -179,7 +183,7 @@ class Watch:
         return max(pauses)
 
     def last_checks(self, until: float) -> None:
-        """With the daemon still running: what the commands say, the diary, the log."""
+        """Final checks while the daemon still runs: commands, diary and log."""
         for words in (["status", "--json"], ["checkpoint", "verify"]):
             said = gossipdp("--home", str(self.host.home), *words)
             if said.returncode != 0 or not said.stdout.strip():

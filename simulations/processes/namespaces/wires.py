@@ -1,21 +1,20 @@
-"""Wires with a length: delay, jitter, loss and broken connections on each host's cable, in a process of their own.
+"""Cables with weather: delay, jitter, loss and broken connections, in a process of their own.
 
     host's namespace                this process                     switch's namespace
     eth0 (TAP) ── frames out ──────────────────────────────────────► port (TAP) ── bridge
     eth0 (TAP) ◄─ frames in ── held `delay`, or lost ── in order ─── port (TAP) ── bridge
 
-The kernel that this was written on can queue by rate but not by time (no netem, no fq), and has a packet queue for
-user space only behind a packet filter that is not installed everywhere; a pair of TAP devices needs neither. Weather
-is made on the way to the host alone: there the sender's TCP has let go of the frame, so that its own small queues do
-not bound what is in the air. A frame never overtakes another; ARP is let through at once, for a lost answer to it
-would be a fault of the laboratory and of no network.
+Some kernels can queue by rate but not by time (no netem, no fq). Packet queues for user space need a packet filter that
+may be missing. A pair of TAP devices needs neither. Weather acts only on the way to the host: there the sender's TCP
+has released the frame, so its small queues do not bound what is in flight. No frame overtakes another. ARP passes at
+once: a lost ARP answer would be a fault of the laboratory.
 
-While a wire loses nothing, TCP segments pass as the kernel bundles them (up to 64 KiB, with their virtio header), at a
-hundredth of the cost; a wire that loses gets them one by one. Devices are gone with the process, and the process with
-its standard input. Run by `hosts` as a script: only the standard library may be imported here.
+A wire without loss passes TCP segments as the kernel bundles them (up to 64 KiB, with their virtio header), at a
+hundredth of the cost. A wire with loss gets them one by one. Devices end with the process, and the process ends with
+its standard input. `hosts` runs this file as a script, so it imports only the standard library.
 
-A wire can also break the connections that cross it, as a restarted NAT does: for a moment every TCP segment on its
-way to the host becomes a reset.
+A wire can also break the connections that cross it, as a restarted NAT does: for a moment every TCP segment to the host
+becomes a reset.
 
 References: Linux Documentation/networking/tuntap.rst; virtio 1.1, 5.1.6; RFC 9293, 3.5.2.
 """
@@ -52,13 +51,13 @@ FRAME = VNET_HEADER + 14 + (64 << 10)
 BATCH = 64
 """frames read from one device before the others have their turn"""
 HELD = 64 << 20
-"""bytes on one wire; more are dropped, as by a router"""
+"""bytes in flight on one wire; more are dropped, as by a router"""
 GONE = (errno.EIO, errno.ENETDOWN)
-"""of a device that is down: a pulled plug"""
+"""errors of a device that is down: an unplugged cable"""
 
 
 class Wire:
-    """One host's cable: `host` and `port` are its ends' descriptors."""
+    """One host's cable. `host` and `port` are the descriptors of its ends."""
 
     def __init__(self, host: int, port: int, seed: int) -> None:
         self.host, self.port = host, port
@@ -71,7 +70,7 @@ class Wire:
         self.set(0.0, 0.0, 0.0)
 
     def set(self, delay: float, jitter: float, loss: float) -> None:
-        """Seconds, seconds (standard deviation), probability; of frames that come from now on."""
+        """Change the weather of later frames: delay and its standard deviation in seconds, probability of loss."""
         self.delay, self.jitter, self.loss = delay, jitter, loss
         bundles = TUN_F_CSUM | (0 if loss else TUN_F_TSO4 | TUN_F_TSO6)
         for end in (self.host, self.port):
@@ -81,16 +80,16 @@ class Wire:
         fcntl.ioctl(self.host, TUNSETCARRIER, struct.pack("i", there))
 
     def break_connections(self, now: float, seconds: float) -> None:
-        """Those that have something to say to the host within the next `seconds`."""
+        """Break the connections on which frames to the host arrive within the next `seconds`."""
         self._breaks_until = now + seconds
 
     def out(self) -> None:
-        """From the host to the switch."""
+        """Pass frames from the host to the switch."""
         for frame in _frames(self.host):
             _put(self.port, frame)
 
     def come(self, now: float) -> None:
-        """From the switch on its way to the host."""
+        """Take frames from the switch to the host."""
         for frame in _frames(self.port):
             if frame[ETHERTYPE] == ARP:
                 _put(self.host, frame)
@@ -105,7 +104,7 @@ class Wire:
                 self._held += len(frame)
 
     def land(self, now: float) -> float:
-        """Hand over what is due; when the next will be."""
+        """Deliver frames that are due. Return when the next is due."""
         while self._air:
             due, frame = self._air[0]
             if due > now:
@@ -118,7 +117,8 @@ class Wire:
 
 
 def as_reset(frame: bytes) -> bytes:
-    """The reset that this segment's sender would have sent in its place; what is no TCP, or opens one, as it was."""
+    """The reset that this segment's sender would have sent instead. Frames that are not TCP, or that open a connection,
+    stay as they are."""
     if frame[ETHERTYPE] != IPV4 or frame[IP + 9] != TCP:
         return frame
     tcp = IP + 4 * (frame[IP] & 15)
@@ -133,7 +133,7 @@ def as_reset(frame: bytes) -> bytes:
 
 
 def _checksum(words: bytes | bytearray) -> bytes:
-    """RFC 1071."""
+    """The Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f"!{len(words) // 2}H", words))
     total = (total & 0xFFFF) + (total >> 16)
     return struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
@@ -157,13 +157,13 @@ def _put(end: int, frame: bytes) -> None:
     except BlockingIOError:
         pass
     except OSError as error:
-        # A frame that the kernel takes for malformed is lost, as on any wire.
+        # A frame that the kernel finds malformed is lost, as on any wire.
         if error.errno not in (*GONE, errno.EINVAL):
             raise
 
 
 def _tap(namespace: str, device: str) -> int:
-    """A new TAP device in `namespace`; this process stays where it was."""
+    """Make a TAP device in `namespace`. This process stays in its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.ExitStack() as stack:
         descriptors = []
@@ -180,14 +180,14 @@ def _tap(namespace: str, device: str) -> int:
 
 
 class Panel:
-    """Lines of JSON in, one line back for each."""
+    """Takes commands as lines of JSON, and answers each with a line."""
 
     def __init__(self, wires: Sequence[Wire]) -> None:
         self._wires = wires
         self._rest = b""
 
     def read(self) -> bool:
-        """Whether there is still somebody to listen to."""
+        """Read commands. Return False at the end of the input."""
         got = os.read(0, 1 << 16)
         *lines, self._rest = (self._rest + got).split(b"\n")
         for line in lines:
@@ -209,7 +209,11 @@ class Panel:
 
 
 def main(cables: Sequence[Sequence[str]]) -> None:
-    """`cables`: of each wire the host's namespace and device, and the switch's."""
+    """Run all wires.
+
+    Args:
+        cables: the host's namespace and device, and the switch's, of each wire.
+    """
     wires = [
         Wire(_tap(namespace, device), _tap(switch, port), number)
         for number, (namespace, device, switch, port) in enumerate(cables)
@@ -222,7 +226,7 @@ def main(cables: Sequence[Sequence[str]]) -> None:
     print("ready", flush=True)
     due = math.inf
     while True:
-        # -1 waits for ever; epoll rounds up to whole milliseconds, so that nothing is early.
+        # -1 waits for ever. epoll rounds up to whole milliseconds, so no frame is early.
         for descriptor, _ in poll.poll(-1 if math.isinf(due) else max(0.0, due - time.monotonic())):
             if descriptor == 0:
                 if not panel.read():
