@@ -1,4 +1,4 @@
-"""The long campaign: parts, resumption, and what is told of a seed that fails."""
+"""The long campaign: parts, resumption, and the report of a failing seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulations.campaigns.networks import Part, State, code, main, play
 
 @pytest.fixture
 def seeds_played(monkeypatch):
-    """Seeds cost nothing, and 13 fails; parts are played in this process."""
+    """Seeds take no time, and 13 fails. Parts are played in this process."""
     played = []
 
     def run_seed(seed):
@@ -38,12 +38,12 @@ def seeds_played(monkeypatch):
         ([(0, 30)], []),
     ],
 )
-def test_what_is_missing_is_played_in_parts_and_nothing_twice(finished, parts):
+def test_missing_seeds_are_played_in_parts_and_once(finished, parts):
     state = State("code", finished)
     assert [(part.start, part.stop) for part in state.missing(5, 28, 10)] == parts
 
 
-def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_played, capsys):
+def test_failing_seed_is_reported_with_its_replay_and_the_others_go_on(seeds_played, capsys):
     assert main(["--first", "10", "--last", "20", "--part", "5"]) == 1
     told = capsys.readouterr().out
     assert seeds_played == [*range(10, 20)]
@@ -52,7 +52,7 @@ def test_seed_that_fails_is_told_with_its_replay_and_the_others_go_on(seeds_play
     assert "132 blocks escalated, 1 that should have been were taken as they were" in told
 
 
-def test_one_seed_in_250_is_played_elsewhere_too_and_told_if_the_two_differ(seeds_played, monkeypatch):
+def test_one_seed_in_250_is_played_twice_and_reported_if_the_logs_differ(seeds_played, monkeypatch):
     asked = []
     monkeypatch.setattr(campaigns, "elsewhere", lambda seed, salt: asked.append(seed) or "c")
     monkeypatch.setattr(
@@ -66,7 +66,7 @@ def test_one_seed_in_250_is_played_elsewhere_too_and_told_if_the_two_differ(seed
     assert "replay: python -m simulations.simulator.cluster --seed 276 --trace" in failed[276]
 
 
-def test_stopped_campaign_goes_on_where_it_was_and_remembers_what_failed(seeds_played, tmp_path, capsys):
+def test_stopped_campaign_resumes_and_remembers_failures(seeds_played, tmp_path, capsys):
     path = tmp_path / "t1.json"
     begun = State(code())
     begun.take(Part(10, 15, {13: "I2: twice"}, 2.0))

@@ -1,4 +1,4 @@
-"""What is told of campaigns after the last test, by one process and by several."""
+"""The summary of campaigns after the last test, with one process and with several."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_line_a_campaign_with_its_tests_seconds_and_figures(pytester, processes)
     assert [line.split()[0] for line in lines if line.startswith("T")] == ["T2", "T10"]
 
 
-def test_suite_without_a_campaign_says_nothing(pytester):
+def test_suite_without_a_campaign_prints_no_summary(pytester):
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makepyfile("def test_of_none(): pass")
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")

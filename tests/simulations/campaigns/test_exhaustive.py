@@ -1,5 +1,5 @@
-"""Campaign T2: one exchange, every message lost or doubled, either side gone after every event; and the campaign
-itself: mistakes in the counting of chunks in doubt, made on purpose, must not pass."""
+"""Campaign T2: one exchange, every message lost or doubled, either side gone after every event. The campaign notices
+mistakes that are made on purpose in the count of chunks in doubt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulations.campaigns.exhaustive import (
 )
 
 PARTS = 13
-"""of the cases of two faults: each takes some half a minute of a core"""
+"""parts of the cases of two faults; each takes half a minute of a core"""
 
 
 def violations(setting, cases):
@@ -38,7 +38,7 @@ def violations(setting, cases):
 
 @pytest.fixture(scope="module")
 def untouched():
-    """The untouched exchange of each setting, played once a process."""
+    """The exchange of each setting without faults, played once per process."""
     duels = {name: Duel(setting) for name, setting in SETTINGS.items()}
     for duel in duels.values():
         duel.play()
@@ -47,7 +47,7 @@ def untouched():
 
 @pytest.mark.campaign("T2")
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_message_lost_or_doubled_and_either_side_gone_after_any_event_leave_an_exchange_right(setting, record_property):
+def test_brief_cases_leave_an_exchange_right(setting, record_property):
     cases = brief(SETTINGS[setting])
     record_property("cases", len(cases))
     assert not violations(setting, cases)
@@ -76,9 +76,8 @@ def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_prope
 
 @pytest.mark.campaign("T2")
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_what_is_only_said_to_recover_is_struck_too_and_leaves_an_exchange_right(setting, record_property):
-    """A few of the cases of two faults: of a lost message and then of a question, its answer or the end of it all; and
-    of two breaks."""
+def test_faults_of_recovery_messages_leave_an_exchange_right(setting, record_property):
+    """A sample of the cases of two faults: a lost message and then a question, its answer or the End; and two breaks."""
     lost = [case[0] for case in singles(SETTINGS[setting]) if case and case[0].kind == "lose"]
     answers = [
         case
@@ -141,7 +140,7 @@ def test_other_settings_use_one_place_cross_offers_and_are_cut_short(untouched):
     assert [str(label) for label in untouched["slow"].labels if label.kind == "Void"] == ["p1 Void chunk 2"]
 
 
-def test_second_fault_strikes_what_is_said_and_done_with_the_first_in_it(untouched):
+def test_second_fault_strikes_the_exchange_that_contains_the_first(untouched):
     setting, duel = SETTINGS["wide"], untouched["wide"]
     lost = Fault(kind="lose", label=next(label for label in duel.labels if label.kind == "Ack"))
     again = Duel(setting, (lost,))
@@ -157,8 +156,8 @@ def test_second_fault_strikes_what_is_said_and_done_with_the_first_in_it(untouch
     assert stops[0][1].after >= again.struck[1] and all(case[1].disk for case in stops)
 
 
-def test_crash_comes_first_too_and_a_few_of_the_breaks_are_followed_by_another(monkeypatch):
-    """Of a few first faults, for all of them take their time."""
+def test_crashes_come_first_too_and_some_breaks_are_followed_by_another(monkeypatch):
+    """With a few first faults only, because all take long."""
     setting = SETTINGS["narrow"]
     few = singles(setting)
     few = [(), *[case for case in few if case and case[0].kind in ("lose", *BREAKS)][::40]]
@@ -171,7 +170,7 @@ def test_crash_comes_first_too_and_a_few_of_the_breaks_are_followed_by_another(m
     assert len(breaks) <= exhaustive.OTHERS * len(few) and breaks == others(setting)
 
 
-def test_same_case_plays_alike():
+def test_same_case_comes_out_the_same():
     case = singles(SETTINGS["wide"])[300]
     hashes = set()
     for _ in range(2):
@@ -190,7 +189,7 @@ def crash(after, host, lasts=1.5):
 
 @pytest.fixture
 def event(untouched):
-    """Number of an event of the untouched exchange."""
+    """Number of an event of the exchange without faults."""
 
     def number(setting, kind, host, occurrence=0):
         steps = enumerate(untouched[setting].steps)
@@ -200,7 +199,7 @@ def event(untouched):
 
 
 def test_question_about_a_chunk_that_never_came_tells_that_the_one_before_is_settled(untouched):
-    """Found among `crashes`: the responder counted a chunk although it had been asked for the next one."""
+    """Found among `crashes`: the responder counted a chunk although it had been asked for the next."""
     label = next(label for label in untouched["narrow"].labels if label.kind == "Ranges" and label.chunk == 1)
     lost = Fault(kind="lose twice", label=label)
     duel = Duel(SETTINGS["narrow"], (lost,))
@@ -210,7 +209,7 @@ def test_question_about_a_chunk_that_never_came_tells_that_the_one_before_is_set
 
 
 def test_acceptance_by_a_life_known_to_be_over_begins_no_exchange_on_its_terms(untouched, event):
-    """Found among `crashes`: the later life accepted a copy of the offer, on other terms."""
+    """Found among `crashes`: the later life accepted a copy of the offer on other terms."""
     accept = next(label for label in untouched["wide"].labels if label.kind == "Accept")
     late = Fault(kind="behind", label=accept)
     assert play(SETTINGS["wide"], (late, *crash(event("wide", "message Accept", 0), 1, AT_ONCE))) == ""
@@ -243,8 +242,8 @@ def test_whole_window_counted_where_one_place_is_known_to_be_taken_is_noticed(ev
     assert play(SETTINGS["narrow"], case) == "I2 (1, 1): 1 counted, 0 cannot be known"
 
 
-def test_doubts_that_nobody_counts_are_noticed(event, monkeypatch):
-    # The acknowledgement is on its way: the initiator is gone before it comes, or the responder as it has been sent.
+def test_doubts_that_no_peer_counts_are_noticed(event, monkeypatch):
+    # The Ack is on its way: the initiator is gone before it arrives, or the responder after it was sent.
     initiator, responder = crash(event("wide", "done DecodeAndMix", 1, 1), 0), crash(event("wide", "done Decode", 0), 1)
     assert not violations("wide", [initiator, responder])
     monkeypatch.setattr(Responder, "_count_doubts", lambda self: None)
@@ -268,7 +267,7 @@ def test_chunk_opened_anew_that_was_mixed_already_is_noticed(untouched, monkeypa
 
 
 def test_void_said_of_a_mixed_chunk_is_noticed(untouched, monkeypatch):
-    """An acknowledgement that was lost is then never made good."""
+    """A lost acknowledgement is then never repaired."""
     original = Responder._answer
 
     def answer(self, number, turn):

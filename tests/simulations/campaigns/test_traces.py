@@ -1,4 +1,4 @@
-"""The golden traces say what the protocol does; the files are its documentation, too."""
+"""The golden traces. Their files are also documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulations.simulator.tracing import Reader, about, concerning, names, sent
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_trace_is_as_it_was_kept(name):
+def test_trace_is_unchanged(name):
     kept = (FOLDER / f"{name}.txt").read_text()
     again = "python -m simulations.campaigns.traces --write"
     assert tell(STORIES[name]) == kept, f"the protocol does something else now: {again}"
@@ -27,7 +27,7 @@ def test_every_file_is_a_story_and_short():
 
 
 def told(text):
-    """The lines of a trace, without what stands before them."""
+    """The lines of a trace, without its heading."""
     return text.partition("  seconds\n")[2].splitlines()
 
 
@@ -35,37 +35,37 @@ def place(text, words):
     return next(number for number, line in enumerate(told(text)) if words in line)
 
 
-def test_a_lost_ack_is_asked_for_and_only_then_the_initiator_mixes():
+def test_lost_ack_is_asked_for_before_the_initiator_mixes():
     text = (FOLDER / "ack-lost.txt").read_text()
     asked = place(text, "Ask for chunk 0")
     mixed = [number for number, line in enumerate(told(text)) if "has mixed chunk 0" in line]
     assert place(text, "--x") < asked < mixed[1] and mixed[0] < place(text, "--x") and len(mixed) == 2
 
 
-def test_a_chunk_in_doubt_is_mixed_at_one_side_and_counted_at_the_other():
+def test_chunk_in_doubt_is_mixed_on_one_side_and_counted_on_the_other():
     text = (FOLDER / "doubt.txt").read_text()
     assert text.count("has mixed") == 1 and text.count("counts in doubt") == 1
     assert place(text, "has mixed") < place(text, "*** p1 crashes") < place(text, "counts in doubt")
 
 
-def test_a_suspect_refutes_before_anybody_holds_it_for_failed():
+def test_suspect_refutes_before_any_peer_believes_it_failed():
     text = (FOLDER / "refutation.txt").read_text()
     assert "holds p2 for failed" not in text and "p2 alive (refutation 1)" in text
 
 
-def test_what_nobody_hears_from_a_host_it_suspects_of_others_and_both_suspicions_end():
+def test_silenced_host_suspects_others_and_both_suspicions_end():
     text = (FOLDER / "refutation.txt").read_text()
     assert place(text, "holds p0 for suspected") < place(text, "links are whole") < place(text, "holds p0 for alive")
 
 
-def test_a_failed_peer_is_back_when_it_has_the_model_and_exchanges():
+def test_failed_peer_is_back_when_it_has_the_model_and_exchanges():
     text = (FOLDER / "failure.txt").read_text()
     story = ("p2 for failed", "p2          starts", "StateRequest", "has the model", "opens session", "begins exchange")
     places = [place(text, words) for words in story]
     assert places == sorted(places) and text.splitlines()[-1].endswith("done, 1 of 1 chunks mixed")
 
 
-def test_the_smaller_side_follows_before_it_exchanges():
+def test_smaller_side_follows_before_it_exchanges():
     text = (FOLDER / "apart.txt").read_text()
     story = (
         "cut off",
@@ -87,7 +87,7 @@ def test_nothing_is_mixed_before_the_checks_agree():
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_every_sign_and_word_of_a_trace_that_needs_one_has_its_legend(name):
+def test_every_sign_and_word_of_a_trace_has_its_legend(name):
     head, _, lines = (FOLDER / f"{name}.txt").read_text().partition("\n  seconds\n")
     head = " ".join(head.split())
     for sign, means in traces.ARROWS.items():
@@ -96,7 +96,7 @@ def test_every_sign_and_word_of_a_trace_that_needs_one_has_its_legend(name):
         assert (word in lines) == (means in head), word
 
 
-def test_a_changed_trace_is_shown_and_fails_until_it_is_written(tmp_path, monkeypatch, capsys):
+def test_changed_trace_is_shown_and_fails_until_it_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(traces, "FOLDER", tmp_path)
     assert traces.main(["leaving"]) == 1 and "+A peer leaves" in capsys.readouterr().out
     assert traces.main(["leaving", "--write"]) == 0 and traces.main(["leaving"]) == 0
@@ -110,7 +110,7 @@ def test_unknown_story_is_a_usage_error(capsys):
     assert "no such story: nonsense" in capsys.readouterr().err
 
 
-def test_a_story_without_its_moment_says_which_line_is_missing():
+def test_story_without_its_moment_names_the_missing_line():
     story = STORIES["leaving"]
     with pytest.raises(ValueError, match="no line contains 'dances'"):
         tell(type(story)(title="", text="", begins="dances", ends=""))
@@ -121,7 +121,7 @@ def test_a_story_without_its_moment_says_which_line_is_missing():
 P2 = Member(b"2" * 32, "p2", "10.0.0.2:4000", 1, 0, State.SUSPECT, accusers=(b"1" * 32,))
 
 
-def test_gossip_is_told_once_and_once_more_if_it_got_lost_before():
+def test_gossip_has_one_line_and_another_if_the_first_was_lost():
     reader = Reader({b"1" * 32: "p1"})
     news = Ping(1, (P2,))
     lost, sent, again = (Record(at, kind, 0, 1, news) for at, kind in ((1.0, "lost"), (2.0, "sent"), (3.0, "sent")))
@@ -131,7 +131,7 @@ def test_gossip_is_told_once_and_once_more_if_it_got_lost_before():
     ]
 
 
-def test_probes_without_news_are_left_out_but_of_hosts_that_have_just_started():
+def test_probes_without_news_have_lines_only_right_after_a_start():
     probe = Record(1.0, "sent", 0, 1, Ping(1))
     assert Reader({}).lines([probe]) == []
     assert Reader({}).lines([Record(0.5, "starts", 1), probe])[1].endswith("p0 --> p1   Ping")
@@ -164,11 +164,11 @@ def test_records_of_other_peers_and_other_exchanges_are_left_out():
          "the training process of a host in the middle of an exchange, else p1, dies"),
     ],
 )  # fmt: skip
-def test_faults_are_told_in_words(fault, words):
+def test_faults_are_described_in_words(fault, words):
     assert sentence(fault) == words
 
 
-def test_hosts_in_a_row_are_drawn_together():
+def test_hosts_in_a_row_become_a_range():
     assert [names(hosts) for hosts in ((3,), (1, 2), (5, 3, 4), (0, 1, 2, 9))] == [
         "p3",
         "p1 and p2",

@@ -1,7 +1,7 @@
-"""A network of whole peers with `epidemic` and their training processes in virtual time. Not a test.
+"""A network of whole peers with `epidemic` and their training processes in virtual time. A helper of tests.
 
-`Books` checks the ledger's invariant around every job and every touch of x; here it is told what stands besides: when
-nothing is published any more and nobody is cut off, all who are ready hold the same bits.
+`Books` checks the ledger's invariant around every job and every touch of x. This helper also checks that all ready
+peers hold the same bits once nothing is published and no link is cut.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ def config(span=SPAN, **changes):
 
 
 class Epidemics:
-    """Args:
+    """A network with `epidemic`.
 
-    tolerant: a peer in a storm may judge another's state by its own, which is not the same.
-    buffers: elements of the model's buffer, which has a chunk of its own; 0 for a model without one.
+    Args:
+        chunks: chunks of the model.
+        tolerant: allow refusals as implausible. In bad weather a peer judges another's state by its own, which differs.
+        buffers: elements of the model's buffer, which has a chunk of its own; 0 for a model without one.
     """
 
     def __init__(self, seed, peers, *, chunks=2, buffers=44, conditions=None, trace=None, tolerant=False, **changes):
@@ -115,7 +117,7 @@ class Epidemics:
         self.network.run(self.network.now + seconds)
 
     def form(self, count=None):
-        """The first founds, the others come."""
+        """Start the hosts one after another. The first founds the network."""
         self.start(0, found=True)
         for index in range(1, len(self.network.hosts) if count is None else count):
             self.run(0.3)
@@ -129,7 +131,7 @@ class Epidemics:
             self.run(0.5)
 
     def finish(self, seconds=20.0):
-        """Faults stop, training processes stop for good, and what is on its way comes."""
+        """Heal all faults, kill all training processes, and let all messages arrive."""
         self.network.links.heal()
         self.network.conditions = self.calm
         self.run(SPAN * STEP)
@@ -145,7 +147,7 @@ class Epidemics:
         return [host for host in self.network.hosts if host.peer is not None]
 
     def digests(self):
-        """Of each who is up and ready, the hashes of all chunks."""
+        """Host -> hashes of all chunks, of the hosts that are ready."""
         return {
             host.name: tuple(host.algorithm.ledger.digest(chunk) for chunk in range(host.algorithm.ledger.chunks))
             for host in self.up

@@ -1,5 +1,5 @@
-"""Networks in which a host dies for good as all else gets well (I8), and in which a stranger repeats what was said long
-ago (I10); and what would not notice either must not pass."""
+"""A host dies for good as the faults end (I8). A stranger repeats old messages (I10). The checks notice peers that
+ignore either."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def played(seed=1, **changes):
 
 
 def violation(seeds=range(4), **changes):
-    """What the first of a few runs to notice anything says."""
+    """The violation of the first failing run, or an empty string."""
     for seed in seeds:
         try:
             played(seed, **changes)
@@ -48,14 +48,14 @@ def violation(seeds=range(4), **changes):
 # -- the dead -------------------------------------------------------------------------------------------------------
 
 
-def test_host_that_dies_as_all_faults_end_stays_dead_and_everybody_has_failed_it():
+def test_host_that_dies_as_the_faults_end_is_failed_by_all():
     cluster = played(dead=True)
     (dead,) = [host for host in cluster.network.hosts if host.peer is None]
     others = [host.running.membership.members for host in cluster.network.hosts if host is not dead]
     assert [members[dead.id].state for members in others] == [State.FAILED] * 3
 
 
-def test_neither_whom_joiners_dial_nor_the_last_that_has_the_model_dies():
+def test_needed_seed_and_last_host_with_the_model_survive():
     for seed in range(2):
         cluster = played(seed, peers=3, dead=True, script=(Fault(at=9.0, kind="crash", hosts=(1,), lasts=50.0),))
         assert sum(host.peer is not None and host.running.ready for host in cluster.network.hosts) == 2
@@ -69,7 +69,7 @@ def test_suspicion_that_never_ends_is_noticed(monkeypatch):
     assert re.match(r"I8 p\d has not noticed that p\d is dead", violation(range(1), dead=True))
 
 
-def test_dead_that_rise_without_a_later_word_of_their_own_are_noticed():
+def test_dead_host_revived_by_old_news_is_noticed():
     cluster = played(dead=True)
     one, dead = sorted(cluster.network.hosts, key=lambda host: host.peer is None)[::3]
     failed = one.running.membership.members[dead.id]
@@ -91,23 +91,23 @@ RESTARTS = tuple(Fault(at=8.0 + 2 * n, kind="crash", hosts=(1 + n,), lasts=0.5, 
 
 
 def stranger(later, lasts=4.0, peers=4):
-    """Hears everybody."""
+    """A stranger that repeats the messages of all hosts."""
     return tuple(Fault(at=6.5, kind="replay", hosts=(host,), lasts=lasts, factor=later) for host in range(peers))
 
 
 @pytest.mark.parametrize("later", [0.3, 3.0])
-def test_what_a_stranger_repeats_changes_nothing_whatever_life_it_comes_to(later):
+def test_repeated_messages_change_nothing_in_any_life(later):
     repeated = played(script=(*stranger(later), *RESTARTS)).network.replayed
     assert repeated["same life"] > 80 and repeated["later life"] >= 5, repeated
 
 
-def test_nothing_is_repeated_in_networks_without_a_stranger():
+def test_without_a_stranger_nothing_is_repeated():
     cluster = played(script=RESTARTS)
     assert not cluster.network.replayed
 
 
 def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):
-    """Without him nobody would: nothing else comes twice here."""
+    """Without the stranger no message arrives twice here."""
     original = Responder._open_chunk
 
     def open_chunk(self, number, ranges):

@@ -1,4 +1,4 @@
-"""A whole network comes back after a power cut: the latest checkpoint wins, and none is lost silently (safety I14)."""
+"""A whole network comes back after a power cut: the latest checkpoint wins, and none is lost silently (I14)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulations.simulator.network import Conditions
 
 
 def first(few, many):
-    """So many seeds, of which a few are played every day."""
+    """`many` seeds, of which `make test` plays `few`."""
     return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, many))]
 
 
@@ -23,8 +23,8 @@ def test_peers_back_within_seconds_go_on_from_the_latest_checkpoint(seed):
     assert min(outcome.clocks.values()) == outcome.saved[outcome.latest] == max(outcome.saved.values())
 
 
-def test_joiners_that_lose_half_of_what_they_ask_for_have_the_model_soon():
-    """Seed 746: 47 s, for pauses between askings outlasted what a source is waited for, and keeps."""
+def test_joiners_that_lose_half_of_their_messages_soon_have_the_model():
+    """Seed 746 took 47 s: pauses between requests outlasted the time that a source is waited for."""
     outcome = cold_start.run(746, lasts=30.0)
     assert outcome.restored == [outcome.latest] and outcome.seconds < 30.0
 
@@ -36,12 +36,12 @@ def test_latest_checkpoint_that_comes_late_follows_the_network_and_is_kept(seed)
     assert outcome.origins[late] == "received" and late not in outcome.restored and len(outcome.restored) == 1
     said = outcome.ahead[late]
     assert said.clock == outcome.saved[late] == outcome.kept[late]
-    # What is told is the clock of the model that came. The network trains on while that is on its way.
+    # The report has the clock of the fetched model. The network trains on meanwhile.
     assert said.network <= outcome.clocks[late] < said.clock
     assert list(outcome.ahead) == list(outcome.kept) == [late]
 
 
-def test_later_checkpoint_overwritten_without_a_word_is_noticed():
+def test_later_checkpoint_overwritten_silently_is_noticed():
     plan = Plan(peers=2, size=300, conditions=Conditions(), every=4, window=2)
     cluster = Cluster(1, plan)
     for host in cluster.network.hosts:

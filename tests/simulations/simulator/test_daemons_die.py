@@ -1,4 +1,4 @@
-"""Daemons die and their training processes live on: what was trained is not lost."""
+"""Daemons die while their training processes live on. No training is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulations.simulator.epidemic_network import Epidemics
 
 
 class Dying(Cluster):
-    """`peers` hosts that train; each one's only checkpoint is of step 0 or close to it."""
+    """Hosts that train. The only checkpoint of each is of step 0 or close to it."""
 
     def __init__(self, peers: int, *, seed: int = 3) -> None:
         super().__init__(seed, Plan(peers=peers, size=8192 + 300, conditions=Conditions(), every=5, window=3))
@@ -32,7 +32,7 @@ class Dying(Cluster):
         return [event for at, _, event in self.heard if at >= since and isinstance(event, kind)]
 
     def die(self) -> float:
-        """All daemons do, at once."""
+        """Kill all daemons at once."""
         for host in self.network.hosts:
             self.stop(host)
         return self.network.now

@@ -1,4 +1,4 @@
-"""`epidemic` with a robust rule: whole peers that judge what all sent in an epoch when it has settled."""
+"""`epidemic` with a robust rule: whole peers that judge all increments of an epoch once it has settled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judged(seed, peers, rule="nnm-trimmed", **changes):
 
 
 def shared(net):
-    """What is in the state that peers share, of each who is up: its anchor but for its lead."""
+    """The shared part of each running peer's state: its anchor without its lead."""
     for host in net.up:
         for chunk in range(host.algorithm.ledger.chunks):
             host.algorithm.ledger.digest(chunk)
@@ -38,7 +38,7 @@ def fingerprints_agree(net):
     assert len(told) >= 5 and all(len(values) == 1 for values in told.values())
 
 
-def test_replicas_whose_epochs_are_judged_are_the_same_bits_and_learn():
+def test_replicas_with_judged_epochs_are_the_same_bits_and_learn():
     net = judged(1, 5)
     net.form()
     net.run(50.0)
@@ -55,8 +55,8 @@ def test_replicas_whose_epochs_are_judged_are_the_same_bits_and_learn():
 
 @pytest.mark.parametrize("lossy", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_who_takes_a_state_over_judges_what_is_not_in_it_yet(seed, lossy):
-    """Of what had come to the giver, payloads are asked for; nothing settles before they are here."""
+def test_joiner_judges_increments_that_its_state_lacks(seed, lossy):
+    """The joiner asks for the payloads that had reached its source. Nothing settles before they arrive."""
     net = judged(seed, 6, conditions=LOSSY if lossy else None)
     net.form(4)
     net.run(10.0)
@@ -79,7 +79,7 @@ def test_who_takes_a_state_over_judges_what_is_not_in_it_yet(seed, lossy):
 
 
 def test_state_is_plausible_however_far_its_witnesses_lead():
-    """Eight rounds an epoch: everybody is some forty rounds of its own ahead of what is shared."""
+    """With eight rounds in an epoch, each peer is some forty of its own rounds ahead of the shared state."""
     net = judged(1, 6, every=1)
     net.form(5)
     net.run(9.0)
@@ -90,8 +90,8 @@ def test_state_is_plausible_however_far_its_witnesses_lead():
 
 
 @pytest.mark.parametrize("rule", ["", "nnm-trimmed", "nnm-median"])
-def test_who_trains_towards_something_else_does_not_lead_the_others_there(rule):
-    """One of six pulls everybody 20 away on every parameter: by the mean they follow it in part."""
+def test_hostile_optimum_does_not_lead_the_others(rule):
+    """One of six peers pulls all by 20 on every parameter. By the mean they would follow it in part."""
     net = judged(2, 6, rule)
     net.form()
     net.trainers[5].optimum = net.trainers[5].optimum + 20.0
@@ -103,8 +103,8 @@ def test_who_trains_towards_something_else_does_not_lead_the_others_there(rule):
         assert {event.contributors for event in net.of(EpochJudged, 0, since=30.0)} == {6}
 
 
-def test_peer_alone_is_the_bare_optimizer_and_has_no_lead_left():
-    """Its company goes; after some epochs it is alone, and what it had published counts no more."""
+def test_lone_peer_is_the_bare_optimizer_without_a_lead():
+    """The other peers leave. After some epochs the peer is alone, and its published increments no longer count."""
     net = judged(3, 2)
     net.form()
     net.run(8.0)

@@ -1,4 +1,4 @@
-"""`epidemic` in whole peers, rule by rule: which share each takes, of which samples, and when it gives no state."""
+"""`epidemic` in whole peers, rule by rule: the share of each, the samples counted, and when a peer gives no state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two halves that meet again: after long the smaller side follows the larger, and what it gives up is kept; after a
-short time they average. A peer that has fallen behind follows the network (algorithms section 8, safety I15)."""
+"""Two halves meet again. After a long cut the smaller side follows the larger, and keeps what it gives up. After a
+short one they average. A peer that has fallen behind follows the network (algorithms section 8, I15)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from simulations.simulator.network import Conditions
 
 EVERY, STEP = 4, 0.2
 ROUND = EVERY * STEP
-"""seconds"""
+"""seconds of a round"""
 FAR = 10.0
-"""how far from the larger side's optimum the smaller side's is: no average of the two is like either"""
+"""distance of the smaller side's optimum to the larger side's: their average is near neither"""
 SEEDS = [0, pytest.param(1, marks=pytest.mark.long)]
 
 
 class Divided(Cluster):
-    """A calm network whose sides train towards different optima while they are cut from each other."""
+    """A calm network. While its sides are cut off, they train towards different optima."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Divided(Cluster):
         return [self.network.hosts[number] for number in numbers]
 
     def cut(self, *sides):
-        """Side k trains towards an optimum of its own."""
+        """Cut the sides off from each other. Side k trains towards an optimum of its own."""
         for place, one in enumerate(sides):
             for other in sides[:place]:
                 self.network.links.cut(self.side(one), self.side(other))
@@ -61,7 +61,7 @@ class Divided(Cluster):
                 self.aim(number, place)
 
     def move(self, host, address):
-        """Nobody answers where it was before."""
+        """Move a host to another address. No host answers at the old one."""
         known = self.network._by_address
         known[address] = known.pop(host.address)
         host.address = address
@@ -77,7 +77,7 @@ class Divided(Cluster):
         return np.mean([host.algorithm.ledger.a for host in self.side(numbers) if host.peer is not None], axis=0)
 
     def heal(self, *, still=True):
-        """From now on nobody trains, so that what becomes of the models is the protocol's doing alone."""
+        """Heal all cuts. With `still` no process trains on, so only the protocol changes the models."""
         self.network.links.heal()
         for trainer in self.trainers.values():
             if still:
@@ -97,7 +97,8 @@ class Divided(Cluster):
         return [float(np.abs(host.algorithm.ledger.a - model).max()) for host in self.network.hosts]
 
     def ends_at(self, model, *, within=0.5):
-        """Everybody alive, at rest, and near `model`; nothing of the ledger is lost; one founder."""
+        """Check that all hosts are alive, at rest and near `model`, that no ledger lost anything, and that one host
+        founded."""
         self.check_rest()
         assert max(self.distances(model)) < within, self.distances(model)
         assert [event.origin for _, event in self.of(StateReady)].count("founded") == 1
@@ -160,8 +161,8 @@ def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(see
     cluster.ends_at(theirs)
 
 
-def test_sides_that_have_forgotten_each_other_meet_again_through_the_seeds():
-    """As after days: the dead are forgotten after one."""
+def test_sides_that_forgot_each_other_meet_again_through_the_seeds():
+    """Times as after days: dead members are forgotten after one."""
     cluster = Divided(8, forget_after=5.0)
     larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
     cluster.cut(larger, smaller)
@@ -239,7 +240,7 @@ def test_peer_that_joined_or_restarted_in_a_half_belongs_to_it():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_losing_and_winning_peers_that_crash_in_the_middle_change_nothing(seed):
+def test_peers_of_either_side_that_crash_in_the_middle_change_nothing(seed):
     cluster = Divided(8, seed=seed, conditions=Conditions(loss=0.1, bandwidth=2e4))
     larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
     cluster.cut(larger, smaller)
@@ -265,7 +266,7 @@ def test_losing_and_winning_peers_that_crash_in_the_middle_change_nothing(seed):
     cluster.ends_at(theirs)
 
 
-def test_loser_whose_sources_die_halfway_goes_on_with_its_own_model_whole():
+def test_follower_whose_sources_die_halfway_keeps_its_own_model_whole():
     cluster = Divided(5, conditions=Conditions(bandwidth=1e4))
     larger, loser = (0, 1, 2), (3,)
     cluster.crash(cluster.network.hosts[4], trainer=True, disk=True, torn=False)
@@ -288,8 +289,8 @@ def test_loser_whose_sources_die_halfway_goes_on_with_its_own_model_whole():
     cluster.check_rest()
 
 
-def test_winner_that_comes_back_without_its_model_is_soon_given_the_loser_s():
-    """Who follows waits for those it follows; but one of them has nothing any more, and asks."""
+def test_peer_of_the_larger_side_without_its_model_soon_gets_the_smaller_side_s():
+    """A follower waits for the members of the other side. One of them has lost its model and asks for it."""
     cluster = Divided(2)
     cluster.cut((0,), (1,))
     cluster.go_on(22 * ROUND)
@@ -311,7 +312,7 @@ def test_winner_that_comes_back_without_its_model_is_soon_given_the_loser_s():
 
 
 @pytest.mark.parametrize(("smaller", "rounds"), [((4, 5, 6, 7), 5), ((5, 6, 7), 5), ((7,), 2)])
-def test_short_cut_resyncs_nobody(smaller, rounds):
+def test_short_cut_resyncs_no_peer(smaller, rounds):
     every = 20
     cluster = Divided(8, every=every)
     larger = [number for number in range(8) if number not in smaller]
@@ -324,7 +325,7 @@ def test_short_cut_resyncs_nobody(smaller, rounds):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_cut_off_for_five_rounds_from_four_others_follows_them(seed):
+def test_peer_cut_off_from_four_others_for_five_rounds_follows_them(seed):
     cluster = Divided(5, seed=seed)
     cluster.cut((0, 1, 2, 3), (4,))
     cluster.go_on(7 * ROUND)
@@ -346,7 +347,7 @@ def test_two_peers_cut_from_each_other_for_five_rounds_average():
     cluster.check_rest()
 
 
-def test_peer_stopped_for_a_minute_follows_those_who_went_on():
+def test_peer_stopped_for_a_minute_follows_the_others():
     cluster = Divided(5)
     cluster.network.pause(cluster.network.hosts[2], 60.0)
     for number in (0, 1, 3, 4):
@@ -360,8 +361,8 @@ def test_peer_stopped_for_a_minute_follows_those_who_went_on():
 
 
 @pytest.mark.parametrize(("rounds", "reason"), [(6, "lag"), (8, "lag"), (75, "apart")])
-def test_peer_stopped_amid_an_exchange_follows_and_holds_the_time_against_nobody(rounds, reason):
-    """Neither is the end of that exchange a sign that it is in step, nor its length one of a slow partner."""
+def test_peer_stopped_amid_an_exchange_follows_and_blames_no_partner_for_the_time(rounds, reason):
+    """The end of that exchange does not show that it is in step. Its length does not show a slow partner."""
     cluster = Divided(5)
     stopped = cluster.network.hosts[2]
     while stopped.running.strategy.partner is None:
@@ -374,8 +375,8 @@ def test_peer_stopped_amid_an_exchange_follows_and_holds_the_time_against_nobody
         assert not host.running.strategy._averaging._offers._known.left_alone(others, cluster.network.now)
 
 
-def test_two_stopped_together_while_a_third_went_on_end_with_it_at_one_model():
-    """Its word alone is no proof for two who have each other; theirs is for it."""
+def test_two_peers_stopped_together_end_at_one_model_with_the_third():
+    """One peer's claim is no proof for two that have each other. The claim of two is proof for one."""
     cluster = Divided(3)
     for host in cluster.side((1, 2)):
         cluster.network.pause(host, 60.0)
@@ -396,7 +397,7 @@ def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():
 
 
 @pytest.mark.parametrize("seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (7, 19))])
-def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow(seed):
+def test_peers_that_all_were_alone_for_long_average(seed):
     every = 20
     cluster = Divided(4, seed=seed, every=every)
     hosts = cluster.network.hosts
@@ -410,7 +411,7 @@ def test_all_without_exchanges_for_long_average_for_there_is_nobody_to_follow(se
 
 
 def half_taken():
-    """A network of four, one of which was alone and has fetched some chunks of the others' model."""
+    """Four peers, one of which was alone and has fetched some chunks of the others' model."""
     cluster = Divided(4, chunks=8)
     alone = cluster.network.hosts[3]
     cluster.cut((0, 1, 2), (3,))
@@ -424,7 +425,7 @@ def half_taken():
     pytest.fail("it never began to follow")
 
 
-def test_training_process_that_comes_while_the_model_is_half_another_s_waits_until_it_is_whole():
+def test_training_process_that_comes_during_a_resync_waits_until_the_model_is_whole():
     cluster, alone = half_taken()
     before = cluster.network.now
     cluster.kill_trainer(alone)
@@ -437,7 +438,7 @@ def test_training_process_that_comes_while_the_model_is_half_another_s_waits_unt
     assert opened >= ended
 
 
-def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made():
+def test_during_a_resync_no_checkpoint_is_made():
     cluster, alone = half_taken()
     kept = alone.checkpoint
     cluster.save(alone)

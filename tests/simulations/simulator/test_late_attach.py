@@ -1,4 +1,4 @@
-"""A training process that begins long after its daemon has joined, while the network trains on (I16)."""
+"""A training process begins long after its daemon has joined, while the network trains on (I16)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulations.simulator.network import Conditions
 
 ROUND = 1.6
 DRIFT = np.float32(0.3)
-"""by which what all train towards moves in a round, from soon after the last daemon has joined"""
+"""movement of everyone's optimum in a round, from soon after the last daemon has joined"""
 JOINS = 30.0
 NEVER = 1e9
 WEATHER = {
@@ -23,7 +23,8 @@ WEATHER = {
 
 
 class Late(Cluster):
-    """All train but the last host, whose daemon joins at `JOINS`. trains: its training process begins at once."""
+    """All hosts train except the last, whose daemon joins at `JOINS`. With `trains` its training process starts at
+    once."""
 
     def __init__(self, peers: int, preset: str = "local", *, trains: bool = False) -> None:
         weather = WEATHER[preset]
@@ -52,11 +53,11 @@ class Late(Cluster):
         self.network.run(self.network.now + seconds)
 
     def of(self, kind: type, host: int = -1) -> list:
-        """What a host has said, the last one if none is named."""
+        """Events of a host, by default of the last."""
         return [event for event in self.told[host % len(self.told)] if isinstance(event, kind)]
 
     def until(self, kind: type, within: float = 60.0) -> float:
-        """The seconds until the last host says so once more."""
+        """Seconds until the last host emits such an event again."""
         begun, count = self.network.now, len(self.of(kind))
         while len(self.of(kind)) == count:
             assert self.network.now < begun + within, kind
@@ -68,8 +69,8 @@ class Late(Cluster):
         return [host for host in self.network.hosts if host.peer is not None and host is not self.late]
 
     def distances(self) -> tuple[float, float]:
-        """From the last host's replica to the mean of the others; and from these to it, or what one moves in a round if
-        that is more."""
+        """Distance of the last host's replica to the mean of the others, and the larger of the others' distance to
+        their mean and their movement in a round."""
         anchors = np.array([host.algorithm.ledger.a for host in self.others], np.float64)
         mean = anchors.mean(axis=0)
         apart = float(np.sqrt(np.mean((anchors - mean) ** 2)))
@@ -77,7 +78,7 @@ class Late(Cluster):
         return float(np.sqrt(np.mean((self.late.algorithm.ledger.a - mean) ** 2))), max(apart, moved)
 
     def worst_error(self, seconds: float) -> float:
-        """Of the others' replicas in that time: the greatest distance to what all train towards."""
+        """Largest distance of the others' replicas to the optimum in that time."""
         worst, end = 0.0, self.network.now + seconds
         while self.network.now < end:
             self.wait(0.1)
@@ -95,7 +96,7 @@ SOME = [(2, 15.0, "local"), (4, 15.0, "wan")]
     ("peers", "lateness", "preset"),
     [*SOME, *(pytest.param(*each, marks=pytest.mark.long) for each in ALL if each not in SOME)],
 )
-def test_late_training_process__is_handed_the_networks_model_and_pulls_nobody_back(peers, lateness, preset):
+def test_late_training_process__gets_the_networks_model_and_pulls_no_peer_back(peers, lateness, preset):
     cluster, without = Late(peers, preset), Late(peers, preset)
     for each in (cluster, without):
         each.wait(lateness)
@@ -110,7 +111,7 @@ def test_late_training_process__is_handed_the_networks_model_and_pulls_nobody_ba
     ("steps", "away"),
     [(60, 60.0), pytest.param(60, 300.0, marks=pytest.mark.long), pytest.param(2000, 300.0, marks=pytest.mark.long)],
 )
-def test_training_process_that_crashed_and_comes_back_minutes_later__is_handed_the_networks_model(steps, away):
+def test_training_process_back_minutes_after_a_crash__gets_the_networks_model(steps, away):
     cluster = Late(2, trains=True)
     while cluster.late.running.steps < steps:
         cluster.wait(0.5)
@@ -122,7 +123,7 @@ def test_training_process_that_crashed_and_comes_back_minutes_later__is_handed_t
     assert distance < 2.0 * moved
 
 
-def test_training_process_that_crashed_and_comes_back_at_once__waits_for_no_model():
+def test_training_process_back_at_once_after_a_crash__waits_for_no_model():
     cluster = Late(2, trains=True)
     cluster.wait(20.0)
     cluster.kill_trainer(cluster.late)
@@ -131,7 +132,7 @@ def test_training_process_that_crashed_and_comes_back_at_once__waits_for_no_mode
     assert cluster.until(SessionOpened) < 0.1 and cluster.of(ResyncBegan) == []
 
 
-def test_late_training_process_whose_source_dies_as_the_fetch_begins__begins_with_the_model_that_is_there():
+def test_late_training_process_whose_source_dies_as_the_fetch_begins__uses_the_present_model():
     cluster = Late(2)
     cluster.wait(10.0)
     cluster.train(cluster.late)
@@ -156,8 +157,8 @@ def test_training_process_where_all_are_idle__fetches_a_newer_model_and_no_older
         cluster.wait(0.3)
 
 
-def test_idle_peers_that_are_told_of_steps_that_nobody_has__begin_to_train_all_the_same():
-    """The one that made them is gone for good, with its model."""
+def test_idle_peers_that_hear_of_steps_of_a_lost_peer__begin_to_train():
+    """The peer that made them is gone for good, with its model."""
     cluster = Late(3)
     gone, left = cluster.others
     cluster.kill_trainer(left)
@@ -170,7 +171,7 @@ def test_idle_peers_that_are_told_of_steps_that_nobody_has__begin_to_train_all_t
     assert left.running.rounds.open and left.running.clock == cluster.late.running.clock
 
 
-def test_peer_that_comes_back_where_only_an_idle_one_is__goes_on_from_its_own_later_checkpoint():
+def test_peer_back_beside_an_idle_one__goes_on_from_its_own_later_checkpoint():
     cluster = Late(2)
     founder, idle = cluster.network.hosts
     cluster.wait(20.0)
@@ -187,7 +188,7 @@ def test_peer_that_comes_back_where_only_an_idle_one_is__goes_on_from_its_own_la
     assert founder.running.steps > 20 and idle.running.state_clock > founder.running.clock - 100
 
 
-def test_process_that_attaches_at_once_and_makes_its_first_step_a_minute_later__pulls_nobody_back():
+def test_process_whose_first_step_comes_a_minute_after_it_attached__pulls_no_peer_back():
     cluster = Late(2)
     cluster.late.step_slowness = 300.0  # a minute
     cluster.train(cluster.late)

@@ -1,5 +1,5 @@
-"""The furthest of all leaves, dies, or trains no more: the network's clock goes on from where it stands (algorithms
-section 1), and with it what follows it."""
+"""The furthest training process leaves, dies or stops. The network's clock goes on from where it stands (algorithms
+section 1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulations.simulator.network import Conditions
 from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 EPOCH = SPAN * STEP
-"""seconds, at the speed of those who stay"""
+"""seconds at the speed of the remaining peers"""
 GONE = ["left", "crashed", "stands still"]
 FOUND = {"left": 0.0, "crashed": 5.0, "stands still": 0.0}
 """seconds until the others know"""
@@ -49,7 +49,7 @@ def test_without_the_fastest_shares_sum_to_one_and_epochs_close(how):
     settled = net.network.now
     net.run(16 * EPOCH)
     told = [event.weight for n in (1, 2, 3) for event in net.of(IncrementPublished, n, settled)]
-    # Who only stands still may go on at any time, and keeps its share.
+    # A peer that stands still may go on at any time, and keeps its share.
     share = 3 / 4 if how == "stands still" else 1
     assert sum(told) / 16 == pytest.approx(share, abs=0.1) and max(told) < 0.4
     for host in net.network.hosts[1:]:

@@ -1,4 +1,4 @@
-"""Outbound-only peers in virtual time: full members over the links they open, never matched with each other."""
+"""Outbound-only peers in virtual time: full members over links that they open. Two of them are never matched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALM = Plan(peers=6, size=300, conditions=Conditions(), every=4, window=4, chaos
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_calm__nobody_suspects_anybody_and_all_exchange_but_two_outbound_only_ones(seed):
+def test_calm__no_suspicions_and_all_pairs_exchange_except_outbound_only_ones(seed):
     cluster = Behind(seed, CALM, 3)
     cluster.run()
     direct = cluster.network.hosts[:-3]
@@ -28,14 +28,14 @@ def test_calm__nobody_suspects_anybody_and_all_exchange_but_two_outbound_only_on
     for host in cluster.network.hosts:
         view = host.peer.membership.members
         assert len(view) == 6 and all(not view[other.id].address for other in cluster.outbound)
-    # Nobody waits for anybody: the rounds of those behind the NAT are as many as the others'.
+    # Peers behind the NAT make as many rounds as the others.
     rounds = {host.name: host.peer.rounds.rounds for host in cluster.network.hosts}
     assert min(rounds.values()) > 0.7 * max(rounds.values()), rounds
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_calm__those_who_can_be_dialled_meet_each_other_too(seed):
-    """Two of each: their rounds are equally long, and whoever asks first would always be the same (seed 260)."""
+def test_calm__dialable_peers_meet_each_other_too(seed):
+    """Two peers of each kind. Their rounds are equally long, so the same peer could always ask first (seed 260)."""
     cluster = Behind(seed, replace(CALM, peers=4), 2)
     cluster.run()
     direct, rounds = cluster.network.hosts[:2], cluster.network.hosts[0].peer.rounds.rounds
@@ -44,8 +44,8 @@ def test_calm__those_who_can_be_dialled_meet_each_other_too(seed):
 
 
 @pytest.mark.parametrize("peers", [12, 16])
-def test_calm__each_of_many_behind_a_nat_meets_both_who_can_be_dialled(peers):
-    """These exchange all of the time on such links; and yet nobody has one of them alone to meet."""
+def test_calm__each_of_many_behind_a_nat_meets_both_dialable_peers(peers):
+    """Their exchanges take all of the time, and still each peer meets both."""
     slow = Conditions(latency=0.05, job=0.04)
     cluster = Behind(0, replace(CALM, peers=peers, conditions=slow, before=slow), peers - 2)
     cluster.run()
@@ -68,7 +68,7 @@ def test_calm__both_kinds_offer(monkeypatch):
 
 
 def test_many_outbound_only__each_keeps_links_to_its_relays_and_none_is_suspected():
-    """16 of 20 behind a NAT: most pairs have no link, and each is watched by all."""
+    """16 of 20 peers behind a NAT: most pairs have no link, and all watch each."""
     plan = Plan(peers=20, size=300, conditions=Conditions(), every=8, window=4, chaos=40.0, calm=0.0)
     cluster = Behind(1, plan, 16)
     cluster.run()
@@ -111,7 +111,7 @@ def test_outbound_only_crashes__found_failed_by_all_and_back_alive():
     assert gone.peer.ready
 
 
-def test_peer_that_turns_out_not_to_be_dialled__is_outbound_only_for_all_and_direct_again():
+def test_peer_that_turns_out_undialable__is_outbound_only_for_all_and_direct_again():
     cluster = Behind(5, Plan(peers=5, size=300, conditions=Conditions(), every=4, window=4), 1)
     network, host = cluster.network, cluster.outbound[0]
     host.outbound = False
@@ -132,8 +132,8 @@ def test_peer_that_turns_out_not_to_be_dialled__is_outbound_only_for_all_and_dir
 
 FAULTS = [*((seed, "two") for seed in (1, 2, 3, 7, 143, 1191)), (216, "half"), (260, "half")]
 FAULTS += [(seed, "one") for seed in (38, 177, 247, 1191)]
-"""with 143 everybody who can be dialled leaves at the same time, and comes back; with 216 a stranger repeats an
-exchange to one that has restarted since; with 260 there are two who can be dialled and two who cannot, in step"""
+"""143: all dialable peers leave at the same time and come back. 216: a stranger repeats an exchange to a restarted
+peer. 260: two dialable peers and two others, in step"""
 
 
 @pytest.mark.parametrize(("seed", "dialled"), FAULTS)
@@ -147,7 +147,7 @@ def test_faults__every_invariant_holds_in_many_networks_with_many_behind_a_nat(d
     assert outbound.main(["--seeds", "150", "--dialled", dialled]) == 0
 
 
-def test_sweep_tells_what_failed_and_how_to_play_it_again(monkeypatch, capsys):
+def test_sweep_prints_failures_with_their_replay_commands(monkeypatch, capsys):
     def played(seed, dialled):
         assert seed != 4, "I8 somebody is missing"
         return 0 if seed == 5 else 7
@@ -161,6 +161,6 @@ def test_sweep_tells_what_failed_and_how_to_play_it_again(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("peers", [2, 3, 13])
-def test_of_each_network_somebody_can_be_dialled(peers):
+def test_every_network_has_a_dialable_peer(peers):
     dialled = {name: count(peers) for name, count in outbound.DIALLED.items()}
     assert dialled == {"half": peers - peers // 2, "two": 2, "one": 1}

@@ -1,5 +1,5 @@
-"""How many exchanges a round makes, and peers that follow the hypercube: with N a power of two and a calm network they
-agree as well as by random matching; in churn the schedule is let go."""
+"""How many exchanges a round makes, and schedules: the hypercube agrees as well as random matching if N is a power of
+two and the network is calm. Churn suspends the schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulations.simulator.network import Conditions
 
 
 class Early(Cluster):
-    """All rounds are early, none warms up; counts who met whom by schedule."""
+    """All rounds are early, and none warms up. Counts partners met by schedule."""
 
     def __init__(self, seed, plan, *, schedule, exchanges=3):
         self.schedule, self.most = schedule, exchanges
@@ -60,7 +60,7 @@ def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
 
 
 @pytest.mark.parametrize(("most", "peers", "made"), [(1, 8, 1), (2, 8, 2), (2, 2, 1), (3, 3, 2)])
-def test_early_rounds_make_as_many_exchanges_as_configured_and_as_there_are_peers_for(most, peers, made):
+def test_early_rounds_make_the_configured_exchanges_if_there_are_enough_peers(most, peers, made):
     for schedule in ("hypercube", ""):
         cluster = played(schedule, peers=peers, exchanges=most)
         assert per_round(cluster) == pytest.approx(made, rel=0.04)
@@ -68,8 +68,8 @@ def test_early_rounds_make_as_many_exchanges_as_configured_and_as_there_are_peer
 
 
 @pytest.mark.parametrize("peers", [2, 3, 8])
-def test_who_offers_and_who_is_offered_make_one_exchange_a_round_however_out_of_step(peers):
-    """Half of what a peer takes part in are others' offers, at any time of its own round."""
+def test_both_sides_make_one_exchange_a_round_even_out_of_step(peers):
+    """Half of a peer's exchanges are others' offers, at any time of its own round."""
     cluster = Cluster(5, Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2))
     counted = Counter()
     cluster.listeners.append(lambda host, event: counted.update([type(event)]))
@@ -83,13 +83,13 @@ def test_who_offers_and_who_is_offered_make_one_exchange_a_round_however_out_of_
 
 
 @pytest.mark.parametrize("peers", [3, 6])
-def test_sizes_that_are_no_power_of_two_meet_at_random(peers):
+def test_other_sizes_than_powers_of_two_meet_at_random(peers):
     assert played("hypercube", peers=peers).scheduled == 0
 
 
 @pytest.mark.parametrize("peers", [5, 6])
-def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
-    """With weights other than one half; `agree` has the replicas that train no more agree in a few rounds."""
+def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
+    """With weights other than one half. `agree` checks that replicas agree in a few rounds once training stops."""
     weights = set()
 
     class Late(Early):
@@ -110,7 +110,7 @@ def test_base2_graph_is_followed_by_any_number_in_all_rounds_and_agrees(peers):
 
 
 @pytest.mark.parametrize("schedule", ["hypercube", "base2"])
-def test_churn_lets_the_schedule_go_and_nobody_waits_for_the_dead(schedule):
+def test_churn_suspends_the_schedule_and_no_peer_waits_for_dead_ones(schedule):
     crashes = tuple(
         Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)
     )

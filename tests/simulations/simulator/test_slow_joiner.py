@@ -1,4 +1,4 @@
-"""A joiner on a slow link: the state it fetches is many rounds old when it has come, and it still ends up in step."""
+"""A joiner on a slow link: the fetched state is many rounds old on arrival, and the joiner still catches up."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ PLAN = Plan(
 
 
 class Late(Cluster):
-    """The last host comes late, behind a link that takes `seconds` for the state, of 2 bytes a parameter, until shortly
-    before the end."""
+    """The last host comes late. Its link takes `seconds` for the state of 2 bytes a parameter, until `relieved`."""
 
     def __init__(self, seed, seconds, *, plan=PLAN, relieved=RELIEVED):
         super().__init__(seed, plan)
@@ -53,7 +52,7 @@ class Late(Cluster):
             self.mixed.append(event.chunks)
 
     def _look(self, after):
-        """RMS distance of each anchor to the mean of the others'."""
+        """Root mean square distance of each anchor to the mean of the others."""
         anchors = np.array([host.algorithm.ledger.a for host in self.network.hosts], np.float64)
         rest = (anchors.sum(axis=0) - anchors) / (len(anchors) - 1)
         self.off[after] = [float(np.sqrt(np.mean((a - b) ** 2))) for a, b in zip(anchors, rest, strict=True)]

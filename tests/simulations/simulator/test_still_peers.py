@@ -1,4 +1,4 @@
-"""A training process that makes no rounds (an evaluation, a debugger) while the network goes on."""
+"""A training process makes no rounds (an evaluation, a debugger) while the network goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 
 DRIFT = np.float32(0.02)
-"""by which what all train towards moves every 0.8 s"""
+"""movement of everyone's optimum in 0.8 s"""
 
 
 class Drifting(Cluster):
@@ -39,7 +39,7 @@ class Drifting(Cluster):
         return float(np.sqrt(np.mean((host.algorithm.ledger.a - np.mean(others, axis=0)) ** 2)))
 
 
-def test_whose_training_stands_still_is_moved_on_by_the_others() -> None:
+def test_idle_peer_is_moved_on_by_the_others() -> None:
     cluster = Drifting(4, 4)
     still = cluster.network.hosts[3]
     still.step_slowness = 1e9
@@ -48,7 +48,7 @@ def test_whose_training_stands_still_is_moved_on_by_the_others() -> None:
     assert cluster.behind(still) < 0.2 * moved
 
 
-def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible() -> None:
+def test_state_of_an_idle_peer_is_plausible() -> None:
     cluster = Drifting(3, 2)
     still, joiner = cluster.network.hosts[1:]
     still.step_slowness = 1e9
@@ -59,7 +59,7 @@ def test_the_state_of_one_whose_training_stands_still_is_not_called_implausible(
 
 
 @pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_whose_training_stands_still_keeps_up_and_its_momentum_does_not_grow(peers: int) -> None:
+def test_idle_peer_keeps_up_and_its_momentum_does_not_grow(peers: int) -> None:
     cluster = Drifting(peers, peers)
     still = cluster.network.hosts[1]
     cluster.network.run(60.0)
@@ -70,7 +70,7 @@ def test_whose_training_stands_still_keeps_up_and_its_momentum_does_not_grow(pee
     assert norm(still.algorithm.ledger.v) < 1.5 * before
 
 
-def test_peer_whose_training_has_ended__makes_no_exchanges_and_fetches_the_model_now_and_then() -> None:
+def test_peer_after_the_end_of_training__makes_no_exchanges_and_fetches_the_model_at_times() -> None:
     cluster = Drifting(3, 3)
     idle = cluster.network.hosts[1]
     events: list[object] = []

@@ -1,4 +1,4 @@
-"""Peers that wait for their partners (`mode = "sync"`), and what they do when there is nobody to wait for."""
+"""Peers that wait for their partners (`mode = "sync"`), also without partners to wait for."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Synchronous(Cluster):
         self.network.run(self.network.now + 10.0)
 
     def rounds(self, seconds: float) -> tuple[int, int]:
-        """Of the first peer from now on: made, and settled."""
+        """Rounds of the first peer from now on: made, and settled."""
         since = self.network.now
         self.network.run(since + seconds)
         kinds = [kind for at, kind in self.heard if at >= since]
         return kinds.count(RoundDone), kinds.count(RoundSettled)
 
 
-def test_with_everybody_gone_a_round_waits_for_nobody() -> None:
+def test_lone_peer_waits_for_no_partner() -> None:
     net = Synchronous(2)
     net.lose(net.network.hosts[1])
     made, settled = net.rounds(20.0)
     assert made >= 10 and settled >= made - 1
 
 
-def test_a_chunk_in_doubt_of_a_partner_that_is_gone_holds_nobody_up() -> None:
+def test_chunk_in_doubt_of_a_departed_partner_delays_no_round() -> None:
     net = Synchronous(4)
     first = net.network.hosts[0]
     for _ in range(4000):

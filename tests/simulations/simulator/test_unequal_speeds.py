@@ -1,4 +1,4 @@
-"""Hosts of unequal speed make rounds as often as each other, and none falls behind (algorithms section 8)."""
+"""Hosts of unequal speed make rounds equally often, and none falls behind (algorithms section 8)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 
 STEP = 0.1
-"""by which each step of training moves every parameter, once all go one way"""
+"""movement of every parameter in a training step, once all move in one direction"""
 
 
 class Unequal(Cluster):
-    """A host whose `slowness` is s steps once in 0.05 s seconds."""
+    """Hosts with the given `slowness`. A step takes 0.05 s times the slowness."""
 
     def __init__(self, slowness: tuple[float, ...], latency=None, **changed: object) -> None:
         self.changed = changed
@@ -29,13 +29,13 @@ class Unequal(Cluster):
         return replace(super()._config(), **self.changed)
 
     def march(self) -> None:
-        """From now on what all train towards is so far away that nobody comes near it."""
+        """From now on all train towards a point that is too far to reach."""
         for trainer in self.trainers.values():
             trainer.config = replace(trainer.config, rate=1e-6)
             trainer.optimum = np.full_like(trainer.optimum, STEP / 1e-6)
 
     def rates(self, begin: float, end: float) -> list[float]:
-        """Rounds a second of each."""
+        """Rounds a second of each host."""
         self.network.run(begin)
         before = [host.running.rounds.rounds for host in self.network.hosts]
         self.network.run(end)
@@ -43,7 +43,7 @@ class Unequal(Cluster):
         return [(late - early) / (end - begin) for early, late in zip(before, after, strict=True)]
 
 
-def test_speeds_of_1_2_4_make_rounds_as_often_as_each_other() -> None:
+def test_speeds_of_1_2_4_make_rounds_equally_often() -> None:
     cluster = Unequal((4.0, 2.0, 1.0))
     rates = cluster.rates(60.0, 120.0)
     assert [host.running.every for host in cluster.network.hosts] == [
@@ -59,8 +59,8 @@ def test_peers_of_one_speed_keep_h_as_configured() -> None:
 
 
 @pytest.mark.parametrize("slow", [10.0, 30.0])
-def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind_though_all_go_one_way(slow: float) -> None:
-    """What it does not train itself it is given, in a hundred rounds as much as in one."""
+def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind(slow: float) -> None:
+    """It receives the progress that it does not make itself, in a hundred rounds as in one."""
     cluster = Unequal((slow, 1.0))
     cluster.network.run(130.0)
     cluster.march()
@@ -70,8 +70,8 @@ def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind_though_all
     assert ahead > 2000 * STEP and abs(ahead - behind) < 20 * STEP
 
 
-def test_two_far_places_of_which_one_is_slow_make_rounds_as_often_as_each_other() -> None:
-    """Partners are mostly near by, and so of one's own speed; those who are heard of are anywhere."""
+def test_two_far_places_of_unequal_speed_make_rounds_equally_often() -> None:
+    """Partners are mostly near and equally fast. Members whose progress a peer hears of are anywhere."""
     slowness = (10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0)
     cluster = Unequal(slowness, lambda one, other: 0.0005 if one.index // 4 == other.index // 4 else 0.05)
     rates = cluster.rates(60.0, 110.0)
@@ -79,7 +79,7 @@ def test_two_far_places_of_which_one_is_slow_make_rounds_as_often_as_each_other(
 
 
 def test_pause_of_all_leaves_h_as_it_was() -> None:
-    """As for an evaluation: whoever is asked meanwhile says that it does not train."""
+    """As during an evaluation: a peer that is asked reports that it does not train."""
     cluster = Unequal((10.0, 1.0))
     hosts = cluster.network.hosts
     cluster.network.run(120.0)
