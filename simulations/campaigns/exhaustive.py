@@ -189,13 +189,13 @@ def sample(cases: Sequence[Case], count: int, seed: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--setting", choices=SETTINGS, help="only this one")
-    parser.add_argument("--cases", choices=CASES, default="singles", help="of one fault, or which of two")
+    parser.add_argument("--cases", choices=CASES, default="singles", help="cases of one fault, or of two")
     parser.add_argument("--case", type=int, help="only this one, by its number")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn from --seed")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N cases, drawn from --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--first-failure", action="store_true", help="stop at the first case that fails")
-    parser.add_argument("--trace", action="store_true", help="print all that happens in --case")
+    parser.add_argument("--trace", action="store_true", help="print every event of --case")
     arguments = parser.parse_args()
     failed = 0
     for name in [arguments.setting] if arguments.setting else SETTINGS:

@@ -125,8 +125,8 @@ def play(seed: int, dialled: str) -> int:
     except Exception as error:
         when = f"{plan.peers} peers, {outbound} of them behind a NAT, at {cluster.network.now:.3f} s"
         raise AssertionError(f"{type(error).__name__}: {error}\n  {when}") from error
-    assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0, "two exchanged who cannot be dialled"
-    assert sum(cluster.matched.values()) > 0, "nobody exchanged"
+    assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0, "two undialable peers exchanged"
+    assert sum(cluster.matched.values()) > 0, "no peers exchanged"
     return sum(cluster.matched.values())
 
 
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=300)
-    parser.add_argument("--dialled", nargs="+", choices=DIALLED, default=list(DIALLED), help="how many can be dialled")
+    parser.add_argument("--dialled", nargs="+", choices=DIALLED, default=list(DIALLED), help="number of dialable peers")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args(arguments)
     failed = 0

@@ -1,4 +1,4 @@
-"""Who believes whom dead after the faults: no living host for long, and a host that died for good, by all (I8)."""
+"""Believed deaths after the faults: of no living host for long, and of a host that died for good by all (I8)."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Mixes:
         given = self._one_sided.pop(key, None)
         if given is None and hostile:
             return  # a hostile member has answered
-        assert given is not None, f"I2 {host.name}: mixed {_named(key)}, which nobody has answered"
+        assert given is not None, f"I2 {host.name}: mixed {_named(key)}, which no responder has mixed"
         scale = float(np.abs(before).max()) + float(np.abs(moved).max())
         worst = float(np.abs(moved + given.moved).max())
         assert worst <= RELATIVE * scale, f"I1 {host.name}: the sum of two anchors moved by {worst}"

@@ -23,7 +23,7 @@ OF_ONE = {"crash", "torn", "die", "leave", "pause", "isolated", "one-way", "flap
 
 
 class Victims(Protocol):
-    """What a nemesis does to a cluster besides its network."""
+    """The parts of a cluster that a nemesis uses, apart from its network."""
 
     network: Network
 

@@ -97,7 +97,7 @@ class Chaos:
         self._until("the founder writes an invite", stage.invite.exists, 30)
         for number in range(1, plan.hosts):
             stage.start(number)
-        self._until("everybody knows everybody and exchanges", stage.together, 2 * plan.bound)
+        self._until("all know all, and exchange", stage.together, 2 * plan.bound)
 
     def _suffer(self) -> None:
         plan, stage = self.plan, self._stage
@@ -125,11 +125,11 @@ class Chaos:
 
     def _recover(self, before: float) -> None:
         over, stage = time.monotonic(), self._stage
-        self._until("everybody knows everybody, trains and has the model", stage.together, self.plan.bound)
+        self._until("all know all, train and have the model", stage.together, self.plan.bound)
         self._figures["together after the last fault"] = f"{time.monotonic() - over:.1f} s"
         had = [host.exchanges() for host in stage.hosts]
         self._until(
-            "everybody exchanges again",
+            "all exchange again",
             lambda: all(host.exchanges() > count for host, count in zip(stage.hosts, had, strict=True)),
             self.plan.bound,
         )

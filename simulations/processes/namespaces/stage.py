@@ -138,13 +138,13 @@ class Stage:
         number, lab = fault.hosts[0], self.lab
         host, cable, note = self.hosts[number], lab.hosts[number], ""
         match fault.kind.split():
-            case ["kill", who]:
-                note = self._kill(number, who)
-            case ["stop", who]:
-                process = host.daemon if who == "daemon" else host.training
+            case ["kill", target]:
+                note = self._kill(number, target)
+            case ["stop", target]:
+                process = host.daemon if target == "daemon" else host.training
                 assert process is not None
                 process.signal(signal.SIGSTOP)
-                if who == "daemon":
+                if target == "daemon":
                     self._stopped.add(number)
                 else:
                     self.watches[number].asleep.append((process.pid, time.monotonic(), float("inf")))
@@ -171,16 +171,16 @@ class Stage:
         number, lab, plan = fault.hosts[0], self.lab, self._plan
         host, cable = self.hosts[number], lab.hosts[number]
         match fault.kind.split():
-            case ["kill", who]:
-                if who != "training":
+            case ["kill", target]:
+                if target != "training":
                     host.start_daemon()
-                if who != "daemon":
+                if target != "daemon":
                     host.start_training()
-            case ["stop", who]:
-                process = host.daemon if who == "daemon" else host.training
+            case ["stop", target]:
+                process = host.daemon if target == "daemon" else host.training
                 assert process is not None
                 process.signal(signal.SIGCONT)
-                if who == "daemon":
+                if target == "daemon":
                     self._stopped.remove(number)
                 else:
                     self._wake(number)
@@ -208,17 +208,17 @@ class Stage:
         pid, since, _ = self.watches[number].asleep.pop()
         self.watches[number].asleep.append((pid, since, time.monotonic()))
 
-    def _kill(self, number: int, who: str) -> str:
+    def _kill(self, number: int, target: str) -> str:
         host, watch = self.hosts[number], self.watches[number]
         watch.look()
         deadline = time.monotonic() + BUSY_WITHIN
         while not (busy := bool(host.status().get("partner"))) and time.monotonic() < deadline:
             select.select([], [], [], 0.01)
         assert host.daemon is not None and host.training is not None
-        if who != "training":
+        if target != "training":
             host.daemon.kill()
             self.killed += 1
-        if who != "daemon":
+        if target != "daemon":
             host.training.kill()
             watch.deaths.append((host.training.pid, time.monotonic()))
         return "in an exchange" if busy else ""

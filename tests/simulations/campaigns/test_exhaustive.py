@@ -77,7 +77,7 @@ def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_prope
 @pytest.mark.campaign("T2")
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_faults_of_recovery_messages_leave_an_exchange_right(setting, record_property):
-    """A sample of the cases of two faults: a lost message and then a question, its answer or the End; and two breaks."""
+    """A sample of two faults: a lost message and then a question, its answer or the End; and two breaks."""
     lost = [case[0] for case in singles(SETTINGS[setting]) if case and case[0].kind == "lose"]
     answers = [
         case
