@@ -13,6 +13,6 @@ from tests.processes.running import Network, running
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Callable[..., Network]]:
-    """`network(4)`: hosts of one network, not started yet; gone with the test."""
+    """`network(4)`: hosts of one network, not started yet. They end with the test."""
     with ExitStack() as stack:
         yield lambda count, **options: stack.enter_context(running(tmp_path / "hosts", count, **options))

@@ -1,6 +1,6 @@
-"""A member with a key of its own that runs the honest protocol, and besides says to daemons what a test has it say.
+"""A member with a key of its own that runs the honest protocol, and also sends what a test has it send.
 
-It has the network's secret, a real transport and a real peer, but no model: its jobs are not carried out, so that it
+It has the network's secret, a real transport and a real peer. Its jobs are not carried out, so it has no model and
 stays a joiner. Tests drive it by `act`, in their own thread.
 """
 
@@ -27,7 +27,11 @@ __all__ = ["HostileMember"]
 
 
 class HostileMember:
-    """Args: hosts: whose network it joins, by the first one's address."""
+    """A member that joins a network of hosts.
+
+    Args:
+        hosts: hosts of the network; it joins through the first.
+    """
 
     def __init__(self, hosts: list[Host]) -> None:
         founder = hosts[0]
@@ -50,17 +54,17 @@ class HostileMember:
         )
         self.peer.join([founder.address], now)
         self.sent = 0
-        """bytes of what it was told to say"""
+        """bytes of the messages that the test had it send"""
 
     def close(self) -> None:
         self.transport.close()
 
     def victims(self) -> list[Member]:
-        """The latest words of the other members."""
+        """The latest records of the other members."""
         return self.peer.membership.alive()
 
     def signed(self, record: Member) -> Member:
-        """`record`, whoever it is of, signed by this member's own key."""
+        """`record`, signed by this member's own key."""
         return Signer(self.identity.sign, Identity.verify).sign_member(record)
 
     def say(self, to: Member, message: Message) -> None:
@@ -69,7 +73,7 @@ class HostileMember:
         self.transport.send(to.id, to.address, Lane.CONTROL, frames)
 
     def act(self, seconds: float, beat: float, speaks: Callable[[], object] = lambda: None) -> None:
-        """Take part for so long, and call `speaks` every `beat` seconds."""
+        """Take part for `seconds`, and call `speaks` every `beat` seconds."""
         self.until(lambda: None, seconds, beat, speaks)
 
     def until(
@@ -79,7 +83,7 @@ class HostileMember:
         beat: float = 0.1,
         speaks: Callable[[], object] = lambda: None,
     ) -> Any:
-        """Take part until `condition` is true, for `seconds` at the most; what it was at last."""
+        """Take part until `condition` is true, for at most `seconds`. Return the last value of the condition."""
         end, speaks_at, found = time.monotonic() + seconds, 0.0, None
         while (now := time.monotonic()) < end and not found:
             if now >= speaks_at:
@@ -109,7 +113,7 @@ class HostileMember:
 
 
 def remembered(home: Path) -> Iterable[str]:
-    """Names of members that the daemon of `home` looks for after a restart."""
+    """Names of members that the daemon of `home` dials after a restart."""
     from gossipdp.runtime.files import load_members
 
     return {member.name for member in load_members(home / "members.json")}

@@ -1,7 +1,7 @@
 """Members that flood a daemon with pings and vanish: `python partners.py PORT SECRET NETWORK ROUNDS PARTNERS`.
 
-Each round forks PARTNERS processes. Each of them links with the daemon, sends 500 pings, says so on a pipe, and is
-killed while they wait to be read. A line of standard output ends each round.
+Each round forks PARTNERS processes. Each process connects to the daemon, sends 500 pings, reports it on a pipe, and is
+killed before the pings are read. A line of standard output ends each round.
 """
 
 from __future__ import annotations

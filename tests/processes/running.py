@@ -39,7 +39,7 @@ __all__ = [
 
 
 def byte_gpt(host: Host, size: str) -> list[str]:
-    """A training command that steps for ever, with a line for `byte_gpt_steps` after each step."""
+    """A training command that steps for ever. After each step it runs the given line for `byte_gpt_steps`."""
     command = [sys.executable, "-m", "peers.jobs.byte_gpt", "--size", size, "--steps", "100000", "--batch", "1"]
     command += ["--context", "16", "--threads", "1", "--eval-every", "0", "--eval-windows", "8"]
     return [*command, "--log-every", "1", "--log", str(_steps_of(host))]
@@ -55,7 +55,7 @@ def _steps_of(host: Host) -> Path:
 
 
 class Network:
-    """Some hosts of one network on loopback; the first founds it."""
+    """Hosts of one network on loopback. The first founds it."""
 
     def __init__(
         self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
@@ -78,9 +78,9 @@ class Network:
         return path
 
     def settle_in(self) -> None:
-        """Every home is made, and no process started."""
+        """Make every home, and start no process."""
         self.founder.settle_in(None)
-        # The invite that the founder's daemon would write, made before it runs: its address is known.
+        # The founder's daemon would write the same invite: its address is known.
         invite = homes.write_invite(
             self.founder.home, [self.founder.address], homes.read_config(self.founder.home, {}, {})
         )
@@ -88,14 +88,14 @@ class Network:
             host.settle_in(invite.read_text())
 
     def start(self, *, kill_at: Sequence[str] = ()) -> None:
-        """Every daemon and every training process, each one by itself; `kill_at` are the first daemons' variables."""
+        """Start every daemon and every training process alone. `kill_at` are variables of the first daemons."""
         self.settle_in()
         for host, point in itertools.zip_longest(self.hosts, kill_at, fillvalue=""):
             host.start_daemon(point)
             host.start_training()
 
     def start_supervised(self) -> None:
-        """Every host by the command that people type; the last one's invite is in a variable."""
+        """Start every host by the command that users type. The last one's invite is in a variable."""
         self.founder.start_supervised()
         invite = self.invite()
         for host in self.hosts[1:-1]:
@@ -103,7 +103,7 @@ class Network:
         self.hosts[-1].start_supervised(join="-", GOSSIPDP_INVITE=invite.read_text())
 
     def until_it_runs(self, seconds: float = 30.0, exchanges: int = 1) -> None:
-        """Every peer has the model, trains, knows all others, and has exchanged."""
+        """Whether every peer has the model, trains, knows all others and has exchanged."""
         for host in self.hosts:
             until(
                 f"{host.name} is part of the network", lambda host=host: self.runs(host, exchanges), seconds, self.hosts
@@ -127,7 +127,7 @@ class Network:
 def running(
     directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
 ) -> Iterator[Network]:
-    """A network whose processes are gone at the end, whatever happens."""
+    """A network whose processes end with the context, whatever happens."""
     network = Network(directory, count, size=size, pace=pace, settings=settings)
     try:
         yield network

@@ -1,7 +1,7 @@
-"""TCP connections, opened again as they are closed: `python strangers.py COUNT BYTES PORT [PORT ...]`.
+"""TCP connections that are opened again when they close: `python strangers.py COUNT BYTES PORT [PORT ...]`.
 
-Each sends BYTES bytes, and no more. A line of standard output says that COUNT connections were opened at each port. It
-goes on until standard input ends.
+Each sends BYTES bytes. After COUNT connections to each port the script prints a line. It goes on until standard input
+ends.
 """
 
 from __future__ import annotations

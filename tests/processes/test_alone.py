@@ -50,7 +50,7 @@ def test_lone_peer_with_a_real_daemon_trains_bit_for_bit_as_without(
     summaries = [json.loads(line) for line in (*host.text().splitlines(), said) if line.startswith("{")]
     assert len({summary["validation_loss"] for summary in summaries}) == 1 and len(summaries) == 2
 
-    # It was part of a network all the while: outer steps were made, and the anchor is where training ended.
+    # It was part of a network: it made outer steps, and the anchor is where training ended.
     newest, _ = Store(host.home / "checkpoints").latest()
     assert newest is not None and newest.meta.steps == STEPS and newest.meta.round >= STEPS // EVERY, newest
     exported = tmp_path / "anchor.safetensors"

@@ -1,4 +1,4 @@
-"""Real daemons among partners that die under load and among strangers that take up descriptors."""
+"""Real daemons, partners that die under load, and strangers that use up descriptors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.processes.running import Host, end, environment, until
 pytestmark = pytest.mark.processes
 
 JOINS_WITHIN = 2.0
-"""seconds in which an honest host has a link, whatever others do"""
+"""seconds within which an honest host gets a link during an attack"""
 GROWS_BY = 300 << 20
-"""bytes: what floods may leave in a daemon's memory"""
+"""most bytes that floods may add to a daemon's memory"""
 
 
 def limited(files: int) -> Callable[[Sequence[str]], list[str]]:
-    """A command under a limit of open files; 0: under this process's own."""
+    """A command with a limit of open files; 0: this process's own limit."""
     return lambda argv: ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *argv] if files else list(argv)
 
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., Host]]:
-    """`started(256)`: a daemon with a limit of 256 open files, which has founded its network; gone with the test."""
+    """`started(256)`: a daemon with a limit of 256 open files that has founded its network. It ends with the test."""
     hosts = []
 
     def start(files: int = 0) -> Host:
@@ -72,7 +72,7 @@ def link(host: Host) -> float:
 
 
 def kill_partners(host: Host, rounds: int, partners: int) -> None:
-    """Have members link with `host`, flood it with pings and die; see `partners`."""
+    """Let members connect to `host`, flood it with pings and die; see `partners`."""
     secret = NetworkSecret.load(host.home).reveal().hex()
     argv = [sys.executable, str(Path(__file__).with_name("partners.py")), str(port(host)), secret, NETWORK]
     argv += [str(rounds), str(partners)]
@@ -84,7 +84,7 @@ def kill_partners(host: Host, rounds: int, partners: int) -> None:
 
 @contextmanager
 def strangers(host: Host, count: int, said: int) -> Iterator[None]:
-    """Connections that are opened again as they are closed, to the peer's port and to that of its metrics."""
+    """Connections to the peer's port and its metrics port that are opened again whenever they close."""
     metrics = urlsplit(host.status()["metrics"]).port
     words = [str(count), str(said), str(port(host)), str(metrics)]
     argv = [sys.executable, str(Path(__file__).with_name("strangers.py")), *words]

@@ -29,7 +29,7 @@ ON_WITHIN = 10.0
 BACK_WITHIN = 30.0
 LEFT_WITHIN = 10.0
 KILLED_AFTER = 25.0
-"""what service managers and spot markets give between SIGTERM and SIGKILL, at the least"""
+"""seconds that service managers and spot markets give at least between SIGTERM and SIGKILL"""
 
 
 Record = Callable[[str, object], None]
@@ -83,7 +83,7 @@ HALF = ("chunk 0 sent", "ACK sent", "outer step half done", "chunk 0 sent")
 
 
 def armed(network: Network, now: Path) -> list[str]:
-    """Half of the daemons, the founder's among them, die at a point of their next exchange once `now` is there."""
+    """Kill half of the daemons, the founder's included, at a point of their next exchange, once `now` is there."""
     return [f"{point}@{2 + number % 2} if {now}" for number, point in enumerate(HALF)]
 
 
@@ -95,7 +95,7 @@ def half_dies_and_returns(network: Network, now: Path, kill_next: Path, record: 
         assert host.daemon is not None
         assert host.daemon.ended(20) == -signal.SIGKILL, host.last_words()
     died, had = time.monotonic(), [host.exchanges() for host in survivors]
-    # That of two survivors with each other: one with the dead would not end as done.
+    # An exchange of two survivors: one with a killed peer would not end as done.
     for host, count in zip(survivors, had, strict=True):
         left = died + ON_WITHIN - time.monotonic()
         until(f"{host.name} exchanges again", lambda h=host, c=count: h.exchanges() > c, left, network.hosts)
@@ -150,8 +150,8 @@ def test_sixteen_peers_of_one_machine_know_each_other_and_exchange(
 
 
 def stopped(network: Network, host: Host) -> tuple[float, int]:
-    """SIGTERM in the middle of an exchange, SIGKILL if that does not end it; how long it took to leave, and how many
-    exchanges it ended after it had been told: those that were open."""
+    """Send SIGTERM in the middle of an exchange, and SIGKILL if it does not end. Return the seconds that it took to
+    leave, and the exchanges that it ended after the signal: those that were open."""
     daemon, others = host.daemon, network.others(host)
     assert daemon is not None
     name, mine = host.status()["id"], len(host.text())
@@ -166,7 +166,7 @@ def stopped(network: Network, host: Host) -> tuple[float, int]:
     took = time.monotonic() - begun
     assert (code, took <= LEFT_WITHIN) == (0, True), f"{host.name} left with {code} after {took:.1f} s"
     for other in others:
-        # Nobody waits for it: it has left, no exchange with it is open, and others are made.
+        # No peer waits for it: it has left, no exchange with it is open, and others exchange.
         until(f"{other.name} knows", lambda other=other: other.member(host.name)["state"] == "left", 5, network.hosts)
         assert other.status()["partner"] != name, f"{other.name} still exchanges with {host.name}"
         count = other.exchanges()
@@ -189,7 +189,7 @@ def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
     three.until_it_runs(40)
     random, amid, tried = Random(16), 0, 0
     while amid < times:
-        # Between what its status says and the signal an exchange may end by itself: that time does not count.
+        # An exchange may end between the status and the signal. Then this time does not count.
         assert tried < 2 * times + 2, f"{amid} of {tried} were in an exchange when they were told to stop"
         host = random.choice(three.hosts)
         took, open_then = stopped(three, host)
@@ -226,7 +226,7 @@ def test_twenty_seconds_in_which_exchanges_fail__memory_and_descriptors_stay(
 def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_stay(
     tmp_path: Path, record_property: Record
 ) -> None:
-    # Exchanges last a second here, so that a cut meets most of them half way.
+    # Exchanges last a second here, so a cut meets most of them half way.
     plan = Plan(
         seed=18, seconds=120, kinds=(), failing=0.5, rate="4mbit", rtt=0.02, size=400_000, pace=0.05,
         warm_up=40, growth=1.02, descriptors=8,

@@ -1,4 +1,4 @@
-"""A power cut over a whole network: it goes on from the latest checkpoint of all, whoever is up first (safety I14)."""
+"""A power cut of a whole network: it goes on from the latest checkpoint, whichever host is up first (I14)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def saved(host: Host) -> int:
 
 
 def kill_all(hosts: list[Host]) -> list[int]:
-    """kill -9 of every process; how much each daemon has written to its log."""
+    """Kill every process. Return the length of each daemon's log."""
     for host in hosts:
         for process in (host.training, host.daemon):
             assert process is not None
@@ -29,7 +29,7 @@ def kill_all(hosts: list[Host]) -> list[int]:
 
 
 def origin(host: Host, since: int) -> str:
-    """How it has come by its model, from the log of its present life."""
+    """How it got its model, by the log of its present life."""
     return next((word for word in ("founded", "restored", "received") if f"model {word}" in host.text()[since:]), "")
 
 
@@ -39,7 +39,7 @@ def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(
     three = network(3)
     three.start()
     three.until_it_runs()
-    # Neither the founder nor the first that will be up has the latest.
+    # Neither the founder nor the first host up has the latest checkpoint.
     latest = three.hosts[2]
     before = saved(latest)
     until("the clocks have gone on", lambda: latest.status()["clock"] > before + 200, 30, three.hosts)

@@ -38,8 +38,8 @@ def test_second_daemon_of_one_identity_is_refused_and_told_why__and_the_first_go
 def test_copy_with_a_higher_start_ends_all_the_same__and_the_first_is_started_anew(
     others: int, network: Callable[..., Network]
 ) -> None:
-    """A home that was copied whole: at its first start the copy looks like the first one's next. With one other member
-    there is none but that one to tell the two of each other."""
+    """A home that was copied whole. At its first start the copy looks like the first host's next life. With one other
+    member, only that member can tell the two of each other."""
     hosts = network(2 + others)
     hosts.settle_in()
     *live, copy = hosts.hosts

@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def anchors(pair: Pair):
-    """Each daemon's anchor, as it has just saved it."""
+    """The anchor of each daemon's latest checkpoint."""
     found = []
     for home in pair.homes:
         store = Store(home / "checkpoints")
@@ -46,7 +46,7 @@ def anchors(pair: Pair):
 
 
 def _payload(pair: Pair) -> list[int]:
-    """Bytes of increments that each daemon has got."""
+    """Bytes of increments that each daemon has received."""
     return [pair.status(which)["rumour_bytes"]["payload"] for which in (0, 1)]
 
 
@@ -60,7 +60,7 @@ def test_two_daemons_train_apart_and_hold_the_same_bits() -> None:
                 trainer.step()
             pair.wait(0.01)
         assert [pair.status(which)["algorithm"] for which in (0, 1)] == ["epidemic"] * 2
-        # Nobody steps any more: what is on its way comes, and reaches x.
+        # No process steps any more: what is on its way arrives and reaches x.
         deadline, before = time.monotonic() + 30.0, [-1, -1]
         while (told := _payload(pair)) != before:
             assert time.monotonic() < deadline
@@ -71,12 +71,12 @@ def test_two_daemons_train_apart_and_hold_the_same_bits() -> None:
         assert (first == second).all()
         assert (first[:SIZE] != start).mean() > 0.1
         for trainer in pair.trainers:
-            # What each still holds back, and steps after the last round, are in no anchor.
+            # Residuals, and steps after the last round, are in no anchor.
             assert np.sqrt(np.mean((trainer.x - first[:SIZE]) ** 2)) < 0.2
 
 
 def test_two_daemons_judge_what_both_have_sent_and_hold_the_same_bits_of_it() -> None:
-    """With a robust rule: what each has settled is the other's, and training does not go back meanwhile."""
+    """With a robust rule: both settle the same, and training does not go back meanwhile."""
     start = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32)
     settings = SETTINGS | {"exchange.robust": "nnm-median", "exchange.epoch_steps": 20}
     with two_daemons(start, settings) as pair:
@@ -102,7 +102,7 @@ def test_two_daemons_judge_what_both_have_sent_and_hold_the_same_bits_of_it() ->
 
 @pytest.mark.long
 def test_of_five_daemons_one_that_trains_elsewhere_leads_nobody_there() -> None:
-    """By their mean the other four would follow it, by 3.5 of 20 on every parameter."""
+    """By the mean the other four would follow it by 3.5 of 20 on every parameter."""
     start = np.random.default_rng(4).standard_normal(SIZE // 4).astype(np.float32)
     settings = SETTINGS | {"exchange.robust": "nnm-trimmed", "exchange.epoch_steps": 50}
     with contextlib.ExitStack() as running:

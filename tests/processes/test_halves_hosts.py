@@ -30,7 +30,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def hosts(tmp_path: Path, lab: Lab) -> Iterator[list[Host]]:
-    """One network, each host in a namespace; nothing started."""
+    """One network, each host in a namespace, nothing started."""
     made = [
         Host(
             tmp_path,

@@ -1,4 +1,4 @@
-"""A member forges records, doubts others without end and introduces members that do not exist: real daemons go on."""
+"""A member forges records, suspects others without end and introduces members that do not exist. Real daemons go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 
 
 def forgeries(hostile: HostileMember) -> None:
-    """One record in each other member's name to each member: 24 a second in all."""
+    """To each member, one record in each other member's name: 24 a second in all."""
     for to in hostile.victims():
         for word in hostile.victims():
             if word.id != to.id:
@@ -36,7 +36,7 @@ def forgeries(hostile: HostileMember) -> None:
 
 
 def doubts(hostile: HostileMember) -> None:
-    """Each member failed, at its latest genuine word, and an answer is asked for."""
+    """Claims that each member failed, at its latest genuine record, and asks for an answer."""
     for to in hostile.victims():
         words = [replace(word, accusers=()) for word in hostile.victims()]
         hostile.say(to, Ping(hostile.random.getrandbits(60), tuple(replace(w, state=State.FAILED) for w in words)))
@@ -44,7 +44,7 @@ def doubts(hostile: HostileMember) -> None:
 
 
 def ghosts(hostile: HostileMember, made: list[Member]) -> None:
-    """Sixty members that do not exist, of those made before, to each."""
+    """To each member, sixty made-up members that do not exist."""
     for to in hostile.victims():
         for _ in range(5):
             hostile.say(to, Pong(0, tuple(hostile.random.sample(made, 12))))
@@ -57,7 +57,7 @@ def a_ghost(number: int) -> Member:
 
 
 def control_bytes(hosts: list[Host]) -> int:
-    """Received by all of them together, beside exchanges."""
+    """Bytes that all hosts received together, without exchanges."""
     told = [host.status() for host in hosts]
     return sum(status["received_bytes"] - status["received_data_bytes"] for status in told)
 
@@ -69,7 +69,7 @@ def states(hosts: list[Host]) -> set[str]:
 
 
 def beset(hosts: list[Host], seconds: float) -> None:
-    """All of it, one after another, for `seconds` each; what must hold of `hosts`, which run."""
+    """Attack in every way for `seconds` each, and check what must hold of the running `hosts`."""
     hostile = HostileMember(hosts)
     ids = [host.status()["id"] for host in hosts]
 
@@ -81,7 +81,7 @@ def beset(hosts: list[Host], seconds: float) -> None:
     try:
         assert hostile.until(lambda: all("hostile" in {row["name"] for row in host.members()} for host in hosts), 10.0)
         assert hostile.until(lambda: len(hostile.victims()) == len(hosts), 10.0)
-        # Forged words: nobody is thought to have left, and the forger is set aside.
+        # Forged records: no member is believed to have left, and the forger is set aside.
         seen: set[str] = set()
 
         def looks() -> bool:
@@ -92,7 +92,7 @@ def beset(hosts: list[Host], seconds: float) -> None:
         hostile.act(seconds, 0.25, lambda: (forgeries(hostile), seen.update(states(hosts))))
         assert seen == {"alive"}
         goes_on("forged words")
-        # Doubts: each is denied, and members do not answer each other without end.
+        # Suspicions: each is refuted, and members do not answer each other without end.
         before, said, began = control_bytes(hosts), hostile.sent, time.monotonic()
         hostile.act(seconds, 0.05, partial(doubts, hostile))
         lasted = time.monotonic() - began
@@ -104,7 +104,7 @@ def beset(hosts: list[Host], seconds: float) -> None:
         hostile.act(seconds, 0.1, partial(ghosts, hostile, [a_ghost(number) for number in range(600)]))
         for host in hosts:
             live = [row for row in host.members() if row["name"].startswith("ghost") and row["state"] == "alive"]
-            # So many from the hostile member, and by way of each of the others.
+            # This many from the hostile member, and by way of each of the others.
             assert len(live) <= len(hosts) * most_live(len(hosts)), host.name
             assert host.text().count("member ghost") <= MEMBER_LINES * (1 + 3 * seconds / 60.0)
         goes_on("ghosts")

@@ -25,17 +25,17 @@ VICTIMS = ("daemon", "both", "daemon", "both", "both")
 FAILED_WITHIN = 5.0
 BACK_WITHIN = 30.0
 PAUSE = 2.0
-"""seconds without a step that this machine's own load may cause; a peer that waited for another would wait longer"""
+"""seconds without a step that this machine's load may cause; a peer that waits for another pauses longer"""
 LOADED_WITHIN = 60.0
 TORCH_PAUSE = 5.0
-"""the same with torch and 11M parameters, while another torch is loaded; who waited for that one's return would wait
-longer, and who waited for the verdict on it would show that as time spent in gossipdp"""
+"""the same with torch and 11M parameters while another torch loads. A peer that waits for the other's return pauses
+longer. One that waits for a verdict on it shows that as time in gossipdp"""
 STALL_SHARE = 0.05
-"""of the time from the death to the return: a busy machine stretches copies of a model, and that time as well"""
+"""share of the time from the death to the return: a busy machine stretches copies and that time equally"""
 
 
 def until_dead(host: Host, victim: str) -> float:
-    """Wait for the death that the daemon has been armed for; when it was seen."""
+    """Wait for the death that the daemon was armed for. Return its time."""
     first = host.training if victim == "training" else host.daemon
     assert first is not None and host.training is not None
     assert first.ended(20) == -9, host.last_words()
@@ -56,7 +56,7 @@ def until_failed(network: Network, host: Host, died: float) -> None:
 
 
 def until_back(network: Network, host: Host, incarnation: int, within: float) -> None:
-    """All others see the new life, it trains, and it has exchanged."""
+    """Whether all others see the new life, and it trains and has exchanged."""
     deadline = time.monotonic() + within
 
     def back() -> bool:
@@ -81,7 +81,7 @@ def until_back(network: Network, host: Host, incarnation: int, within: float) ->
 def kill_and_bring_back(
     network: Network, host: Host, victim: str, point: str, record: Record, kill_next: str = ""
 ) -> None:
-    """One case, from a running network to a running network. `host` has been armed for it; `kill_next` arms it anew."""
+    """One case, from a running network to a running network. `host` was armed for it; `kill_next` arms it again."""
     others, now = network.others(host), host.home.with_suffix(".now")
     reached = min(other.mean() for other in others)
     now.touch()
@@ -109,7 +109,7 @@ def kill_and_bring_back(
 
 
 def armed(host: Host, victim: str, point: str) -> str:
-    """What makes this host's daemon kill at `point`, once the file named after the host is there."""
+    """Variables that make this host's daemon kill at `point`, once the file named after the host exists."""
     who = "" if victim == "daemon" else f"{victim}: "
     return f"{who}{point}@3 if {host.home}.now"
 
@@ -119,7 +119,7 @@ def test_killed_at_a_point__others_go_on_and_it_comes_back(
     victim: str, network: Callable[..., Network], record_property: Record
 ) -> None:
     four = network(4)
-    # The founder is among them: nobody founds again.
+    # The founder is among them: no peer founds again.
     cases = list(zip(four.hosts, POINTS, strict=False))
     four.start(kill_at=[armed(host, victim, point) for host, point in cases])
     four.until_it_runs()
@@ -163,13 +163,13 @@ def test_torch_training_of_11M_killed_with_its_daemon__the_other_steps_on_and_it
     reached = len(byte_gpt_steps(host))
     host.start_daemon()
     host.start_training(byte_gpt(host, "11M"))
-    # How long Python and torch take to load is this machine's affair, not the network's.
+    # The time that Python and torch take to load depends on this machine, not on the network.
     until("its daemon runs", host.status, LOADED_WITHIN, two.hosts)
     until("it has the model", lambda: host.status().get("state") == "ready", BACK_WITHIN, two.hosts)
     until("training runs", lambda: host.status().get("training") == "attached", LOADED_WITHIN, two.hosts)
     begun, had = time.monotonic(), host.exchanges()
     until_back(two, host, incarnation, BACK_WITHIN)
-    # One that it began as a whole peer again: the daemon exchanges as soon as it has the model.
+    # An exchange that it began as a whole peer: the daemon exchanges as soon as it has the model.
     until("one exchange more", lambda: host.exchanges() > had, BACK_WITHIN, two.hosts)
     took = time.monotonic() - begun
     until("it trains on", lambda: len(byte_gpt_steps(host)) > reached + 2, 10, two.hosts)
@@ -199,5 +199,5 @@ def test_killed_again_and_again__four_of_four_in_turn(network: Callable[..., Net
     four.start(kill_at=spelled[:4])
     four.until_it_runs()
     for number, host, point, victim in cases:
-        # Its next turn comes when all the others have had theirs.
+        # Its next turn comes after all the others.
         kill_and_bring_back(four, host, victim, point, record_property, "".join(spelled[number + 4 : number + 5]))

@@ -1,4 +1,4 @@
-"""The emulated network itself: what its cuts cut, what its rates limit, and that nothing of it stays behind."""
+"""The emulated network itself: cuts, rates, and removal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_rate__bounds_what_a_cable_carries() -> None:
         before = b.counters()
         run(a, FLOOD, b.address)
         arrived = b.counters() - before
-        # Half a second at 1 MB/s, the bucket, and what the queue still holds.
+        # Half a second at 1 MB/s, the bucket, and the queue.
         assert 300_000 < arrived.received_bytes < 1_000_000
 
 

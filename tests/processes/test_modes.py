@@ -1,4 +1,4 @@
-"""What gossip is in its limits: two synchronous peers that average after every step are two ranks under DDP."""
+"""The limit of gossip: two synchronous peers that average after every step equal two ranks under DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments between real processes: of a training process that was killed, and of one on a host that joins."""
+"""Moments between real processes: of a killed training process, and on a host that joins."""
 
 from __future__ import annotations
 

@@ -96,11 +96,11 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
     first.start_supervised()
     second = hosts.make(1, size=size, pace=pace)
     second.start_supervised(join=f"@{hosts.invite()}")
-    # Past the warm start: pace, codec and ranges are what they are for the rest of a run.
+    # After the warm start: pace, codec and ranges stay the same for the rest of a run.
     until("4-bit exchanges", lambda: settled(second), 120, hosts.made)
 
     def at_rest() -> tuple[dict[str, Any], Counters] | None:
-        """What was exchanged and what the cable has carried, at a moment between two exchanges."""
+        """Exchanges and bytes on the cable, at a moment between two exchanges."""
         before, carried, after = second.status(), lab.hosts[1].counters(), second.status()
         same = before["exchanges"] == after["exchanges"] and not before["partner"] and not after["partner"]
         return (after, carried) if same else None
@@ -114,7 +114,7 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
     parameters = after["exchanged_parameters"] - before["exchanged_parameters"]
     payload = (after["exchanged_bytes"] - before["exchanged_bytes"]) / parameters
     formula = (after["formula_bytes"] - before["formula_bytes"]) / parameters
-    # Encryption, TCP, Ethernet, pings and gossip are in it.
+    # Encryption, TCP, Ethernet, pings and gossip are included.
     socket = on_cable / parameters
     print(
         f"bytes received per parameter per exchange, {parameters / size:.0f} exchanges of {size} parameters: "
@@ -158,7 +158,7 @@ def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> Non
         return all(re.search(rf"GD-101 {re.escape(address)}: .*{why}", text) for address, why in tried.items())
 
     until("each address and why", told, 20, hosts.made)
-    # A name stands for several addresses: each is named.
+    # A name has several addresses, and each is listed.
     assert re.search(r"GD-101 localhost:4998: .*127\.0\.0\.1:4998 refused", second.text())
     said = gossipdp("--home", str(second.home), "status")
     assert "GD-101" in said.stdout and "10.77.0.1:4999" in said.stdout

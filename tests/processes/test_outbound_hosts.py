@@ -1,4 +1,4 @@
-"""Peers that others cannot dial: those that know it from their configuration, and those that find out (GD-102)."""
+"""Peers that others cannot dial: by configuration, and by their own finding (GD-102)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ PORT = 4710
 
 
 def close_port(place: labs.Host) -> None:
-    """As a NAT or a firewall does: connections from outside to the peer's port come to nothing, its own ones work.
-
-    What the port would answer has no route; so no packet filter is needed, which not every kernel here has.
-    """
+    """As a NAT or a firewall does: connections from outside to the peer's port fail, its own ones work."""
     rule = ("rule", "add", "ipproto", "tcp", "sport", str(PORT), "blackhole")
     subprocess.run(["ip", "-n", place.namespace, *rule], check=True)
 
 
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[list[Host]]:
-    """Two hosts that can be dialled, the founder first, and two that cannot, each in a namespace; nothing started."""
+    """Two dialable hosts, the founder first, and two that cannot be dialled, each in a namespace, nothing started."""
     with Lab(4) as lab:
         made = [
             Host(
@@ -83,7 +80,7 @@ def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(
     more = {pair: exchanges(*pair) - met[pair] for pair in itertools.permutations(behind, 2)}
     assert more[closed[0], closed[1]] <= 1, "the two matched each other"  # one may have been under way before they knew
     for host in closed:
-        # Along the hypercube, which four follow in early rounds, each has two partners.
+        # On the hypercube, which four peers follow in early rounds, each has two partners.
         assert any(more[host, other] > 0 for other in direct), f"{host.name} met nobody who can be dialled"
     for host in behind:
         assert host.status()["members"] == {"alive": 4, "suspect": 0, "failed": 0, "left": 0}
@@ -109,7 +106,7 @@ def test_listens_nowhere__joins_gets_the_model_and_trains_on(tmp_path: Path, net
     rows = rows["members"] if isinstance(rows, dict) else rows
     assert {row["name"]: row["path"] for row in rows} == {"h0": "direct", "q0": "outbound-only", "q1": "outbound-only"}
     first, second = quiet
-    # The model of the second may have come from the founder only: no message gets from one to the other.
+    # The second's model must come from the founder: no message passes from one to the other.
     assert exchanges(first, second) == exchanges(second, first) == 0
     assert first.member(second.name)["state"] == second.member(first.name)["state"] == "alive"
     assert first.member(second.name)["received"] == 0

@@ -49,7 +49,7 @@ class Prometheus:
         self._port.close()
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series that an instant query answers with; [] while nobody answers."""
+        """Labels and value of each series of an instant query; [] without an answer."""
         try:
             answer = json.loads(get(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))
         except OSError:
@@ -91,7 +91,7 @@ def test_prometheus_scrapes_a_daemon__answers_for_exchanges_and_bytes(
         until(name, lambda name=name: rising(f"sum by (instance) ({name})"), 10)
         until(f"the rate of {name}", lambda name=name: rising(f"sum by (instance) (rate({name}[10s]))"), 10)
 
-    # What the server has is what the daemon says.
+    # The server has what the daemon reports.
     asked = f'sum(gossipdp_exchanges_total{{result="done", instance="{urllib.parse.urlsplit(pages[0]).netloc}"}})'
     least = two.founder.exchanges()
     until("the server catches up", lambda: server.query(asked)[0][1] >= least, 10)

@@ -26,11 +26,11 @@ pytestmark = [
 SCRIPT = Path(__file__).with_name("training_ranks.py")
 RANKS = {"one": 1, "ddp": 2, "fsdp": 2}
 STEPS = 2000
-"""of the network's clock; after 400 two hosts have hardly learnt more than one"""
+"""steps of the network's clock; after 400, two hosts have hardly learnt more than one"""
 MEET = 6
-"""exchanges at a rate of zero, in which replicas come together"""
+"""exchanges at a rate of zero, in which replicas agree"""
 BACK_WITHIN = 30.0
-"""seconds from the last step before a rank is killed to the next one of its host"""
+"""seconds from the last step before a rank's death to the next step of its host"""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def lab() -> Iterator[Lab]:
 
 
 class Groups:
-    """Two hosts; what each rank has noted."""
+    """Two hosts, and the notes of each rank."""
 
     def __init__(self, directory: Path, lab: Lab) -> None:
         self.hosts = [
@@ -56,7 +56,7 @@ class Groups:
         return [sys.executable, *launcher, "--max-restarts", "3", *arguments]
 
     def start(self, kinds: tuple[str, str], steps: int, *, abreast: bool = False, **hurt: str) -> None:
-        """`abreast`: who is ahead waits for the other."""
+        """`abreast`: the host that is ahead waits for the other."""
         first, second = self.hosts
         others = [[second.diary], [first.diary]] if abreast else [[], []]
         first.start_supervised(self.command(first.diary, kinds[0], steps, *others[0]))
@@ -80,7 +80,7 @@ def groups(tmp_path: Path, lab: Lab) -> Iterator[Groups]:
 
 
 def together(groups: Groups, kinds: tuple[str, str], seconds: float) -> tuple[list[float], list[int]]:
-    """Both hosts' validation losses in nats, when the network's clock stands at STEPS; and the steps of each."""
+    """Both hosts' validation losses in nats when the network's clock is at STEPS, and the steps of each."""
     groups.start(kinds, STEPS, abreast=True)
     exchanges = [0, 0]
 
@@ -138,7 +138,7 @@ def test_hosts_of_any_kind_train_one_model_better_than_each_alone(
 def test_rank_killed_in_an_exchange__the_other_host_goes_on_and_the_hurt_one_comes_back(
     groups: Groups, rank: int
 ) -> None:
-    """The first rank, which speaks for the host, at a known point of an exchange; another one between two steps."""
+    """Kill the first rank, which talks to the daemon, at a point of an exchange. Kill another between two steps."""
     other, hurt = groups.hosts
     point = {"GOSSIPDP_KILL_AT": "training: chunk 7 sent@3"} if rank == 0 else {}
     groups.start(("ddp", "ddp"), 100_000, **point)

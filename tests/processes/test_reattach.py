@@ -16,7 +16,7 @@ from tests.processes.running import byte_gpt_steps as steps
 pytestmark = pytest.mark.processes
 
 PAUSE = 3.0
-"""seconds without a step: two steps of this model on a loaded machine, and the copy of a model"""
+"""seconds without a step: two steps of this model on a loaded machine, and a copy of the model"""
 BACK_WITHIN = 30.0
 
 
@@ -41,7 +41,7 @@ def test_daemons_killed_under_byte_gpt__training_never_stops_and_attaches_again(
     until("both have stepped", lambda: min(len(steps(host)) for host in two.hosts) > 2, 20, two.hosts)
     assert first.status()["last_exchange"]["of"] > 8, "more chunks than credit"
 
-    # The one that joined, in the middle of an exchange; then the founder.
+    # The joiner dies in the middle of an exchange, then the founder.
     since = [len(steps(host)) for host in two.hosts]
     Path(f"{second.home}.now").touch()
     assert second.daemon is not None and second.daemon.ended(20) == -9
@@ -64,7 +64,7 @@ def test_daemons_killed_under_byte_gpt__training_never_stops_and_attaches_again(
         assert pause < PAUSE
     assert sum(host.text().count("model founded") for host in two.hosts) == 1
 
-    # Another model than the network's is told so where it is started, by attach.
+    # attach reports a model that differs from the network's where the process was started.
     processes[1].kill()
     until("the daemon has noticed", lambda: second.status()["training"] == "none", 5, two.hosts)
     other = second.start_training(byte_gpt(second, "0.25M"))

@@ -21,9 +21,9 @@ RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
 STEPS = 240
 UNTRAINED = 5.5
-"""nats a byte"""
+"""nats per byte"""
 AGREE = 0.05
-"""nats between two anchors, one of which may have trained a few rounds longer on a busy machine"""
+"""nats between two anchors; one may have trained some rounds longer on a busy machine"""
 
 
 def held_out() -> torch.Tensor:
@@ -61,7 +61,7 @@ def export(host: Host, out: Path, *words: str) -> None:
 def command(recipe: str, ranks: int, out: Path, short: str) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     script = [sys.executable, *launcher, str(RECIPES / f"{recipe}_gossip.py"), str(STEPS), str(out)]
-    # No framework asks its maker for anything; Ray's sockets lie in its own folder, and a socket's path is short.
+    # No framework reports to its maker. Ray's sockets need a short path, so they are in a folder of their own.
     return [
         "env",
         "HF_HUB_OFFLINE=1",
@@ -120,5 +120,5 @@ def test_two_hosts_of_a_recipe_are_one_model_when_exported(
     assert abs(losses[0] - losses[1]) <= AGREE
     assert max(losses) < UNTRAINED - 2.0
     for host in made.hosts:
-        # Not every traceback: on a busy host Ray's own actors complain, and go on.
+        # Not every traceback counts: on a busy host Ray's own actors complain and go on.
         assert "GD-501" not in host.text() and f'File "{RECIPES.parents[2] / "gossipdp"}' not in host.text()

@@ -1,4 +1,4 @@
-"""Four peers started as people start them, by `gossipdp up` and `gossipdp join`: stopped, killed and started again."""
+"""Four peers started as users start them, by `gossipdp up` and `gossipdp join`: stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def running_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 @pytest.fixture
 def four(running_four: Network) -> Network:
-    """The four of the test before, whole again: each test leaves all of them running."""
+    """The four peers of the previous test, all running again."""
     running_four.until_it_runs()
     return running_four
 
@@ -50,7 +50,7 @@ def same_life(one: dict[str, int], other: dict[str, int], name: str) -> bool:
 
 
 def stop(host: Host) -> float:
-    """SIGTERM to the supervisor; how long it took to end, with nothing left behind."""
+    """Send SIGTERM to the supervisor. Return how long it took to end, with no process left behind."""
     assert host.supervisor is not None
     left = [*host.children().values(), host.supervisor.pid]
     begun = time.monotonic()
@@ -63,7 +63,7 @@ def stop(host: Host) -> float:
 
 def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_from_them(four: Network) -> None:
     until("the model has moved on", lambda: min(host.mean() for host in four.hosts) > MOVED_ON, 30, four.hosts)
-    # One leaves: the others see that it left, and never think that it failed.
+    # One leaves: the others see that it left, and never believe that it failed.
     *staying, leaver = four.hosts
     assert stop(leaver) < LEAVE_WITHIN
     for host in staying:
@@ -78,7 +78,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     four.until_it_runs(BACK_WITHIN)
     assert leaver.noted("attached", since=begun)[0]["mean"] > reached - LAST_STEPS
 
-    # All leave; then all come back, and nobody has the model but in checkpoints.
+    # All leave, then all come back, and only checkpoints hold the model.
     for host in four.hosts:
         assert host.supervisor is not None
         host.supervisor.signal(signal.SIGTERM)
@@ -107,7 +107,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
 
 
 def checkpoint(host: Host) -> dict[str, Any]:
-    """The newest one."""
+    """The newest checkpoint."""
     said = gossipdp("--home", str(host.home), "checkpoint", "list", "--json")
     assert said.returncode == 0, said
     return dict(json.loads(said.stdout)[-1])
@@ -149,7 +149,7 @@ def other_daemon(host: Host, before: dict[str, int]) -> bool:
 
 def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
     words = spelled(four.founder.secret().reveal())
-    # The invite that others joined by, and the one that `gossipdp invite` writes now: it knows more members to dial.
+    # Two invites: the one that others used, and the one that `gossipdp invite` writes now, with more members to dial.
     invites = {(four.founder.home / "invite").read_text().strip()}
     until("checkpoints, members and metrics are written too", lambda: gossipdp_everywhere(four), 10)
     invites.add((four.founder.home / "invite").read_text().strip())
@@ -162,7 +162,7 @@ def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
         line = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
         assert not [word for word in words if word in line], f"in the command line of {process.pid}"
         if process.pid not in {host.supervisor.pid for host in four.hosts if host.supervisor is not None}:
-            # The invite that one host was given in a variable goes no further.
+            # A host's invite from a variable is not passed on.
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
             assert not [word for word in words if word in environment], f"in the environment of {process.pid}"
 
@@ -179,7 +179,7 @@ def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
 
 
 def gossipdp_everywhere(network: Network) -> bool:
-    """Every command that reads has been run, and every daemon has told what it knows."""
+    """Run every command that reads, and every daemon reports."""
     return all(
         gossipdp("--home", str(network.founder.home), *words).returncode == 0
         for words in (["status"], ["members"], ["invite"], ["keys", "show"], ["config", "show"])
@@ -187,7 +187,7 @@ def gossipdp_everywhere(network: Network) -> bool:
 
 
 def spelled(secret: bytes) -> set[str]:
-    """The ways in which 32 bytes may come to stand in a text."""
+    """Forms in which 32 bytes may appear in a text."""
     plain = base64.b64encode(secret).decode().rstrip("=")
     safe = base64.urlsafe_b64encode(secret).decode().rstrip("=")
     return {

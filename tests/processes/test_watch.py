@@ -1,4 +1,4 @@
-"""What the watch of a chaos run must see: each invariant of it is broken once, by a host that only pretends."""
+"""The watch of a chaos run notices each broken invariant, with a host that only pretends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Process:
 
 
 class Pretender:
-    """As much of a `processes.Host` as a look needs."""
+    """The part of a `processes.Host` that a watch uses."""
 
     name = "h0"
 
@@ -102,7 +102,7 @@ def test_next_life__begins_anew_but_with_a_larger_incarnation(watch: Watch, host
 
 def test_pause__of_each_process_while_it_lived_and_was_not_stopped(watch: Watch, host: Pretender) -> None:
     assert watch.longest_pause(9.9) == pytest.approx(0.1)
-    # Alive and silent until now; killed long ago; stopped by somebody meanwhile.
+    # Alive and silent until now; killed long ago; stopped meanwhile.
     assert watch.longest_pause(9.9 + PAUSE) == pytest.approx(PAUSE)
     watch.asleep.append((2, 10.0, 12.0))
     assert watch.longest_pause(9.9 + PAUSE) == pytest.approx(PAUSE - 2.0)
@@ -168,7 +168,7 @@ class Metrics(BaseHTTPRequestHandler):
         self.wfile.write(self.text.encode())
 
     def log_message(self, *_: object) -> None:
-        """Not to standard error."""
+        """Suppress output to standard error."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Delay, jitter, loss and broken connections of the emulated network: as asked, and on the way to one host alone."""
+"""Delay, jitter, loss and broken connections of the emulated network: as configured, and on the way to one host."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def python(host: Host, script: str, *words: str) -> list[str]:
 
 
 def asked(a: Host, b: Host, count: int, gap: float) -> list[tuple[int, float]]:
-    """(number, seconds there and back) of each datagram that was answered, in the order of the answers."""
+    """(number, round trip in seconds) of each answered datagram, in the order of the answers."""
     with subprocess.Popen(python(b, ECHO), stdout=subprocess.PIPE, text=True) as echo:
         try:
             assert echo.stdout is not None and echo.stdout.readline() == "up\n"
@@ -84,7 +84,7 @@ def test_delay_and_jitter__the_round_trip_is_that_of_both_ways_and_nothing_overt
         a, b = lab.hosts
         still = [took for _, took in asked(a, b, 20, 0.01)]
         assert len(still) == 20
-        # Never early, and late by no more than scheduling on a loaded machine.
+        # Never early, and late by no more than the scheduling of a loaded machine.
         assert min(still) >= 0.06 and statistics.median(still) < 0.08
         lab.set_weather(b, Weather(delay=0.06, jitter=0.02))
         shaken = asked(a, b, 60, 0.002)

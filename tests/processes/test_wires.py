@@ -1,4 +1,4 @@
-"""What a wire makes of single frames; how wires behave as a network is in `test_weather`."""
+"""How a wire treats single frames. `test_weather` tests wires as a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_as_reset__a_valid_reset_of_the_same_stream__and_what_opens_one_or_is_no
     reset = wires.as_reset(segment(0x18, options=bytes(12), payload=b"a chunk"))[wires.IP :]
     assert len(reset) == 40 and reset[33] == wires.RST | wires.ACK
     assert reset[20:32] == segment(0)[wires.IP + 20 : wires.IP + 32], "ports, sequence and acknowledgement"
-    # RFC 1071: a sum over what includes its own checksum is all ones.
+    # RFC 1071: the sum over data with its own checksum is all ones.
     for words in (reset[:20], reset[12:20] + struct.pack("!HH", 6, 20) + reset[20:]):
         total = sum(struct.unpack(f"!{len(words) // 2}H", words))
         assert (total & 0xFFFF) + (total >> 16) == 0xFFFF

@@ -1,6 +1,6 @@
-"""A training process for test_late_attach: a linear regression that tells how far it is from what it learns.
+"""A training process for test_late_attach: a linear regression that reports its distance to the solution.
 
-training_late.py OUT SEED BEFORE_ATTACH BEFORE_STEPS: it attaches and steps once these files are there.
+training_late.py OUT SEED BEFORE_ATTACH BEFORE_STEPS: it attaches and steps once these files exist.
 """
 
 from __future__ import annotations
