@@ -45,7 +45,6 @@ class ChunkCodec(Protocol):
 
         Raises:
             PayloadError: the buffer has another length than the own ranges.
-            RuntimeError: the chunk is open already.
         """
 
     def emit(self) -> list[Buffer]:

@@ -100,11 +100,10 @@ class Broadcast:
         self._store = Store(config.retain, self._links.stop)
         self._fetches = Fetches()
         self._digests = EpochDigests(
+            config,
             self._epochs,
             self._links,
-            run=config.run,
             incarnation=incarnation,
-            every=config.sync,
             serves=lambda name: self._store.get(name) is not None,
             random=random,
             outputs=outputs,
@@ -113,27 +112,12 @@ class Broadcast:
             verify=verify,
             now=now,
         )
-        self._trees = Trees(
-            self._epochs,
-            self._links,
-            self._store,
-            self._fetches,
-            wait=config.wait,
-            patience=config.patience,
-            outputs=outputs,
-            counts=self.counts,
-        )
+        machines = self._epochs, self._links, self._store, self._fetches
+        self._trees = Trees(config, *machines, outputs=outputs, counts=self.counts)
         self._incoming = Incoming(
-            self._epochs,
-            self._store,
-            self._fetches,
+            config,
+            *machines,
             self._trees,
-            self._links,
-            run=config.run,
-            retain=config.retain,
-            gather=config.gather,
-            wait=config.wait,
-            patience=config.patience,
             verify=verify,
             knows=knows,
             outputs=outputs,
@@ -141,14 +125,7 @@ class Broadcast:
             counts=self.counts,
         )
         self._publisher = Publisher(
-            self._epochs,
-            self._store,
-            self._trees,
-            me,
-            incarnation=incarnation,
-            run=config.run,
-            gather=config.gather,
-            sign=sign,
+            config, self._epochs, self._store, self._trees, me, incarnation=incarnation, sign=sign
         )
         self._clock = 0
 

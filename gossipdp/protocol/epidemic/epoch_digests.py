@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epoch_set import EMPTY
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.links import Links
@@ -28,8 +29,6 @@ class EpochDigests:
     """The digests that one peer sends and compares.
 
     Args:
-        run: name of the run.
-        every: mean seconds between two digests to random members.
         serves: whether this peer can send the increment of a name.
         report: takes events.
         sign: signs bytes with this peer's key.
@@ -38,12 +37,11 @@ class EpochDigests:
 
     def __init__(
         self,
+        config: BroadcastConfig,
         epochs: Epochs,
         links: Links,
         *,
-        run: bytes,
         incarnation: int,
-        every: float,
         serves: Callable[[bytes], bool],
         random: Random,
         outputs: Outputs,
@@ -52,7 +50,7 @@ class EpochDigests:
         verify: Callable[[bytes, bytes, bytes], bool],
         now: float,
     ) -> None:
-        self._epochs, self._links, self._run, self._every = epochs, links, run, every
+        self._epochs, self._links, self._run, self._every = epochs, links, config.run, config.sync
         self._random, self._outputs, self._sign, self._verify = random, outputs, sign, verify
         self._serves, self._report = serves, report
         self._number = incarnation << 32
@@ -64,7 +62,7 @@ class EpochDigests:
         """when each member was last sent names"""
         self._strangers: set[bytes] = set()
         """live members with other settings"""
-        self._at = now + every * random.random()
+        self._at = now + config.sync * random.random()
 
     def soon(self) -> None:
         """An epoch has closed or settled: tell the neighbours."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epoch_set import EpochSet, Outcome, Verdict
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.events import RumourReceived, RumourVoided
@@ -28,8 +29,6 @@ class Incoming:
     """The increments that come to one peer.
 
     Args:
-        run: name of the run.
-        retain, gather, wait, patience: see the settings of the broadcast.
         verify: whether (peer, bytes, signature) is valid.
         knows: whether an id is that of a member.
         report: takes events.
@@ -38,25 +37,21 @@ class Incoming:
 
     def __init__(
         self,
+        config: BroadcastConfig,
         epochs: Epochs,
+        links: Links,
         store: Store,
         fetches: Fetches,
         trees: Trees,
-        links: Links,
         *,
-        run: bytes,
-        retain: int,
-        gather: bool,
-        wait: float,
-        patience: float,
         verify: Callable[[bytes, bytes, bytes], bool],
         knows: Callable[[bytes], bool],
         outputs: Outputs,
         report: Callable[[Event], None],
         counts: Counter[str],
     ) -> None:
-        self._epochs, self._store, self._fetches, self._trees, self._links = epochs, store, fetches, trees, links
-        self._run, self._retain, self._gather, self._wait, self._patience = run, retain, gather, wait, patience
+        self._config = config
+        self._epochs, self._links, self._store, self._fetches, self._trees = epochs, links, store, fetches, trees
         self._verify, self._knows, self._counts = verify, knows, counts
         self._outputs, self._report = outputs, report
         self.largest = MAX_PARTS * MAX_PART
@@ -71,7 +66,7 @@ class Incoming:
     def header(self, rumour: Rumour, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
         """A header comes from `source`, with the table of its parts, or without as part of a proof."""
         name = name_of(rumour, rumour.run)
-        if rumour.run != self._run:
+        if rumour.run != self._config.run:
             # Other settings are the operator's mistake, and prove no fault.
             self._fetches.denied(name, source, now)
             return self._refuse(name, source, "settings")
@@ -111,7 +106,7 @@ class Incoming:
             self._begin(Record(name, rumour, buffers[0], wanted, source), source, now)
 
     def _header_again(self, record: Record, source: bytes) -> None:
-        """Another peer pushes an increment that is on its way: note it, or let it go on if no other peer sends."""
+        """The header of an increment under way comes again: `source` sends it if no other peer does, else prune."""
         fetch = self._fetches.get(record.name)
         assert fetch is not None
         if fetch.source in (b"", source):
@@ -125,11 +120,11 @@ class Incoming:
         """Fetch a new increment, if there is room for it."""
         if self._store.admit(record):
             return self._trees.shown(record, source, now)
-        if self._gather and not self._cramped and self._store.bytes + record.rumour.size > self._retain:
+        if self._config.gather and not self._cramped and self._store.bytes + record.rumour.size > self._config.retain:
             self._cramped = True
             text = "the increments of some epochs do not fit in memory until they settle: they come late or never"
             self._report(Notice("GD-507", text))
-        self._fetches.postponed(record.name, now, self._wait, self._patience)
+        self._fetches.postponed(record.name, now, self._config.wait, self._config.patience)
         self._refuse(record.name, source, "room")
 
     def part(self, name: bytes, part: int, payload: Buffer, source: bytes, now: float) -> bool:
@@ -173,7 +168,7 @@ class Incoming:
         for record in self._store.records():
             if record.rumour.origin == origin and record.rumour.epoch == kept.epoch:
                 self._trees.forget(record.name)
-        self._fetches.end(void_name(origin, kept.epoch, self._run))
+        self._fetches.end(void_name(origin, kept.epoch, self._config.run))
         if not self._epochs.held:
             self._report(RumourVoided(origin, kept.epoch, tuple(received)))
         for link in self._links.neighbours():

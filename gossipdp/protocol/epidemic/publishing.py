@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epoch_set import Outcome
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.signing import make, name_of, unpack_table
@@ -20,25 +21,22 @@ class Publisher:
 
     Args:
         me, incarnation: this peer's id and life.
-        run: name of the run.
-        gather: the application needs payloads until their epoch settles.
         sign: signs bytes with this peer's key.
     """
 
     def __init__(
         self,
+        config: BroadcastConfig,
         epochs: Epochs,
         store: Store,
         trees: Trees,
         me: bytes,
         *,
         incarnation: int,
-        run: bytes,
-        gather: bool,
         sign: Callable[[bytes], bytes],
     ) -> None:
         self._epochs, self._store, self._trees = epochs, store, trees
-        self._me, self._incarnation, self._run, self._gather, self._sign = me, incarnation, run, gather, sign
+        self._config, self._me, self._incarnation, self._sign = config, me, incarnation, sign
         self._published = (-1, 0)
         """epoch of the last own increment, and number of own increments in it"""
 
@@ -84,15 +82,15 @@ class Publisher:
         sequence = self._published[1] if self._published[0] == epoch else 0
         draft = Rumour(
             *(self._me, self._incarnation, epoch, sequence, weight, clock, samples, 1, 1, bytes(32), bytes(64)),
-            run=self._run,
+            run=self._config.run,
             length=length,
         )
-        rumour, table = make(draft, parts, self._run, self._sign)
+        rumour, table = make(draft, parts, self._config.run, self._sign)
         wanted = unpack_table(table, rumour)
-        name = name_of(rumour, self._run)
+        name = name_of(rumour, self._config.run)
         assert wanted is not None
         record = Record(name, rumour, table, wanted, b"", parts)
-        record.need(self._gather)
+        record.need(self._config.gather)
         if rumour.size > largest or not self._store.admit(record, own=True):
             return None
         if self._epochs.of(epoch).claim(name, rumour).outcome is not Outcome.NEW:

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.fetching import Fetches
 from gossipdp.protocol.epidemic.links import HEADER, Link, Links
@@ -45,25 +46,22 @@ class Trees:
     """The trees as one peer sees them.
 
     Args:
-        wait: seconds that the tree has to bring an announced increment.
-        patience: least seconds to wait for the next part before another peer is asked.
         counts: counters that the broadcast shares.
     """
 
     def __init__(
         self,
+        config: BroadcastConfig,
         epochs: Epochs,
         links: Links,
         store: Store,
         fetches: Fetches,
         *,
-        wait: float,
-        patience: float,
         outputs: Outputs,
         counts: Counter[str],
     ) -> None:
         self._epochs, self._links, self._store, self._fetches = epochs, links, store, fetches
-        self._wait, self._least = wait, patience
+        self._wait, self._least = config.wait, config.patience
         self._outputs, self._counts = outputs, counts
 
     # -- inputs -----------------------------------------------------------------------------------------------

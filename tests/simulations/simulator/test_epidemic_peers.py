@@ -419,14 +419,14 @@ def test_what_a_proven_liar_published_is_taken_back_by_all():
     net.tolerant, liar = True, net.network.hosts[2].id
     net.books.heard = lambda host, event: None
     for host in net.up:
-        spreading = host.peer.strategy
+        strategy = host.peer.strategy
         received = tuple(
             (record.rumour, tuple(record.parts))
-            for record in spreading._broadcast._store.records()
+            for record in strategy._broadcast._store.records()
             if record.rumour.origin == liar
         )
         assert received
-        spreading._news.append(RumourVoided(liar, 3, received))
+        strategy._news.append(RumourVoided(liar, 3, received))
     net.run(2.0)
     net.agree()
     assert net.digests() != before
@@ -558,9 +558,9 @@ def test_who_goes_on_from_a_checkpoint_founds_after_its_clock():
     net.start(1)
     while not host.peer.ready:
         net.run(0.01)
-    spreading = host.peer.strategy
-    assert int.from_bytes(spreading._broadcast.base[:8], "big") == saved
-    assert spreading._broadcast._epochs.first == saved // SPAN + 1
+    strategy = host.peer.strategy
+    assert int.from_bytes(strategy._broadcast.base[:8], "big") == saved
+    assert strategy._broadcast._epochs.first == saved // SPAN + 1
 
 
 def fingerprints(net, since=0.0):
@@ -666,10 +666,10 @@ def test_a_round_is_cut_at_the_clock_of_its_own_last_step():
     net.start(1)
     net.until_ready()
     net.trainers[0].die()
-    spreading, told = net.network.hosts[1].peer.strategy, []
-    of = spreading._shares.of
-    spreading._shares.of = lambda *of_what: (
-        told.append(spreading._standing.clock - spreading._rounds.last_at) or of(*of_what)
+    strategy, told = net.network.hosts[1].peer.strategy, []
+    of = strategy._shares.of
+    strategy._shares.of = lambda *of_what: (
+        told.append(strategy._standing.clock - strategy._rounds.last_at) or of(*of_what)
     )
     net.run(10 * SPAN * STEP)
     assert len(told) > 5 and min(told) > 0, "steps of the network's clock since the one before"

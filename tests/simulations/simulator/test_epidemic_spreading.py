@@ -48,11 +48,11 @@ def test_a_state_that_is_about_to_be_replaced_is_not_handed_on():
     net = Epidemics(10, 2)
     net.form()
     net.run(2.0)
-    spreading, begun = net.up[0].peer.strategy, []
-    while not spreading.hold(True, net.network.now):
+    strategy, begun = net.up[0].peer.strategy, []
+    while not strategy.hold(True, net.network.now):
         net.run(0.01)
-    spreading.freeze(lambda: bool(begun.append("state")))
+    strategy.freeze(lambda: bool(begun.append("state")))
     assert not begun
-    spreading.hold(False, net.network.now)
-    spreading.freeze(lambda: bool(begun.append("state")))
+    strategy.hold(False, net.network.now)
+    strategy.freeze(lambda: bool(begun.append("state")))
     assert begun == ["state"]
