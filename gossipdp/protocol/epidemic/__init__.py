@@ -1,1 +1,1 @@
-"""The `epidemic` strategy: every increment reaches every peer, and all apply it in the same order."""
+"""The `epidemic` strategy: every increment reaches every peer, and peers with equal sets hold the same bits."""

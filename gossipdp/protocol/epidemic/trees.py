@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.fetching import Fetches
-from gossipdp.protocol.epidemic.links import HEADER, Link, Links
+from gossipdp.protocol.epidemic.link import HEADER, Link
+from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.store import Record, Store
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.epidemic_messages import (

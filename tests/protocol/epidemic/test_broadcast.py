@@ -9,7 +9,7 @@ from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES
 from gossipdp.protocol.epidemic.epochs import AHEAD, GRACE, SETTLE
 from gossipdp.protocol.epidemic.events import RumourReceived
-from gossipdp.protocol.epidemic.links import MAX_GRAFTS
+from gossipdp.protocol.epidemic.link import MAX_GRAFTS
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.events import UpdateRefused
 from gossipdp.protocol.wire.epidemic_messages import (

@@ -9,16 +9,8 @@ from msgspec.structs import replace
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.epidemic.fetching import MAX_ANNOUNCED, MAX_HOLDERS, Fetches
-from gossipdp.protocol.epidemic.links import (
-    HEADER,
-    MAX_GRAFTS,
-    MAX_LINKS,
-    MAX_REFUSALS,
-    MAX_VISITORS,
-    Link,
-    Links,
-    chosen,
-)
+from gossipdp.protocol.epidemic.link import HEADER, MAX_GRAFTS, Link
+from gossipdp.protocol.epidemic.links import MAX_LINKS, MAX_REFUSALS, MAX_VISITORS, Links, chosen
 from gossipdp.protocol.epidemic.send_window import SendWindow
 from gossipdp.protocol.epidemic.signing import make, name_of, part_hash, unpack_table
 from gossipdp.protocol.epidemic.store import MAX_OPEN, Record, Store
