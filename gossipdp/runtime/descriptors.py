@@ -1,8 +1,8 @@
-"""Open files of the daemon: a reserve that connections from outside cannot take up.
+"""Open files of the daemon: a reserve of descriptors that connections from outside cannot use up.
 
-libzmq accepts every connection, until the process is at its limit of open files. So the daemon lowers its soft limit by
-a reserve, and lifts it for the moments in which it opens something of its own. Descriptors that are open stay valid.
-The limit belongs to the process, so it is kept in this module. In a process that claims no reserve nothing changes.
+libzmq accepts connections until the process reaches its limit of open files. So the daemon lowers its soft limit by a
+reserve, and lifts it for the moments in which it opens something itself. Open descriptors stay valid. The limit belongs
+to the process, so it is kept in this module. A process that claims no reserve keeps its limit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 __all__ = ["Shares", "accept", "claim", "shares", "spare"]
 
 ENOUGH: Final = 8192
-"""open files that a daemon asks for where the hard limit allows it"""
+"""open files that a daemon asks for if the hard limit allows it"""
 OWN: Final = 64
-"""descriptors that a daemon has open in any case"""
+"""descriptors that a daemon always has open"""
 A_LINK: Final = 8
-"""descriptors of a dialled link: on each lane a connection, and three mailboxes of a socket and its monitor"""
+"""descriptors of a dialled link: on each lane a connection, and three mailboxes of its socket and monitor"""
 
 _lock: Final = threading.Lock()
 _limit = 0
@@ -31,17 +31,17 @@ _limit = 0
 _inside = 0
 """calls that are using the reserve now"""
 _sacrifice = -1
-"""given up for a moment to turn a connection away when no descriptor is left"""
+"""descriptor given up for a moment to refuse a connection when none is left"""
 
 
 class Shares(NamedTuple):
-    """How a limit of open files is shared out."""
+    """The shares of a limit of open files."""
 
     limit: int
     reserve: int
-    """for what the daemon itself opens"""
+    """for files that the daemon itself opens"""
     unproven: int
-    """inbound connections on which no member is proven"""
+    """for inbound connections without a proven member"""
     links: int
 
 
@@ -53,7 +53,7 @@ def shares(limit: int = 0) -> Shares:
 
 
 def claim() -> None:
-    """Raise the limit of this process as far as is useful and allowed, and keep the reserve back from now on."""
+    """Raise the limit of this process as far as useful and allowed, and hold the reserve back from now on."""
     global _limit, _sacrifice
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     _limit = max(soft, min(ENOUGH, hard))
@@ -63,7 +63,7 @@ def claim() -> None:
 
 @contextmanager
 def spare() -> Iterator[None]:
-    """Descriptors opened within may be of the reserve. Open, and do nothing slow."""
+    """Within this context the reserve may be used. Open files in it, and do nothing slow."""
     global _inside
     if not _limit:
         yield
@@ -81,8 +81,10 @@ def spare() -> Iterator[None]:
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """The next connection; None if none waits. One for which no descriptor is left is closed: it would wait for ever,
-    and the listener would be readable all the time."""
+    """The next connection; None if none waits.
+
+    A connection for which no descriptor is left is closed. Otherwise the listener would stay readable forever.
+    """
     try:
         return listener.accept()[0]
     except OSError as error:

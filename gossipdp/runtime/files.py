@@ -1,7 +1,7 @@
-"""Writing a file so that a crash leaves the old contents or the new, and the small state files of a home.
+"""Writes files so that a crash leaves the old contents or the new, and keeps the small state files of a home.
 
-`Files` is the seam to the file system: tests hand in one that fails, tears or forgets. State files are JSON, read
-back through a type and a size limit. Nothing here may unpickle or know what a checkpoint is.
+`Files` is the seam to the file system: tests pass one that fails, tears or forgets. State files are JSON, checked
+against a type and a size limit when read. Nothing here may unpickle or know what a checkpoint is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Files:
-    """The few things a store asks of a file system; a test hands in one that fails or forgets."""
+    """What a store asks of a file system."""
 
     def create(self, path: Path) -> IO[bytes]:
         with spare():
@@ -58,15 +58,17 @@ class Files:
         os.fsync(file.fileno())
 
     def make_directory(self, path: Path) -> None:
-        """Its parent's name is on the disk before `path` is made, even if the parent was there: to sync it may have
-        failed the last time. Its own name is the caller's care."""
+        """Make `path` and its parents. The parent's name is on the disk before `path` is made.
+
+        An existing parent is synced, too: its last sync may have failed. The caller syncs the name of `path`.
+        """
         if not path.parent.is_dir():
             self.make_directory(path.parent)
         self.sync_directory(path.parent.parent)
         path.mkdir(mode=0o700)
 
     def free(self, directory: Path) -> float:
-        """Bytes that may still be written there; infinity if the file system does not say."""
+        """Bytes that may still be written there; infinity if the file system does not tell."""
         room = os.statvfs(directory)
         return room.f_bavail * room.f_frsize if room.f_blocks else math.inf
 
@@ -86,7 +88,7 @@ class Files:
             os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """A file, or a directory with all that is in it."""
+        """Remove a file, or a directory with its contents."""
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -101,7 +103,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def save_state(path: Path, value: Any, files: Files | None = None) -> None:
-    """Replace `path` by `value` as JSON: after a crash it holds the old value or the new one, whole.
+    """Replace `path` by `value` as JSON. After a crash it holds the old value or the new one, whole.
 
     Raises:
         DataError: GD-602.
@@ -110,10 +112,10 @@ def save_state(path: Path, value: Any, files: Files | None = None) -> None:
 
 
 def load_state(path: Path, kind: type[T]) -> T | None:
-    """What `save_state` saved, checked against the msgspec type `kind`; None if there is no such file.
+    """The value that `save_state` saved, checked against the msgspec type `kind`. None if there is no file.
 
     Raises:
-        DataError: GD-603, the file is there and does not hold that.
+        DataError: GD-603, the file is damaged or cannot be read.
     """
     try:
         return msgspec.json.decode(read_bounded(path, MAX_STATE), type=kind)
@@ -126,7 +128,7 @@ def load_state(path: Path, kind: type[T]) -> T | None:
 
 
 def set_aside(path: Path, error: DataError) -> str:
-    """Rename a damaged file that this peer can do without; what to tell. A new one is written in time."""
+    """Rename a damaged file that this peer can do without. Returns the text of a notice."""
     kept = path.with_name(f"{path.name}.damaged")
     try:
         path.rename(kept)
@@ -136,7 +138,7 @@ def set_aside(path: Path, error: DataError) -> str:
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A member met before, to be dialled after a restart."""
+    """A member met before, to dial after a restart."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
     name: Annotated[str, Meta(max_length=48)]
@@ -149,12 +151,12 @@ def save_members(path: Path, members: Sequence[Remembered]) -> None:
 
 
 def load_members(path: Path) -> list[Remembered]:
-    """Those remembered; [] if there is no such file. Raises DataError GD-603."""
+    """The remembered members; [] if there is no file. Raises DataError GD-603."""
     return load_state(path, list[Remembered]) or []
 
 
 def save_run(path: Path, run: bytes) -> None:
-    """Remember the run this home belongs to, so that it never founds another. Raises DataError GD-602."""
+    """Remember the run that this home belongs to, so that it never founds another. Raises DataError GD-602."""
     save_state(path, run.hex())
 
 
@@ -180,10 +182,10 @@ def write_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]])
 
 
 def replace_file(files: Files, path: Path, pieces: Iterable[bytes | NDArray[Any]]) -> None:
-    """Give `path` new contents, or leave it as it is. Raises DataError GD-602."""
+    """Give `path` new contents, or leave it unchanged. Raises DataError GD-602."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
     try:
-        temporary.unlink(missing_ok=True)  # of a process of this number that was killed
+        temporary.unlink(missing_ok=True)  # left from a killed process with the same number
         write_file(files, temporary, pieces)
         files.rename(temporary, path)
         files.sync_directory(path.parent)

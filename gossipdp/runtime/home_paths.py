@@ -1,4 +1,4 @@
-"""Where the homes of this user's peers are. Nothing here may read or make one."""
+"""Where the homes of this user's peers are. Nothing here may read or make a home."""
 
 from __future__ import annotations
 

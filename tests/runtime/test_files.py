@@ -36,7 +36,7 @@ def test_members_and_run_are_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [b"", b"{", b'[{"id": "zz"}]', b"\xff\xfe", b'"deadbeef"', b"[" * 100_000])
-def test_a_damaged_member_list_is_an_error_with_a_way_out(tmp_path: Path, contents: bytes) -> None:
+def test_damaged_member_list_is_an_error_with_advice(tmp_path: Path, contents: bytes) -> None:
     (tmp_path / "members.json").write_bytes(contents)
     with pytest.raises(DataError, match=r"GD-603 .*members\.json cannot be read"):
         load_members(tmp_path / "members.json")
@@ -54,7 +54,7 @@ def test_state_file_that_cannot_be_written_leaves_the_old_one_and_no_litter(tmp_
     assert load_state(tmp_path / "x", str) == "old" and [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_files, "MAX_STATE", 10)
     save_state(tmp_path / "x", "0123456789")
     with pytest.raises(DataError, match="more than 10 bytes"):

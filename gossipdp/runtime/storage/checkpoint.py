@@ -1,13 +1,13 @@
-"""One checkpoint: what is in its directory, how it is checked, and what can be had from it.
+"""One checkpoint: the files of its directory, how they are checked, and what can be read from them.
 
     checkpoint-00000012/
-      state.safetensors    flat vectors by name (anchor, momentum), and what is carried beside them (reference, state)
+      state.safetensors    flat vectors by name (anchor, momentum), and state beside them (reference, state)
       schema.bin           the model's layout in canonical bytes
-      manifest.json        what it is of, and length and BLAKE2b of the other two
-      pinned               only in one that outlives the next ones saved: why
+      manifest.json        what the checkpoint is of, and length and BLAKE2b of the other two files
+      pinned               only in a checkpoint that outlives newer ones: the reason
 
-Reading trusts nothing: the manifest's types and limits are checked, then both hashes, and only then does the
-safetensors library parse. Nothing here may unpickle, know a peer's protocol state, or write into a checkpoint.
+Reading trusts nothing. It checks the manifest's types and limits, then both hashes, and only then lets the safetensors
+library parse. Nothing here may unpickle, know a peer's protocol state, or write into a checkpoint.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ __all__ = [
 ]
 
 FORMAT: Final = 2
-"""2: buffers are told relative to a reference"""
+"""format 2: buffers are stored relative to a reference"""
 PIECE: Final = 4 << 20
 """bytes read, hashed or written at a time"""
 ANCHOR: Final = "anchor"
 """the array that holds the outer parameters, in schema order"""
 BESIDE: Final = ("reference", "state")
-"""arrays of what is carried beside the vector (`protocol.carried_state`), where there is any"""
+"""arrays of the state beside the vector (`protocol.carried_state`), if there is any"""
 MAX_MANIFEST: Final = 64 << 10
 MAX_HEADER: Final = 1 << 20
 """bytes of the safetensors header of a checkpoint"""
@@ -93,17 +93,17 @@ class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     schema: Hex
     """the schema's digest"""
     extra: dict[str, str | int | float | bool] = {}
-    """whatever else the caller wants back"""
+    """further values of the caller"""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """What a manifest of any version has."""
+    """The part that a manifest of any version has."""
 
     format: Annotated[int, Meta(ge=1)]
 
 
 class _LaterFormat(ValueError):
-    """This version cannot tell what such a checkpoint holds, or whether it is whole."""
+    """A later version wrote the checkpoint. This one cannot tell whether it is whole."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Checkpoint:
-    """A checkpoint whose manifest and hashes have been verified."""
+    """A checkpoint whose manifest and hashes were verified."""
 
     def __init__(self, path: Path, manifest: Manifest, schema: bytes) -> None:
         self.path, self.manifest, self.schema = path, manifest, schema
@@ -131,7 +131,7 @@ class Checkpoint:
         return self.manifest.meta
 
     def shapes(self) -> dict[str, Shape]:
-        """Shape of every array in it."""
+        """The shape of every array, by name."""
         with self._open() as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
@@ -144,14 +144,14 @@ class Checkpoint:
             return values
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        """The elements start to stop of a flat array, at most 4 MiB at a time."""
+        """Elements `start` to `stop` of a flat array, at most 4 MiB at a time."""
         with self._open() as file:
             flat = file.get_slice(name)
             for begin in range(start, stop, PIECE // 4):
                 yield flat[begin : min(begin + PIECE // 4, stop)]
 
     def read_into(self, name: str, out: NDArray[Any]) -> None:
-        """Fill the flat array `out` with `name`, in pieces. Raises ValueError if shape or dtype differ."""
+        """Fill the flat array `out` with `name`, in pieces. Raises ValueError if shape or dtype differs."""
         shape = self.shapes().get(name)
         if shape != out.shape:
             raise ValueError(f"{name} has shape {shape}, asked for {out.shape}")
@@ -163,10 +163,10 @@ class Checkpoint:
             at += len(piece)
 
     def entries(self) -> tuple[Entry, ...]:
-        """The tensors that the anchor holds; those that are not exchanged (frozen, integer) are not among them.
+        """The tensors that the anchor holds. Tensors that are not exchanged (frozen, integer) are not among them.
 
         Raises:
-            DataError: GD-601, schema and vector do not fit together.
+            DataError: GD-601, the sizes of schema and vector differ.
         """
         (size,) = self.shapes()[ANCHOR]
         try:
@@ -178,7 +178,7 @@ class Checkpoint:
         return schema.entries
 
     def values(self, entry: Entry) -> Iterator[NDArray[Any]]:
-        """One of them in its own dtype, in pieces. Raises DataError GD-601."""
+        """One tensor in its own dtype, in pieces. Raises DataError GD-601."""
         reference = self._named("reference").get(entry.name) if entry.kind == "buffer" else None
         at = 0
         for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
@@ -186,7 +186,7 @@ class Checkpoint:
             at += len(piece)
 
     def state(self) -> dict[str, Named]:
-        """The tensors that are not exchanged, as the training process told them last. Raises DataError GD-601."""
+        """The tensors that are not exchanged, as the training process sent them last. Raises DataError GD-601."""
         return self._named("state")
 
     def _named(self, array: str) -> dict[str, Named]:
@@ -203,8 +203,11 @@ class Checkpoint:
 
 
 def verify(path: Path) -> Checkpoint:
-    """The checkpoint at `path`, every byte of it checked. Raises DataError GD-601, also for one that a later version
-    wrote."""
+    """The checkpoint at `path`, with every byte checked.
+
+    Raises:
+        DataError: GD-601, it is damaged, unreadable, or of a later version.
+    """
     try:
         manifest = read_manifest(path)
         for name, record in manifest.files.items():
@@ -229,9 +232,9 @@ def verify(path: Path) -> Checkpoint:
 
 
 def header(layout: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str]) -> tuple[bytes, int]:
-    """The safetensors header for tensors laid end to end, and the bytes that must follow it.
+    """The safetensors header for tensors end to end, and the number of bytes that must follow it.
 
-    The format: length (u64, little endian), JSON {name: {dtype, shape, data_offsets}}, padded by spaces so that
+    The format: length (u64, little endian), then JSON {name: {dtype, shape, data_offsets}}, padded with spaces so that
     the data is aligned to 8 bytes.
     """
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -245,7 +248,7 @@ def header(layout: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str])
 
 
 def _moved(reference: Named, start: int, moved: NDArray[np.float32]) -> NDArray[Any]:
-    """The elements `start` on of a buffer that is `moved` away from its reference; those that are not keep its bits."""
+    """A buffer from element `start` on: its reference plus `moved`. Elements that did not move keep the bits."""
     dtype = next(name for name, form in TENSORS.items() if form == reference.dtype)
     plain = np.dtype("<u2" if dtype == "bfloat16" else dtype)
     values: NDArray[Any] = np.frombuffer(reference.data, plain, len(moved), start * plain.itemsize).copy()
@@ -280,7 +283,7 @@ def read_manifest(path: Path) -> Manifest:
     text = read_bounded(path / MANIFEST, MAX_MANIFEST)
     try:
         found = msgspec.json.decode(text, type=_Versioned).format
-    except RecursionError:  # of what it need not know
+    except RecursionError:  # in parts that this version need not know
         raise ValueError(f"{MANIFEST} is nested too deep") from None
     if found > FORMAT:
         raise _LaterFormat(f"format {found}, this version reads {FORMAT}")

@@ -1,10 +1,10 @@
-"""What a peer keeps on disk: its checkpoints. The newest one reported as saved always loads.
+"""The checkpoints of a peer on disk. The newest one reported as saved always loads.
 
-A checkpoint is a directory, complete the moment it has its final name. It is written under a temporary name beside
-the others, in pieces, so that there is no second copy in memory, the manifest last; every file is synced, then the
-directory, then it is renamed, then the directory above is synced (Pillai et al., OSDI 2014: without each of these steps
-some file system loses it). A disk that fails costs the checkpoint being written and no other. Nothing here may know a
-peer's protocol state, or decide when to save.
+A checkpoint is a directory, complete once it has its final name. It is written in pieces under a temporary name beside
+the others, the manifest last, so there is no second copy in memory. Every file is synced, then the directory, then it
+is renamed, then the directory above is synced. Without each of these steps some file system loses it (Pillai et al.,
+OSDI 2014). A disk that fails costs only the checkpoint being written. Nothing here may know a peer's protocol state, or
+decide when to save.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from gossipdp.runtime.storage.checkpoint import (
 __all__ = ["PINS", "UNSYNCED", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
 
 PINS: Final = 4
-"""how many checkpoints stay pinned, the newest of them: each is as large as the model and more"""
+"""pinned checkpoints that stay, newest first; each is larger than the model"""
 MAX_REASON: Final = 4 << 10
 UNSYNCED: Final = 1 << 30
-"""bytes written before the disk is waited for: else they pile up in memory, and whoever syncs next waits for them"""
+"""bytes written between two syncs: unsynced bytes pile up in memory, and the next sync waits for them"""
 
 _PINNED: Final = "pinned"
 _NAME: Final = re.compile(rf"(?:{re.escape(TEMPORARY)}checkpoint-(\d{{8,}}).*|checkpoint-(\d{{8,}}))")
 
 
 class Writer:
-    """A checkpoint being written: pieces in the order of `layout`, then `commit`; until then there is none.
+    """A checkpoint being written: pieces in the order of `layout`, then `commit`. Before that there is no checkpoint.
 
-    The caller may take its time between pieces, so that a whole-vector write can be a sequence of chunk jobs.
+    The caller may wait between pieces, so that a whole vector can be written as a sequence of chunk jobs.
     """
 
     def __init__(self, store: Store, meta: CheckpointMeta, schema: bytes, layout: Mapping[str, tuple[str, Shape]]):
@@ -86,14 +86,14 @@ class Writer:
             self._put(memoryview(start))
 
     def write(self, piece: NDArray[Any] | memoryview | bytes) -> None:
-        """Append `piece`, contiguous. Raises DataError GD-602; the unfinished checkpoint is then gone."""
+        """Append the contiguous `piece`. Raises DataError GD-602; the unfinished checkpoint is then removed."""
         view = bytes_of(piece)
         with self._guarded():
             for start in range(0, len(view), PIECE):
                 self._put(view[start : start + PIECE])
 
     def commit(self) -> Path:
-        """Sync, write the manifest, give the checkpoint its name, drop the oldest. Returns its directory.
+        """Sync, write the manifest, give the checkpoint its name and drop the oldest one. Returns its directory.
 
         Raises:
             DataError: GD-602.
@@ -116,16 +116,16 @@ class Writer:
         return self._final
 
     def abandon(self) -> None:
-        """Forget the unfinished checkpoint."""
+        """Remove the unfinished checkpoint."""
         if self._file is not None:
-            with suppress(OSError):  # closing says what could not be written, and there is nothing to be written
+            with suppress(OSError):  # closing reports what could not be written, which does not matter now
                 self._file.close()
             self._file = None
         with suppress(OSError):
             self._files.remove(self._directory)
 
     def _check_room(self, needed: int) -> None:
-        """A checkpoint that cannot fit would take what is left from all others who write there, and be removed."""
+        """Refuse a checkpoint that cannot fit: it would use up the disk for all other writers, and then be removed."""
         free = self._files.free(self._store.dir)
         if free < needed:
             why = f"{os.strerror(errno.ENOSPC)}: {needed} bytes are needed, {free} are free"
@@ -159,7 +159,7 @@ class Store:
 
     Args:
         dir: made when the first checkpoint is saved.
-        keep: how many are kept, besides pinned ones.
+        keep: checkpoints that are kept, besides pinned ones.
         files: the file system.
     """
 
@@ -171,7 +171,7 @@ class Store:
     verify = staticmethod(verify)
 
     def begin(self, meta: CheckpointMeta, schema: bytes, layout: Mapping[str, tuple[str, Shape]]) -> Writer:
-        """Open a checkpoint of arrays announced as name -> (numpy dtype, shape). Raises DataError GD-602."""
+        """Begin a checkpoint of the arrays in `layout`, name -> (numpy dtype, shape). Raises DataError GD-602."""
         if len(schema) > MAX_SCHEMA:
             raise ValueError(f"schema of {len(schema)} bytes, limit {MAX_SCHEMA}")
         return Writer(self, meta, schema, {name: (NAMES[dtype], shape) for name, (dtype, shape) in layout.items()})
@@ -184,12 +184,14 @@ class Store:
         return writer.commit()
 
     def list(self) -> list[Path]:
-        """Every complete checkpoint's directory, the oldest first; not verified. Raises DataError GD-601."""
+        """The directories of all complete checkpoints, oldest first; not verified. Raises DataError GD-601."""
         return [self.dir / name for name in sorted(self._names(), key=_number) if not name.startswith(TEMPORARY)]
 
     def each(self, paths: Sequence[Path] | None = None) -> Iterator[tuple[Path, Checkpoint | DataError]]:
-        """Every checkpoint, or those of `paths`, verified, or what is wrong with it; not those that are dropped
-        meanwhile: a reader may look on while the peer saves. Raises DataError GD-601."""
+        """Every checkpoint, or those of `paths`: verified, or the error. Raises DataError GD-601.
+
+        Checkpoints that are dropped meanwhile are left out: a reader may look on while the peer saves.
+        """
         for path in self.list() if paths is None else paths:
             try:
                 yield path, self.verify(path)
@@ -198,7 +200,7 @@ class Store:
                     yield path, error
 
     def latest(self) -> tuple[Checkpoint | None, Sequence[str]]:
-        """The newest checkpoint that verifies, and a notice for every damaged one that was passed over."""
+        """The newest checkpoint that verifies, and a notice for every damaged one that was skipped."""
         notices: list[str] = []
         try:
             paths = self.list()
@@ -211,8 +213,11 @@ class Store:
         return None, [f"{notice}\n  used: none, no older one is left" for notice in notices]
 
     def newest(self) -> tuple[Path, CheckpointMeta] | None:
-        """The newest checkpoint with a manifest that can be read, and what that says; its vectors are not looked at.
-        Raises DataError GD-601."""
+        """The newest checkpoint with a readable manifest, and its meta data. Its vectors are not checked.
+
+        Raises:
+            DataError: GD-601, the directory cannot be listed.
+        """
         for path in reversed(self.list()):
             with suppress(OSError, ValueError):
                 return path, read_manifest(path).meta
@@ -227,10 +232,18 @@ class Store:
             return math.nan
 
     def pin(self, path: Path, why: str) -> Sequence[Path]:
-        """Keep the checkpoint at `path` until somebody deletes it, or the file `pinned` in it, or `PINS` later ones are
-        pinned. Returns those that are no longer pinned for that. Raises DataError GD-601 or GD-602.
+        """Keep the checkpoint at `path` until the operator deletes it or its mark, or `PINS` later ones are pinned.
 
-        The mark needs no atomic writing: that it is there is enough.
+        The mark needs no atomic writing, because its presence is enough.
+
+        Args:
+            why: the reason, kept in the mark.
+
+        Returns:
+            The checkpoints that lost their pin.
+
+        Raises:
+            DataError: GD-601 or GD-602.
         """
         try:
             with suppress(FileExistsError):
@@ -249,7 +262,7 @@ class Store:
 
     @staticmethod
     def why_pinned(path: Path) -> str | None:
-        """What was said when it was pinned; "" if that was lost; None if it is not pinned."""
+        """Why the checkpoint at `path` is pinned; "" if the reason was lost; None if it is not pinned."""
         try:
             return read_bounded(path / _PINNED, MAX_REASON).decode(errors="replace").strip()
         except FileNotFoundError:
@@ -258,9 +271,15 @@ class Store:
             return ""
 
     def prepare(self) -> Path:
-        """Make the directory if need be, remove what a crash left unfinished; the path of the next checkpoint.
+        """Make the directory if necessary, and remove what a crash left unfinished.
 
-        What cannot be removed stays, and costs no more than its room and its number. Raises DataError GD-601, GD-602.
+        What cannot be removed stays, and costs only its room and its number.
+
+        Returns:
+            The path of the next checkpoint.
+
+        Raises:
+            DataError: GD-601 or GD-602.
         """
         try:
             if not self.dir.is_dir():
@@ -271,13 +290,13 @@ class Store:
         left = [name for name in names if name.startswith(TEMPORARY)]
         if left:
             with suppress(OSError):
-                self.files.sync_directory(self.dir)  # it may be an old one that on the disk has its final name still
+                self.files.sync_directory(self.dir)  # on the disk an old one may still have its final name
                 for name in left:
                     self.files.remove(self.dir / name)
         return self.dir / f"checkpoint-{max(map(_number, names), default=0) + 1:08d}"
 
     def prune(self) -> None:
-        """Drop all but the newest `keep`, and those pinned. A failure to delete is no failure to save."""
+        """Drop all but the newest `keep` and the pinned ones. A failure to delete is no failure to save."""
         try:
             unpinned = [path for path in self.list() if not self.pinned(path)]
         except (OSError, DataError):
@@ -285,12 +304,12 @@ class Store:
         for old in unpinned[: -self.keep]:
             grave = self.dir / f"{TEMPORARY}{old.name}-old"
             with suppress(OSError):
-                self.files.rename(old, grave)  # for good, before the first file goes: half an old one looks damaged
+                self.files.rename(old, grave)  # before its first file goes: half a checkpoint looks damaged
                 self.files.sync_directory(self.dir)
                 self.files.remove(grave)
 
     def _names(self) -> Sequence[str]:
-        """Of all checkpoints, and of what is left of unfinished ones."""
+        """Names of all checkpoints and of the remains of unfinished ones."""
         try:
             return [name for name in self.files.names(self.dir) if _NAME.fullmatch(name)]
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Passes of a training group: all ranks get the same blocks, each is finished once, and none is lost in between."""
+"""Passes of a training group: all ranks get the same blocks, each block is finished once, and none is lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def walk(passes, place, use=True):
     return found
 
 
-def test_ranks_are_told_the_same_and_a_block_is_finished_by_the_last():
+def test_ranks_get_the_same_blocks__and_the_last_rank_finishes_a_block():
     network = Network()
     passes = network.passes(2)
     first = walk(passes, (0, 0))
@@ -65,7 +65,7 @@ def test_ranks_are_told_the_same_and_a_block_is_finished_by_the_last():
     assert walk(passes, (1, 0)) == first and network.finished == first
 
 
-def test_a_pass_ends_with_the_epoch_and_the_next_goes_on_in_the_next():
+def test_pass_ends_with_the_epoch__and_the_next_pass_has_the_next_epoch():
     network = Network()
     passes = network.passes(1)
     for epoch in range(5):
@@ -74,7 +74,7 @@ def test_a_pass_ends_with_the_epoch_and_the_next_goes_on_in_the_next():
         assert found == [*(Lease(epoch, block) for block in range(4)), None]
 
 
-def test_what_was_given_in_a_pass_that_is_over_was_used():
+def test_blocks_of_a_pass_that_is_over_count_as_used():
     network = Network()
     passes = network.passes(1)
     walk(passes, (0, 0), use=False)
@@ -83,7 +83,7 @@ def test_what_was_given_in_a_pass_that_is_over_was_used():
     assert network.finished == [Lease(0, block) for block in range(4)]
 
 
-def test_what_was_given_in_a_pass_broken_off_is_given_back():
+def test_blocks_of_an_aborted_pass_are_released():
     network = Network()
     passes = network.passes(2)
     for rank in range(2):
@@ -97,7 +97,7 @@ def test_what_was_given_in_a_pass_broken_off_is_given_back():
 
 
 @pytest.mark.parametrize(("used", "finished"), [(True, 4), (False, 0)])
-def test_a_reader_that_goes_after_the_end_says_whether_all_was_used(used, finished):
+def test_reader_leaves_after_the_end__its_blocks_count_as_it_says(used, finished):
     network = Network()
     passes = network.passes(1)
     walk(passes, (0, 0), use=False)
@@ -105,7 +105,7 @@ def test_a_reader_that_goes_after_the_end_says_whether_all_was_used(used, finish
     assert len(network.finished) == finished and len(network.released) == 4 - finished
 
 
-def test_a_slot_that_finds_nothing_while_others_do_has_an_empty_pass():
+def test_slot_without_blocks_has_an_empty_pass():
     network = Network(blocks=2)
     passes = network.passes(1)
     numbers = [passes.begin((0, slot)) for slot in range(4)]
@@ -113,7 +113,7 @@ def test_a_slot_that_finds_nothing_while_others_do_has_an_empty_pass():
     assert [passes.next((0, slot), 0, -1) for slot in range(4)] == [Lease(0, 0), Lease(0, 1), None, None]
 
 
-def test_a_pass_goes_on_by_its_number_with_a_daemon_started_anew():
+def test_pass_goes_on_by_its_number_after_a_restart_of_the_daemon():
     network = Network()
     passes = network.passes(1)
     assert passes.begin((0, 0), 7) == (7, 0)
@@ -121,7 +121,7 @@ def test_a_pass_goes_on_by_its_number_with_a_daemon_started_anew():
     assert passes.begin((0, 0), 7) == (7, 0) and passes.begin((0, 0)) == (8, 0)
 
 
-def test_a_word_on_what_was_never_given_changes_nothing():
+def test_used_for_a_block_never_given_changes_nothing():
     network = Network()
     passes = network.passes(1)
     passes.begin((0, 0))
@@ -130,7 +130,7 @@ def test_a_word_on_what_was_never_given_changes_nothing():
     assert network.finished == network.released == []
 
 
-def test_a_group_that_is_gone_gives_all_back():
+def test_group_is_gone__all_its_blocks_are_released():
     network = Network()
     passes = network.passes(2)
     passes.begin((0, 0))
@@ -141,7 +141,7 @@ def test_a_group_that_is_gone_gives_all_back():
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.data())
-def test_however_readers_interleave_all_ranks_see_one_sequence(world, slots, blocks, data):
+def test_all_ranks_see_one_sequence_however_readers_interleave(world, slots, blocks, data):
     network = Network(blocks)
     passes = network.passes(world)
     seen = {(rank, slot): [] for rank in range(world) for slot in range(slots)}
@@ -162,7 +162,7 @@ def test_however_readers_interleave_all_ranks_see_one_sequence(world, slots, blo
     assert sorted(network.finished) == [Lease(0, block) for block in range(blocks)] and network.held == []
 
 
-def test_one_that_asks_on_after_the_end_is_told_the_same_and_leaves_nothing_behind():
+def test_reader_that_asks_after_the_end_gets_the_same_answer_and_leaves_no_state():
     passes = Network().passes(2)
     assert walk(passes, (0, 0)) and passes.next((0, 0), 4, -1) is None
     held = len(passes._answers)

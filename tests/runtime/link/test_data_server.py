@@ -1,4 +1,4 @@
-"""The daemon's end of readers' connections: what they may say, how many there may be, when a group is gone."""
+"""The daemon's end of readers' connections: allowed messages, number of readers, end of a group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gossipdp.runtime.link.data_server import DataServer
 
 
 class Peer:
-    """Of a peer only what a data server asks; alone in its network."""
+    """The part of a peer that a data server uses, alone in its network."""
 
     def __init__(self):
         from random import Random
@@ -100,7 +100,7 @@ def begin(**changes):
     return Begin(**{**fields, **changes})
 
 
-def test_a_reader_is_told_its_pass_its_blocks_and_the_end(daemon, tmp_path):
+def test_reader_gets_its_pass_its_blocks_and_the_end(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         assert say(daemon, reader, begin()) == [link_data.Pass(1, 0, 1)]
         given = say(daemon, reader, *(Next(key) for key in range(9)))
@@ -109,7 +109,7 @@ def test_a_reader_is_told_its_pass_its_blocks_and_the_end(daemon, tmp_path):
         assert daemon.peer.leasing.epoch(b"d" * 16) == 1
 
 
-def test_the_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path):
+def test_socket_is_private_and_removed_with_the_server(tmp_path):
     daemon = Daemon(tmp_path)
     path = data_path(tmp_path)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -120,7 +120,7 @@ def test_the_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path):
     Daemon(tmp_path).server.close()
 
 
-def test_a_home_of_a_long_path_has_a_short_socket(tmp_path):
+def test_home_with_a_long_path_has_a_short_socket(tmp_path):
     home = tmp_path / ("h" * 100)
     home.mkdir()
     daemon = Daemon(home)
@@ -130,7 +130,7 @@ def test_a_home_of_a_long_path_has_a_short_socket(tmp_path):
     daemon.server.close()
 
 
-def test_a_socket_that_cannot_be_made_is_told(tmp_path):
+def test_socket_that_cannot_be_made_is_an_error(tmp_path):
     with pytest.raises(HardwareError) as error:
         Daemon(tmp_path / "not there")
     assert error.value.code == "GD-104"
@@ -149,14 +149,14 @@ def test_a_socket_that_cannot_be_made_is_told(tmp_path):
         [begin(blocks=8), begin(group=b"h" * 16)],
     ],
 )
-def test_a_reader_that_says_what_it_may_not_is_closed_and_others_are_not(daemon, tmp_path, words):
+def test_reader_with_a_wrong_message_is_closed_and_others_are_not(daemon, tmp_path, words):
     with connect(daemon, tmp_path) as good, connect(daemon, tmp_path) as bad:
         say(daemon, good, begin(group=b"x" * 16, slot=3))
         assert say(daemon, bad, *words)[-1] == b""
         assert isinstance(say(daemon, good, Next(0))[0], link_data.Leased)
 
 
-def test_another_version_and_too_many_data_sets_are_refused_in_words(daemon, tmp_path):
+def test_another_version_and_too_many_data_sets_are_refused_with_a_reason(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         [denied] = say(daemon, reader, begin(version=99))
         assert denied.code == "GD-302" and "99" in denied.seen
@@ -168,7 +168,7 @@ def test_another_version_and_too_many_data_sets_are_refused_in_words(daemon, tmp
 
 
 @pytest.mark.parametrize("word", [Next(0), Used(0, 0), begin(), Bye()])
-def test_a_reader_that_goes_on_though_there_was_no_room_is_closed_and_others_are_not(daemon, tmp_path, word):
+def test_reader_that_goes_on_after_a_refusal_is_closed_and_others_are_not(daemon, tmp_path, word):
     readers = [connect(daemon, tmp_path) for _ in range(MAX_DATA + 1)]
     said = [say(daemon, reader, begin(data=bytes([n]) * 16))[0] for n, reader in enumerate(readers)]
     assert [isinstance(answer, link_data.Denied) for answer in said] == [False] * MAX_DATA + [True]
@@ -179,7 +179,7 @@ def test_a_reader_that_goes_on_though_there_was_no_room_is_closed_and_others_are
     daemon.pump()
 
 
-def test_words_out_of_order_of_one_that_misbehaves_are_no_exceptions(daemon, tmp_path):
+def test_messages_out_of_order_raise_nothing(daemon, tmp_path):
     two = {"world": 2}
     with connect(daemon, tmp_path) as one, connect(daemon, tmp_path) as other:
         [_, given] = say(daemon, one, begin(**two), Next(0))
@@ -196,7 +196,7 @@ def test_words_out_of_order_of_one_that_misbehaves_are_no_exceptions(daemon, tmp
         assert say(daemon, again, begin(**two, number=1))[0].number == 1
 
 
-def test_a_reader_that_dies_leaves_its_blocks_to_be_read(daemon, tmp_path):
+def test_reader_dies__its_blocks_are_leased_again(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         [_, leased] = say(daemon, reader, begin(), Next(0))
         assert list(daemon.peer.leasing.ledger(b"d" * 16).mine) == [Lease(leased.epoch, leased.block)]
@@ -204,7 +204,7 @@ def test_a_reader_that_dies_leaves_its_blocks_to_be_read(daemon, tmp_path):
     assert daemon.peer.leasing.ledger(b"d" * 16).mine == {}
 
 
-def test_the_process_of_the_next_pass_takes_the_place_of_one_whose_end_was_not_noticed(daemon, tmp_path):
+def test_process_of_the_next_pass_replaces_one_whose_end_was_not_noticed(daemon, tmp_path):
     with connect(daemon, tmp_path) as old:
         say(daemon, old, begin(), *(Next(key) for key in range(9)))
         with connect(daemon, tmp_path) as new:
@@ -215,7 +215,7 @@ def test_the_process_of_the_next_pass_takes_the_place_of_one_whose_end_was_not_n
             assert Lease(leased.epoch, leased.block) in daemon.peer.leasing.ledger(b"d" * 16).mine
 
 
-def test_a_group_without_readers_reads_on_for_a_while(daemon, tmp_path):
+def test_group_without_readers_stays_for_a_while(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         say(daemon, reader, begin())
         daemon.server.tick(100.0)
@@ -235,7 +235,7 @@ def test_connections_are_bounded(daemon, tmp_path, monkeypatch):
         reader.close()
 
 
-def test_what_is_finished_is_kept_with_the_checkpoint_it_belongs_to(tmp_path):
+def test_finished_blocks_are_kept_with_their_checkpoint(tmp_path):
     daemon = Daemon(tmp_path)
     with connect(daemon, tmp_path) as reader:
         [_, leased] = say(daemon, reader, begin(), Next(0))
@@ -256,12 +256,12 @@ def test_what_is_finished_is_kept_with_the_checkpoint_it_belongs_to(tmp_path):
     damaged.server.close()
 
 
-def test_a_link_without_a_daemon_is_lost(tmp_path):
+def test_reader_without_a_daemon__data_lost(tmp_path):
     with pytest.raises(DataLost):
         DataLink(tmp_path)
 
 
-def test_a_link_whose_daemon_goes_is_lost_at_every_word(daemon, tmp_path):
+def test_daemon_ends__every_message_is_data_lost(daemon, tmp_path):
     link = DataLink(tmp_path)
     daemon.pump()
     daemon.server.close()
@@ -272,7 +272,7 @@ def test_a_link_whose_daemon_goes_is_lost_at_every_word(daemon, tmp_path):
     link.bye()
 
 
-def test_a_daemon_that_does_not_answer_is_lost(tmp_path, daemon, monkeypatch):
+def test_daemon_does_not_answer__data_lost(tmp_path, daemon, monkeypatch):
     monkeypatch.setattr(link_data, "ANSWER_WITHIN", 0.0)
     link = DataLink(tmp_path)
     with pytest.raises(DataLost, match="no answer"):

@@ -39,7 +39,7 @@ from gossipdp.runtime.link.region import Allocation, Region, read_blob, write_bl
 
 SCHEMA = Schema.of([("weight", (30, 40), "float32", "parameter"), ("mean", (5,), "float32", "buffer")])
 DEADLINE = 20_000
-"""milliseconds; nothing waits so long unless it is broken"""
+"""milliseconds; only a broken test waits this long"""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[links.LinkServer]:
 
 
 def pump(server: links.LinkServer, until: type | None = None) -> list[links.LinkEvent]:
-    """What the server has to tell now, or up to the first event of the type `until`."""
+    """The server's events now, or up to the first event of the type `until`."""
     events: list[links.LinkEvent] = []
     while True:
         poll = select.poll()
@@ -66,7 +66,7 @@ def pump(server: links.LinkServer, until: type | None = None) -> list[links.Link
 
 
 def attached(server: links.LinkServer, home: Path, schema: Schema = SCHEMA) -> links.Link:
-    """A training process with its region, and its model written."""
+    """A training process with its region, which has written its model."""
     link = links.Link.connect(home)
     link.hello(schema)
     assert [type(event) for event in pump(server)] == [links.Attached]
@@ -118,7 +118,7 @@ def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
     assert server.region is None
 
 
-def test_daemon_leaving_is_said_and_seen(server: links.LinkServer, tmp_path: Path) -> None:
+def test_daemon_leaves__closing_is_sent_and_the_end_seen(server: links.LinkServer, tmp_path: Path) -> None:
     link = attached(server, tmp_path)
     server.close()
     assert link.receive() == [links.Closing()]
@@ -127,7 +127,7 @@ def test_daemon_leaving_is_said_and_seen(server: links.LinkServer, tmp_path: Pat
     assert not socket_exists(tmp_path)
 
 
-def test_a_refused_trainer_reads_why_and_detaches(server: links.LinkServer, tmp_path: Path) -> None:
+def test_refused_process_reads_the_reason_and_detaches(server: links.LinkServer, tmp_path: Path) -> None:
     link = attached(server, tmp_path)
     link.send(links.Report(0, 1.0))  # unread when the refusal comes: must not hide it
     server.refuse("GD-301", "this model is not the network's", "x" * 9999, "train the network's")
@@ -137,7 +137,7 @@ def test_a_refused_trainer_reads_why_and_detaches(server: links.LinkServer, tmp_
     assert link.lost
 
 
-def test_a_second_trainer_is_refused_while_the_first_lives(server: links.LinkServer, tmp_path: Path) -> None:
+def test_second_process_is_refused_while_the_first_lives(server: links.LinkServer, tmp_path: Path) -> None:
     first = attached(server, tmp_path)
     second = links.Link.connect(tmp_path)
     second.hello(SCHEMA)
@@ -151,7 +151,7 @@ def test_a_second_trainer_is_refused_while_the_first_lives(server: links.LinkSer
     assert first.receive() == [links.Taken(1)]
 
 
-def test_the_next_trainer_takes_the_place_of_one_that_is_gone(server: links.LinkServer, tmp_path: Path) -> None:
+def test_next_process_takes_the_place_of_one_that_is_gone(server: links.LinkServer, tmp_path: Path) -> None:
     first = attached(server, tmp_path)
     before = server.region
     first.send(links.Submit(1, 1, 0, 5, 5))
@@ -188,7 +188,7 @@ link.wait(20)
 
 
 @pytest.mark.parametrize("how", ["alone", "forks"])
-def test_a_trainer_killed_is_detached_at_once(server: links.LinkServer, tmp_path: Path, how: str) -> None:
+def test_killed_process_is_detached_at_once(server: links.LinkServer, tmp_path: Path, how: str) -> None:
     command = [sys.executable, "-c", TRAINER, str(tmp_path), how]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         pump(server, until=links.ModelWritten)
@@ -200,7 +200,7 @@ def test_a_trainer_killed_is_detached_at_once(server: links.LinkServer, tmp_path
         process.stdin.close()
 
 
-def test_a_trainer_that_does_not_read_is_given_up(
+def test_process_that_does_not_read_is_given_up(
     server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_module, "MAX_QUEUED", 4)
@@ -236,7 +236,7 @@ def test_messages_wait_for_a_full_socket(server: links.LinkServer, tmp_path: Pat
     [b"\xc1", b"x" * 3000, encode(links.Submit(1, 1, 0, 1, 1)), encode(links.Taken(1)), encode(links.Ready())],
     ids=["garbage", "long garbage", "no model yet", "the daemon's own word", "ready twice"],
 )
-def test_a_word_out_of_turn_ends_the_link(server: links.LinkServer, tmp_path: Path, packet: bytes) -> None:
+def test_message_out_of_turn_ends_the_link(server: links.LinkServer, tmp_path: Path, packet: bytes) -> None:
     link = links.Link.connect(tmp_path)
     link.hello(SCHEMA)
     pump(server)
@@ -253,7 +253,7 @@ def test_a_word_out_of_turn_ends_the_link(server: links.LinkServer, tmp_path: Pa
 
 
 def group(server: links.LinkServer, home: Path, world: int) -> list[links.Link]:
-    """The ranks of a group, each with the region; all in this process."""
+    """The ranks of a group, all in this process, each with the region."""
     leader = links.Link.connect(home)
     leader.hello(SCHEMA, world=world)
     assert pump(server) == [links.Attached(SCHEMA.to_bytes(), world, os.getpid())]
@@ -266,7 +266,7 @@ def group(server: links.LinkServer, home: Path, world: int) -> list[links.Link]:
     return [leader, *others]
 
 
-def test_ranks_share_one_region_and_what_they_say_counts_once_all_have(
+def test_ranks_share_one_region__and_a_message_counts_once_all_have_sent_it(
     server: links.LinkServer, tmp_path: Path
 ) -> None:
     ranks = group(server, tmp_path, 3)
@@ -296,7 +296,7 @@ def test_ranks_share_one_region_and_what_they_say_counts_once_all_have(
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_rank_that_goes_without_a_word_is_named_and_its_group_given_up(
+def test_rank_that_goes_without_farewell_is_named_and_its_group_given_up(
     server: links.LinkServer, tmp_path: Path, rank: int
 ) -> None:
     ranks = group(server, tmp_path, 3)
@@ -322,7 +322,7 @@ def test_rank_without_a_place_is_refused(server: links.LinkServer, tmp_path: Pat
 
 
 @pytest.mark.parametrize("word", [links.Submit(1, 1, 0, 1, 1), links.Report(1)])
-def test_rank_that_speaks_for_its_group_ends_it(
+def test_rank_with_a_message_of_the_leader_ends_the_group(
     server: links.LinkServer, tmp_path: Path, word: links.FromTraining
 ) -> None:
     ranks = group(server, tmp_path, 2)
@@ -331,8 +331,10 @@ def test_rank_that_speaks_for_its_group_ends_it(
     assert isinstance(last, links.Detached) and "from rank 1" in last.reason
 
 
-def test_last_words_are_heard_of_one_that_goes_without_listening(server: links.LinkServer, tmp_path: Path) -> None:
-    """The kernel reports that before the words themselves, and they were lost."""
+def test_last_messages_of_a_process_that_ends_without_reading_are_read(
+    server: links.LinkServer, tmp_path: Path
+) -> None:
+    """The kernel reports the end before these messages, and they were lost once."""
     link = attached(server, tmp_path)
     server.send(links.Pace(5, 1, 1))
     link.send(links.Submit(1, 1, 0, 5, 40, 1.0))
@@ -345,7 +347,7 @@ def test_last_words_are_heard_of_one_that_goes_without_listening(server: links.L
 
 
 @pytest.mark.parametrize("what", ["no file", "garbage file", "another digest", "another version", "a pipe", "garbage"])
-def test_a_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: str) -> None:
+def test_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: str) -> None:
     data = b"garbage" if what == "garbage file" else SCHEMA.to_bytes()
     digest = bytes(16) if what == "another digest" else SCHEMA.digest
     hello = encode(links.Hello(LINK_VERSION + (what == "another version"), 1, 1, digest))
@@ -362,7 +364,7 @@ def test_a_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: 
     assert len(server.filenos()) == 1
 
 
-def test_ranks_of_a_group_that_come_in_one_instant_are_all_let_in(server: links.LinkServer, tmp_path: Path) -> None:
+def test_ranks_of_a_group_that_come_at_once_are_all_admitted(server: links.LinkServer, tmp_path: Path) -> None:
     leader = links.Link.connect(tmp_path)
     leader.hello(SCHEMA, world=40)
     assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 40, os.getpid())]
@@ -374,7 +376,7 @@ def test_ranks_of_a_group_that_come_in_one_instant_are_all_let_in(server: links.
     assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
 
 
-def test_more_connections_than_may_arrive_are_let_in_as_others_have_said_hello(
+def test_more_connections_than_may_arrive_are_admitted_as_others_say_hello(
     server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_server, "MAX_ARRIVING", 3)
@@ -388,7 +390,7 @@ def test_more_connections_than_may_arrive_are_let_in_as_others_have_said_hello(
     assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
 
 
-def test_connections_that_say_nothing_are_bounded(server: links.LinkServer, tmp_path: Path) -> None:
+def test_silent_connections_are_bounded(server: links.LinkServer, tmp_path: Path) -> None:
     silent = []
     for _ in range(link_server.MAX_ARRIVING + 12):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -429,7 +431,7 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
     assert caught.value.exit_code == 4
 
 
-def test_a_killed_daemons_socket_is_gd_105_and_serves_again(tmp_path: Path) -> None:
+def test_socket_of_a_killed_daemon_is_gd_105_and_serves_again(tmp_path: Path) -> None:
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     stale.bind(str(links.socket_path(tmp_path)))
     stale.close()
@@ -441,7 +443,7 @@ def test_a_killed_daemons_socket_is_gd_105_and_serves_again(tmp_path: Path) -> N
     server.close()
 
 
-def test_a_daemon_with_no_place_in_its_queue_is_told_from_none(tmp_path: Path) -> None:
+def test_daemon_with_a_full_queue_is_told_apart_from_none(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
         busy.bind(str(links.socket_path(tmp_path)))
         busy.listen(0)
@@ -452,13 +454,13 @@ def test_a_daemon_with_no_place_in_its_queue_is_told_from_none(tmp_path: Path) -
         waiting.close()
 
 
-def test_a_second_daemon_on_one_home_is_refused(server: links.LinkServer, tmp_path: Path) -> None:
+def test_second_daemon_on_one_home_is_refused(server: links.LinkServer, tmp_path: Path) -> None:
     with pytest.raises(HardwareError, match=r"GD-104.*\n.*a daemon is listening there"):
         links.LinkServer(tmp_path)
     attached(server, tmp_path)
 
 
-def test_a_closing_daemon_leaves_another_ones_socket_alone(tmp_path: Path) -> None:
+def test_closing_daemon_leaves_another_daemons_socket_alone(tmp_path: Path) -> None:
     first = links.LinkServer(tmp_path)
     os.unlink(links.socket_path(tmp_path))
     second = links.LinkServer(tmp_path)
@@ -474,7 +476,7 @@ def socket_exists(home: Path) -> bool:
     return links.socket_path(home).exists()
 
 
-def test_the_socket_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_socket_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         server = links.LinkServer(tmp_path / "new" / "home")
@@ -486,7 +488,7 @@ def test_the_socket_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> 
     server.close()
 
 
-def test_another_user_is_turned_away(server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_refused(server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = links.Link.connect(tmp_path)
     monkeypatch.setattr(link_server, "user_of", lambda connection: os.geteuid() + 1)
     link.hello(SCHEMA)
@@ -497,7 +499,7 @@ def test_another_user_is_turned_away(server: links.LinkServer, tmp_path: Path, m
         links.Link.connect(tmp_path)
 
 
-def test_a_long_home_gets_a_short_path_in_a_private_directory(tmp_path: Path) -> None:
+def test_long_home_gets_a_short_path_in_a_private_directory(tmp_path: Path) -> None:
     home = tmp_path / ("x" * 100)
     path = links.socket_path(home)
     assert len(os.fsencode(path)) <= 107 and path.parent == Path(f"/tmp/gossipdp-{os.geteuid()}")
@@ -509,7 +511,7 @@ def test_a_long_home_gets_a_short_path_in_a_private_directory(tmp_path: Path) ->
     assert not path.exists()
 
 
-def test_a_directory_open_to_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_open_to_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     public = tmp_path / "public"
     public.mkdir(mode=0o755)
     monkeypatch.setattr(link_server, "socket_path", lambda home: public / "0.sock")
@@ -537,7 +539,7 @@ def made(size: int) -> tuple[Allocation, Region]:
 
 
 @pytest.mark.parametrize("size", [1, 1024, 1025, 100_000])
-def test_a_region_is_three_aligned_vectors_seen_by_both(size: int) -> None:
+def test_region_is_three_aligned_vectors_that_both_sides_see(size: int) -> None:
     allocation, here = made(size)
     there = Region(allocation.fd, size)
     allocation.close()
@@ -549,7 +551,7 @@ def test_a_region_is_three_aligned_vectors_seen_by_both(size: int) -> None:
     assert here.x[-1] == 1 and here.slots[0][0] == 2 and here.slots[1][0] == 3
 
 
-def test_a_region_is_sealed_and_all_there() -> None:
+def test_region_is_sealed_and_fully_allocated() -> None:
     allocation, region = made(5000)
     status = os.fstat(allocation.fd)
     assert status.st_blocks * 512 >= status.st_size == 3 * 20480
@@ -562,7 +564,7 @@ def test_a_region_is_sealed_and_all_there() -> None:
     region.x[-1] = 1.0
 
 
-def test_a_large_region_is_made_in_pieces() -> None:
+def test_large_region_is_allocated_in_pieces() -> None:
     allocation = Allocation(6 << 20)
     steps = 1
     while not allocation.step():
@@ -571,7 +573,7 @@ def test_a_large_region_is_made_in_pieces() -> None:
     allocation.close()
 
 
-def test_a_region_that_could_shrink_or_has_another_length_is_refused() -> None:
+def test_region_that_could_shrink_or_has_another_length_is_refused() -> None:
     fd = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 3 * 4096)
     with pytest.raises(ValueError, match="sealed"):
@@ -598,7 +600,7 @@ def test_no_memory_is_refused_with_gd_502(
     assert len(server.filenos()) == 1
 
 
-def test_a_blob_is_read_within_its_limit() -> None:
+def test_blob_is_read_within_its_limit() -> None:
     fd = write_blob(b"0123456789")
     assert read_blob(fd, 10) == b"0123456789" == read_blob(fd, 11)
     with pytest.raises(ValueError, match="at most 9"):
@@ -633,7 +635,7 @@ def test_packets_are_messages_or_refused(packet: bytes) -> None:
             pass
 
 
-def test_a_report_may_leave_everything_open() -> None:
+def test_report_may_leave_every_field_unknown() -> None:
     report = decode_from_training(encode(links.Report(3)))
     assert isinstance(report, links.Report) and math.isnan(report.loss) and report.lost_steps == 0
 
@@ -644,7 +646,7 @@ def test_the_link_imports_neither_torch_nor_zmq() -> None:
     assert ctypes.sizeof(ctypes.c_float) == 4
 
 
-def test_a_home_that_is_not_ours_to_look_into_expects_no_daemon(tmp_path, monkeypatch):
+def test_home_that_may_not_be_read_expects_no_daemon(tmp_path, monkeypatch):
     (tmp_path / "identity.key").touch()
     assert links.expected(tmp_path) and not links.expected(tmp_path / "none")
 

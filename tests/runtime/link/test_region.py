@@ -58,8 +58,8 @@ assert not mapped()
 """
 
 
-def test_a_forked_child_neither_keeps_the_memory_nor_touches_nor_unmaps_it() -> None:
-    """In a process of its own, of one thread: it forks."""
+def test_forked_child_neither_keeps_nor_touches_nor_unmaps_the_memory() -> None:
+    """Runs in its own process with one thread, because it forks."""
     root = str(Path(__file__).parents[3])
     done = subprocess.run([sys.executable, "-c", FORKS], check=False, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -14,21 +14,21 @@ from gossipdp.runtime.network.addresses import advertised, doubt
     ("listen", "address"),
     [("127.0.0.1", "127.0.0.1:4710"), ("10.1.2.3", "10.1.2.3:4710"), ("[fd00::1]", "[fd00::1]:4710")],
 )
-def test_a_peer_that_listens_on_one_address_advertises_it(listen: str, address: str) -> None:
+def test_peer_that_listens_on_one_address_advertises_it(listen: str, address: str) -> None:
     assert advertised(listen, 4710, ["192.0.2.1:4710"]) == (address, "the address it listens on")
 
 
-def test_a_peer_that_listens_everywhere_advertises_where_it_would_reach_its_seed_from() -> None:
+def test_peer_that_listens_everywhere_advertises_the_address_from_which_it_reaches_its_seed() -> None:
     address, why = advertised("*", 4711, ["127.0.0.1:4710"])
     assert address == "127.0.0.1:4711" and "127.0.0.1:4710" in why
 
 
-def test_a_seed_that_has_no_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "_source_towards", lambda host, port: "10.9.8.7" if host == "good" else "")
     assert advertised("*", 1, ["bad:2", "good:3"])[0] == "10.9.8.7:1"
 
 
-def test_a_seed_that_no_name_can_be_is_passed_over() -> None:
+def test_seed_that_is_no_valid_name_is_skipped() -> None:
     assert advertised("*", 1, ["gpu1..internal:2", f"{'g' * 64}:2", "127.0.0.1:3"])[0] == "127.0.0.1:1"
 
 
@@ -101,7 +101,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nowhere.example:4710", "*", [], "nowhere.example does not resolve here"),
     ],
 )
-def test_address_that_others_hardly_reach_is_gd_103(address: str, listen: str, seeds: list[str], seen: str) -> None:
+def test_address_that_other_hosts_hardly_reach_is_gd_103(
+    address: str, listen: str, seeds: list[str], seen: str
+) -> None:
     error = doubt(address, listen, seeds)
     assert error is not None and error.code == "GD-103" and seen in error.seen and "[network]" in error.do
 
@@ -123,11 +125,11 @@ def test_address_that_others_hardly_reach_is_gd_103(address: str, listen: str, s
         ("10.0.0.4:4710", "*", ["gone.example:4710"]),
     ],
 )
-def test_address_that_may_well_be_right_raises_no_doubt(address: str, listen: str, seeds: list[str]) -> None:
+def test_plausible_address_raises_no_doubt(address: str, listen: str, seeds: list[str]) -> None:
     assert doubt(address, listen, seeds) is None
 
 
-def test_names_are_resolved_by_the_system_and_those_that_are_none_pass() -> None:
+def test_names_are_resolved_by_the_system_and_invalid_ones_skipped() -> None:
     assert doubt("127.0.0.1:4710", "127.0.0.1", ["localhost:4711"]) is None
     assert addresses._resolved("localhost")
     assert addresses._resolved("x" * 300) == []

@@ -1,4 +1,4 @@
-"""Why an address does not answer: what libzmq does not tell, seen by a second connection."""
+"""Why an address does not answer: a second connection finds what libzmq does not report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 0.2
 
 @contextmanager
 def listener(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """The address of one that does `answer` with its first connection."""
+    """The address of a listener that calls `answer` with its first connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -49,7 +49,7 @@ def reset(connection: socket.socket) -> None:
     ],
     ids=["closes", "resets", "another program", "another secret", "a peer that has come up"],
 )
-def test_address_that_takes_the_connection__told_by_what_it_says(
+def test_connection_accepted__cause_by_its_greeting(
     answer: Callable[[socket.socket], object], broke_off: bool, code: str, words: str
 ) -> None:
     with listener(answer) as address:
@@ -74,7 +74,7 @@ def test_closed_port_is_refused__a_full_backlog_times_out() -> None:
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.EHOSTUNREACH, "unreachable: No route to host"), (errno.EMFILE, "no connection: ")]
 )
-def test_system_refuses_the_connection__told_in_its_words(
+def test_system_refuses_the_connection__its_text_is_told(
     monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
     def connect(*_: object) -> None:
@@ -84,7 +84,9 @@ def test_system_refuses_the_connection__told_in_its_words(
     assert look("127.0.0.1:9", False, PATIENCE).text.startswith(words)
 
 
-def test_looks_at_one_address_are_few__what_was_found_holds_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_looks_at_one_address_are_few__and_a_cause_stays_valid_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked: list[str] = []
 
     def seen(address: str, *_: object) -> Cause:
@@ -105,7 +107,7 @@ def test_looks_at_one_address_are_few__what_was_found_holds_for_a_while(monkeypa
     assert isinstance(timed_out, Cause) and timed_out.text.startswith("timed out"), "libzmq's own limit ended it"
 
 
-def test_errands_past_the_limit_are_not_begun() -> None:
+def test_background_calls_past_the_limit_are_not_started() -> None:
     calls: BackgroundCalls[int] = BackgroundCalls("test")
     go = threading.Event()
     begun = [calls.start(str(number), lambda: int(go.wait(10))) for number in range(MAX_CALLS + 1)]

@@ -1,4 +1,4 @@
-"""Of two live daemons with one identity one ends, and both know which."""
+"""Of two live daemons with one identity one ends, and both know which one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY, LATE = draw_start(1_000_000.0), draw_start(1_000_001.0)
         ((5, EARLY), (5, EARLY), CopyError),
     ],
 )
-def test_who_was_started_later_ends__and_who_is_taken_for_the_past_starts_anew(
+def test_later_daemon_ends__and_one_taken_for_its_past_starts_anew(
     mine: tuple[int, bytes], copy: tuple[int, bytes], end: type[GossipdpError] | None
 ) -> None:
     error = judge(mine, copy, "192.0.2.1:4710")
@@ -35,7 +35,7 @@ def test_who_was_started_later_ends__and_who_is_taken_for_the_past_starts_anew(
         assert "1970-01-12 13:46:4" in error.seen
 
 
-def test_overtaken_counts_on_from_far_above_the_copy(tmp_path: Path) -> None:
+def test_overtaken_daemon_counts_on_from_far_above_the_copy(tmp_path: Path) -> None:
     error = judge((5, EARLY), (9, LATE), "192.0.2.1:4710")
     assert isinstance(error, OvertakenError)
     count_from(tmp_path, error.incarnation)

@@ -233,7 +233,7 @@ REPLACED = [next_incarnation, lambda home: replace_file(home / "other", b"new")]
     [(write, call) for write in NEW for call in ("os.open", "os.fsync", "os.link")]
     + [(write, call) for write in REPLACED for call in ("os.open", "os.fsync", "pathlib.Path.rename")],
 )
-def test_write_that_fails_is_gd_602_and_leaves_what_was_there(
+def test_failed_write_is_gd_602_and_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], call: str
 ) -> None:
     (tmp_path / "other").write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""Whether others can dial this peer: what is asked, when, and what follows."""
+"""Whether other peers can dial this one: the questions, their times and the verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADDRESS = "192.0.2.1:4710"
 
 
 def asking(said: int = 0) -> tuple[Reachability, float]:
-    """One whose first round is under way, and of whose peers so many have said that they dialled in vain."""
+    """A peer in its first round, in which `said` peers have answered that their dials failed."""
     reachability = Reachability(ADDRESS, 10.0)
     assert not reachability.link_up(False, 100.0)
     now = reachability.timer()
@@ -34,7 +34,7 @@ def test_no_link_yet__waits_for_one() -> None:
     assert Reachability(ADDRESS, 10.0).timer() == math.inf
 
 
-def test_dialled_out__asks_some_peers_a_little_later() -> None:
+def test_dialled_out__asks_some_peers_soon_after() -> None:
     reachability, now = asking()
     assert now == 102.0 and list(reachability.asked) == PEERS[:OPINIONS]
     assert reachability.timer() == 112.0
@@ -49,7 +49,7 @@ def test_link_comes_in__dialable_and_never_asks_again(said: int) -> None:
     assert reachability.timer() == math.inf
 
 
-def test_two_rounds_in_vain__not_dialable_and_asks_ever_more_rarely() -> None:
+def test_two_failed_rounds__not_dialable_and_asks_less_and_less_often() -> None:
     reachability, _ = asking(said=2)
     pauses = []
     for number in range(10):
@@ -65,7 +65,7 @@ def test_two_rounds_in_vain__not_dialable_and_asks_ever_more_rarely() -> None:
     assert reachability.dialable is True
 
 
-def test_no_word_of_those_asked__nothing_is_known() -> None:
+def test_no_answers__nothing_is_known() -> None:
     reachability, _ = asking()
     for _ in range(5):
         now = reachability.timer()
@@ -75,13 +75,13 @@ def test_no_word_of_those_asked__nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize(("peer", "address"), [(PEERS[4], ADDRESS), (PEERS[0], "192.0.2.2:4710")])
-def test_word_that_was_not_asked_for__counts_for_nothing(peer: bytes, address: str) -> None:
+def test_answer_that_was_not_asked_for__ignored(peer: bytes, address: str) -> None:
     reachability, now = asking()
     reachability.in_vain(peer, address, now)
     assert not any(reachability.asked.values())
 
 
-def test_all_have_answered_late__the_round_is_over_at_once() -> None:
+def test_last_answer_is_late__the_round_ends_at_once() -> None:
     reachability, now = asking(said=2)
     assert reachability.timer() == now + 10.0
     reachability.in_vain(PEERS[2], ADDRESS, now + 8.0)

@@ -145,7 +145,7 @@ def test_both_lanes_both_ways_over_one_link(net: Net) -> None:
     assert [(x.peer, x.inbound, x.queued) for x in b.links()] == [(name(a), True, 0)]
 
 
-def test_word_of_the_link_itself_that_finds_it_gone_is_no_lost_message(
+def test_service_message_finds_the_link_gone__counts_as_no_lost_message(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = net.peer(), net.peer()
@@ -177,7 +177,7 @@ def test_large_buffers_arrive_whole_and_in_order(net: Net) -> None:
     ]
 
 
-def test_peer_that_listens_nowhere_is_answered_over_its_own_link(net: Net) -> None:
+def test_peer_that_only_dials_out_is_answered_over_its_own_link(net: Net) -> None:
     a, b = net.peer(listen=None), net.peer()
     assert (a.port, a.address_bound) == (0, "")
     net.link(a, b)
@@ -349,7 +349,7 @@ def test_unused_link_is_closed_by_its_dialler_and_dialled_again(net: Net) -> Non
     net.until(lambda: net.events(b, Received))
 
 
-def test_unused_inbound_link_is_given_up_by_its_listener_later(net: Net) -> None:
+def test_unused_inbound_link_is_closed_later_by_its_listener(net: Net) -> None:
     a = net.peer()
     b = net.peer(limits=TransportLimits(idle=0.2))
     net.link(a, b)
@@ -393,7 +393,7 @@ def test_peer_started_again_while_its_old_link_still_stands(net: Net) -> None:
 
 @pytest.mark.parametrize("copy_dials", [True, False])
 def test_two_daemons_of_a_home_copied_before_its_first_start__the_second_is_refused(net: Net, copy_dials: bool) -> None:
-    """Both are of incarnation 1, as are all hosts of a machine image with a home in it."""
+    """Both have incarnation 1, as all hosts of a machine image with a home have."""
     identity = Identity.generate()
     a, first, second = net.peer(), net.peer(identity), net.peer(identity)
     net.link(first, a)
@@ -421,7 +421,7 @@ def closed_port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-def test_nobody_listening_is_gd_101_with_the_address_and_dialled_again_later(net: Net, closed_port: int) -> None:
+def test_closed_port_is_gd_101_with_the_address_and_dialled_again_later(net: Net, closed_port: int) -> None:
     a = net.peer(limits=TransportLimits(redial=0.2))
     address, target = f"127.0.0.1:{closed_port}", bytes(32)
     assert a.send(target, address, Lane.CONTROL, PING)
@@ -462,7 +462,7 @@ def test_every_address_of_a_name_is_tried_and_named(
     net.until(lambda: net.events(b, Received))
 
 
-def test_listener_whose_backlog_is_full_is_timed_out_and_not_refused(net: Net) -> None:
+def test_full_backlog__timed_out_and_not_refused(net: Net) -> None:
     a = net.peer(limits=replace(FAST, connect=0.3))
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
@@ -491,7 +491,7 @@ def test_name_that_does_not_resolve_is_gd_101(net: Net, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("host", ["gpu1..internal", "g" * 64, "."])
-def test_advertised_host_that_no_name_can_be_is_gd_101(net: Net, host: str) -> None:
+def test_advertised_host_that_is_no_valid_name_is_gd_101(net: Net, host: str) -> None:
     a = net.peer()
     assert not a.send(bytes(32), f"{host}:4710", Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed))
@@ -528,7 +528,7 @@ def test_another_peer_at_the_address_gets_none_of_the_messages(net: Net) -> None
     assert a.counters.drops == {"unreachable": 1}
 
 
-def test_dialling_oneself_is_said_to_be_that(net: Net) -> None:
+def test_dialling_itself__the_reason_says_so(net: Net) -> None:
     a = net.peer()
     a.send(b"", at(a), Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed))
@@ -563,8 +563,8 @@ def test_wrong_secret_is_gd_201_on_both_sides(net: Net) -> None:
     assert a.counters.handshakes["GD-201"] == 1
 
 
-def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
-    """It accepts, finds nobody behind it, and closes: as a port forwarded does whose peer is not up yet."""
+def test_proxy_without_its_peer_ends_no_newcomer(net: Net) -> None:
+    """It accepts, finds no peer behind it and closes, as a forwarded port does whose peer is not up."""
     a = net.peer()
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.setblocking(False)
@@ -586,7 +586,7 @@ def test_proxy_in_front_of_nobody_ends_no_newcomer(net: Net) -> None:
             net.forget()
 
 
-def test_stranger_is_refused_by_an_address_that_its_next_connection_has_too(net: Net) -> None:
+def test_refusal_names_an_address_that_the_next_connection_has_too(net: Net) -> None:
     b = net.peer()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
     hello = b"\x04\xc8\x05HELLO\x01\x00" + bytes(192)  # a box that no key opens
@@ -632,7 +632,7 @@ def test_banned_key_is_gd_204_on_both_sides(net: Net) -> None:
     net.link(c, b)
 
 
-def test_who_is_not_among_those_allowed_is_gd_204_whoever_dials(net: Net) -> None:
+def test_peer_that_is_not_allowed_is_gd_204_whichever_side_dials(net: Net) -> None:
     a, c = net.peer(), net.peer()
     b = net.peer(allowed=frozenset({name(c)}))
     net.link(c, b)
@@ -647,7 +647,7 @@ def test_who_is_not_among_those_allowed_is_gd_204_whoever_dials(net: Net) -> Non
     assert a.links() == [] and len(b.links()) == 1
 
 
-def test_banned_peer_is_not_dialled_in_to_either(net: Net) -> None:
+def test_banned_peer_is_not_linked_by_its_own_listener_either(net: Net) -> None:
     a = net.peer()
     b = net.peer(banned=frozenset({name(a)}))
     b.send(b"", at(a), Lane.CONTROL, PING)
@@ -674,7 +674,7 @@ def test_address_that_leads_back_to_the_dialler_is_no_copy_of_it(net: Net) -> No
     assert net.events(a, DialFailed)[0].code == "GD-101" and not net.events(a, CopyMet)
 
 
-def test_who_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
+def test_dialler_that_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
     me, liar = Identity.generate(), Identity.generate()
     a = net.peer(me)
     said = handshake.unpack(dialler(me).hello())
@@ -731,7 +731,7 @@ def test_two_runs_founded_apart_part_with_a_reason(net: Net) -> None:
 
 
 class Stranger:
-    """A raw DEALER with or without CURVE, that says what a test tells it to."""
+    """A raw DEALER with or without CURVE that sends what a test chooses."""
 
     def __init__(self, port: int, secret: NetworkSecret | None = None, identity: Identity | None = None) -> None:
         self.context = zmq.Context()
@@ -825,7 +825,7 @@ def hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def test_member_without_a_hello_is_heard_by_nobody(net: Net) -> None:
+def test_message_before_the_hello_is_dropped(net: Net) -> None:
     a = net.peer()
     with Stranger(a.port, net.secret, Identity.generate()) as stranger:
         for frames in ([*PING], [b""], [b"\xc1"], [b"\xc1" + os.urandom(100)], [b"\xc1" * 600, b"x"]):
@@ -836,7 +836,7 @@ def test_member_without_a_hello_is_heard_by_nobody(net: Net) -> None:
     assert a.links() == []
 
 
-def test_hello_with_anothers_id_is_refused(net: Net) -> None:
+def test_hello_with_another_peers_id_is_refused(net: Net) -> None:
     a, victim = net.peer(), Identity.generate()
     with Stranger(a.port, net.secret, Identity.generate()) as liar:
         liar.say(dialler(victim).hello())
@@ -911,7 +911,7 @@ def test_unfinished_hellos_are_bounded_and_time_out(net: Net) -> None:
     net.link(net.peer(), a)
 
 
-def test_listener_that_is_not_who_it_says_is_refused_by_the_dialler() -> None:
+def test_listener_with_a_false_id_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
     there = ListenerHello(LocalPeer(listener, "tiny", RUN, 1, START), me.curve.public)
@@ -967,7 +967,7 @@ def test_half_open_connections_do_not_keep_an_honest_peer_out(net: Net) -> None:
             connection.close()
 
 
-def test_connection_that_says_nothing__greeted_while_a_second_look_waits(net: Net) -> None:
+def test_silent_connection__greeted_while_a_second_look_waits(net: Net) -> None:
     a = net.peer()
     with socket.create_connection(("127.0.0.1", a.port)) as silent:
         silent.settimeout(0)
@@ -981,7 +981,7 @@ def readable(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0)[0])
 
 
-def test_member_that_says_no_hello__its_connection_is_closed_in_time(net: Net) -> None:
+def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> None:
     a = net.peer()
     with Stranger(a.port, net.secret, Identity.generate()) as stranger:
         watched = stranger.watch()
@@ -1016,7 +1016,7 @@ def hung_up_after_greeting(connection: socket.socket) -> bool:
 
 
 class Relay:
-    """A TCP line between a dialler and `port` that can be stalled without closing anything."""
+    """A TCP relay between a dialler and `port` that can stall without closing a connection."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -1059,7 +1059,7 @@ class Relay:
 
 
 def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """libzmq's I/O thread tells a monitor of the break, and would wait for ever if the monitor's reader were gone."""
+    """libzmq's I/O thread reports the break to a monitor. It would wait forever if the monitor's reader were gone."""
     dialler, first, second = net.peer(), net.peer(), net.peer()
     net.link(dialler, first)
     detach = dialler._wire._detach
@@ -1085,7 +1085,7 @@ def dialable(net: Net, transport: Transport) -> list[tuple[str, bool, int]]:
     return [(event.address, event.dialable, event.opinions) for event in net.events(transport, Dialable)]
 
 
-def test_asked_to_dial_back_and_met_there__nothing_is_told_and_the_link_stays(net: Net) -> None:
+def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     asker.advertise(at(asker))
     net.link(asker, other)
@@ -1098,7 +1098,7 @@ def test_asked_to_dial_back_and_met_there__nothing_is_told_and_the_link_stays(ne
     net.until(lambda: net.events(asker, Received) and net.events(other, Received))
 
 
-def test_dialled_already__nobody_is_asked_to_dial_back(net: Net) -> None:
+def test_dialled_already__no_member_is_asked_to_dial_back(net: Net) -> None:
     peer, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     peer.advertise(at(peer))
     net.link(other, peer)
@@ -1107,7 +1107,7 @@ def test_dialled_already__nobody_is_asked_to_dial_back(net: Net) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["nobody", "itself", "another member"])
-def test_advertised_where_it_is_not__told_after_two_rounds_and_again_when_somebody_dials_in(
+def test_advertised_at_a_wrong_address__told_after_two_rounds_and_again_when_a_peer_dials_in(
     net: Net, closed_port: int, elsewhere: str
 ) -> None:
     asker, first, second = (net.peer(limits=ASKING) for _ in range(3))
@@ -1127,7 +1127,7 @@ def test_advertised_where_it_is_not__told_after_two_rounds_and_again_when_somebo
     assert dialable(net, asker)[1][1] is True
 
 
-def test_first_round_in_vain_by_chance__not_told(net: Net, closed_port: int) -> None:
+def test_first_round_fails_by_chance__not_told(net: Net, closed_port: int) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     asker.advertise(f"127.0.0.1:{closed_port}")
     net.link(asker, other)
@@ -1138,7 +1138,7 @@ def test_first_round_in_vain_by_chance__not_told(net: Net, closed_port: int) -> 
     assert dialable(net, asker) == []
 
 
-def test_nobody_answers_what_was_asked__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     monkeypatch.setattr(other._links._dialling, "dial_back", lambda *_: None)
     asker.advertise(at(asker))
@@ -1148,7 +1148,7 @@ def test_nobody_answers_what_was_asked__nothing_is_known(net: Net, monkeypatch: 
 
 
 def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
-    """A member cannot have others knock at refusals: one dial in a while, and no word of what was behind the door."""
+    """A member cannot use others as port scanners: one dial in a while, and no answer on what is at the port."""
     asker, other = net.peer(), net.peer()
     net.link(asker, other)
     link = asker._links._links[name(other)]

@@ -1,4 +1,4 @@
-"""Which inbound connections without a member are closed, and when."""
+"""Which inbound connections without a proven member are closed, and when."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def numbers(found: list[UnprovenConnection]) -> list[int]:
     return [connection.descriptor for connection in found]
 
 
-def test_as_many_as_allowed__none_is_closed() -> None:
+def test_connections_within_the_limit__none_is_closed() -> None:
     crowd = Crowd()
     crowd.accept(1, 2, 3, 4)
     assert crowd.unproven.crowd() == [] and len(crowd.unproven) == 4
@@ -46,7 +46,7 @@ def test_too_many__those_that_sent_least_are_closed_first() -> None:
     assert numbers(crowd.unproven.crowd()) == [3, 5]
 
 
-def test_many_of_one_address_and_one_of_another__the_one_stays() -> None:
+def test_many_of_one_address_and_one_of_another__the_single_one_stays() -> None:
     crowd = Crowd(most=8)
     crowd.accept(1, origin="198.51.100.7")
     crowd.accept(*range(2, 12))
@@ -54,7 +54,7 @@ def test_many_of_one_address_and_one_of_another__the_one_stays() -> None:
     assert numbers(crowd.unproven.crowd()) == [2, 3, 4, 5, 6]
 
 
-def test_more_addresses_than_shares__both_connections_of_the_host_that_said_more_stay() -> None:
+def test_more_addresses_than_shares__both_connections_of_the_host_that_sent_more_stay() -> None:
     crowd = Crowd(most=8)
     for descriptor in range(1, 9):
         crowd.accept(descriptor, origin=f"192.0.2.{descriptor}")
@@ -83,7 +83,7 @@ def test_member_proven__never_closed_until_its_link_is_over() -> None:
     assert numbers(crowd.unproven.late(99.5)) == [1]
 
 
-def test_number_used_again__the_new_connection_is_meant() -> None:
+def test_descriptor_reused__the_new_connection_counts() -> None:
     crowd = Crowd()
     crowd.accept(1, origin="192.0.2.1")
     crowd.unproven.proven(1, b"route")
@@ -93,7 +93,7 @@ def test_number_used_again__the_new_connection_is_meant() -> None:
     assert crowd.unproven.closed(2) == "192.0.2.3" and crowd.unproven.closed(2) == ""
 
 
-def test_member_found_on_a_connection_that_was_to_be_closed__kept() -> None:
+def test_member_on_a_connection_about_to_close__kept() -> None:
     crowd = Crowd()
     crowd.accept(1)
     (late,) = crowd.unproven.late(99.0)

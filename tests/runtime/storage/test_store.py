@@ -37,7 +37,7 @@ def vectors(round: int, size: int = 1000) -> dict[str, np.ndarray]:
     return {"a": np.full(size, round, np.float32), "v": np.arange(size, dtype=np.float32) * round}
 
 
-def test_a_saved_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     store = Store(tmp_path / "checkpoints")
     arrays = {
         "a": np.random.default_rng(0).standard_normal(70_001).astype(np.float32),
@@ -56,7 +56,7 @@ def test_a_saved_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert np.array_equal(out, arrays["a"])
 
 
-def test_a_checkpoint_is_plain_safetensors_and_json(tmp_path: Path) -> None:
+def test_checkpoint_is_plain_safetensors_and_json(tmp_path: Path) -> None:
     path = Store(tmp_path).save(vectors(2), meta(2), b"s")
     assert np.array_equal(load_file(path / "state.safetensors")["v"], vectors(2)["v"])
     manifest = json.loads((path / "manifest.json").read_text())
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_plain_safetensors_and_json(tmp_path: Path) -> None:
     assert manifest["files"]["schema.bin"]["bytes"] == 1
 
 
-def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+def test_files_are_private_to_the_user(tmp_path: Path) -> None:
     path = Store(tmp_path / "c").save(vectors(1), meta(), b"s")
     assert [oct(file.stat().st_mode & 0o777) for file in sorted(path.iterdir())] == ["0o600"] * 3
     assert path.stat().st_mode & 0o077 == 0
@@ -106,7 +106,7 @@ def test_vectors_larger_than_a_piece_are_written_and_read_in_pieces(
     assert np.array_equal(np.concatenate(pieces), array[100:5000])
 
 
-def test_a_checkpoint_may_be_written_chunk_by_chunk(tmp_path: Path) -> None:
+def test_checkpoint_can_be_written_chunk_by_chunk(tmp_path: Path) -> None:
     store = Store(tmp_path)
     layout = {"a": ("float32", (1000,)), "v": ("float32", (1000,))}
     writer = store.begin(meta(), b"s", layout)
@@ -119,7 +119,7 @@ def test_a_checkpoint_may_be_written_chunk_by_chunk(tmp_path: Path) -> None:
     assert checkpoint is not None and np.array_equal(checkpoint.read("v"), vectors(1)["v"])
 
 
-def test_bytes_that_were_not_announced_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_bytes_beyond_the_layout_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     writer = store.begin(meta(), b"s", {"a": ("float32", (10,))})
     with pytest.raises(ValueError, match="more bytes"):
@@ -158,7 +158,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, damage: Any) -> None:
+def test_damaged_checkpoint_is_skipped_with_a_notice(tmp_path: Path, damage: Any) -> None:
     store = Store(tmp_path)
     older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
     damage(newer)
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, damage: Any)
 
 
 @pytest.mark.parametrize("added", [{}, {"parts": 16}], ids=["as now", "with more in it"])
-def test_checkpoint_of_a_later_version_is_passed_over_and_nobody_is_told_to_delete_it(
+def test_checkpoint_of_a_later_version_is_skipped_without_advice_to_delete_it(
     tmp_path: Path, added: dict[str, int]
 ) -> None:
     store = Store(tmp_path)
@@ -196,7 +196,7 @@ def test_every_checkpoint_damaged_gives_none_and_a_notice_each(tmp_path: Path) -
     assert all(notice.endswith("used: none, no older one is left") for notice in notices)
 
 
-def test_a_hash_that_fits_a_hostile_header_is_still_refused(tmp_path: Path) -> None:
+def test_hostile_header_with_a_matching_hash_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     path = store.save(vectors(1), meta(), b"s")
     state = path / "state.safetensors"
@@ -210,7 +210,7 @@ def test_a_hash_that_fits_a_hostile_header_is_still_refused(tmp_path: Path) -> N
             store.verify(path)
 
 
-def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+def test_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     path = Store(tmp_path).save(vectors(1), meta(), b"s")
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"]["../../etc/passwd"] = manifest["files"].pop("schema.bin")
@@ -222,7 +222,7 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
 # -- disks that fail, and crashes ---------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     class Full(Files):
         room = 3000
 
@@ -275,7 +275,7 @@ def test_checkpoint_that_does_not_fit_is_refused_before_a_byte_of_it_is_written(
     assert files.written == 0 and list(tmp_path.iterdir()) == [first]
 
 
-def test_room_is_that_of_the_file_system_and_one_that_knows_none_has_enough(
+def test_free_room_comes_from_the_file_system__and_unknown_room_is_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = os.statvfs(tmp_path)
@@ -285,7 +285,7 @@ def test_room_is_that_of_the_file_system_and_one_that_knows_none_has_enough(
         assert Files().free(tmp_path) == free
 
 
-def test_what_is_not_on_the_disk_yet_stays_bounded_while_a_large_checkpoint_is_written(
+def test_unsynced_bytes_stay_bounded_while_a_large_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_store, "PIECE", 4096)
@@ -311,7 +311,7 @@ def test_what_is_not_on_the_disk_yet_stays_bounded_while_a_large_checkpoint_is_w
 
 
 class Refusing(Files):
-    """Refuses to do what `refused` names."""
+    """Fails in the calls that `refused` names."""
 
     refused: tuple[str, ...] = ()
 
@@ -328,7 +328,7 @@ class Refusing(Files):
         super().remove(path)
 
 
-def test_litter_that_cannot_be_removed_stops_no_save(tmp_path: Path) -> None:
+def test_remains_that_cannot_be_removed_stop_no_save(tmp_path: Path) -> None:
     files = Refusing()
     store = Store(tmp_path, keep=1, files=files)
     files.refused = ("remove",)
@@ -341,7 +341,7 @@ def test_litter_that_cannot_be_removed_stops_no_save(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000009"]
 
 
-def test_directory_that_cannot_be_listed_is_an_error_with_a_code_and_no_checkpoint_to_restore(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_listed_is_an_error_with_a_code(tmp_path: Path) -> None:
     files = Refusing()
     store = Store(tmp_path, files=files)
     store.save(vectors(1), meta(1), b"s")
@@ -355,7 +355,7 @@ def test_directory_that_cannot_be_listed_is_an_error_with_a_code_and_no_checkpoi
     assert Store(tmp_path / "file" / "checkpoints").list() == []
 
 
-def test_file_whose_closing_fails_too_is_the_same_error(tmp_path: Path) -> None:
+def test_closing_fails_too__the_error_is_the_first_one(tmp_path: Path) -> None:
     class Sour(io.FileIO):
         def close(self) -> None:
             open_before = not self.closed
@@ -384,7 +384,7 @@ def test_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -
         Store.verify(path)
 
 
-def test_checkpoint_that_is_dropped_while_it_is_looked_at_is_no_damaged_one(tmp_path: Path) -> None:
+def test_checkpoint_dropped_while_it_is_verified_is_not_called_damaged(tmp_path: Path) -> None:
     store = Store(tmp_path, keep=2)
     for round in (1, 2):
         store.save(vectors(round), meta(round), b"s")
@@ -436,7 +436,7 @@ def test_kill_nine_in_the_middle_of_saving_loses_nothing_reported(tmp_path: Path
 # -- the newest, and those pinned --------------------------------------------------------------------------------
 
 
-def test_newest_is_told_from_its_manifest_alone(tmp_path: Path) -> None:
+def test_newest_is_known_from_its_manifest(tmp_path: Path) -> None:
     store = Store(tmp_path / "c")
     assert store.newest() is None
     paths = [store.save(vectors(round), meta(round), b"s") for round in (1, 2, 3)]
@@ -468,7 +468,7 @@ def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> Non
     assert first not in store.list()
 
 
-def test_only_the_newest_pins_are_kept_and_whose_pin_goes_is_told(tmp_path: Path) -> None:
+def test_only_the_newest_pins_are_kept__and_lost_pins_are_returned(tmp_path: Path) -> None:
     store = Store(tmp_path / "c", keep=1)
     pinned, told = [], []
     for round in range(1, PINS + 3):
@@ -480,7 +480,7 @@ def test_only_the_newest_pins_are_kept_and_whose_pin_goes_is_told(tmp_path: Path
     assert store.pin(pinned[3], "again") == []
 
 
-def test_pin_whose_reason_was_torn_is_a_pin(tmp_path: Path) -> None:
+def test_pin_with_a_torn_reason_is_a_pin(tmp_path: Path) -> None:
     store = Store(tmp_path / "c", keep=1)
     first = store.save(vectors(1), meta(1), b"s")
     for torn in (b"", b"x" * 5000):

@@ -72,7 +72,7 @@ class Host:
 
 @dataclass
 class Life:
-    """What a peer was told of its saves; the checkpoint of round 2 is pinned."""
+    """The reported saves of a peer. The checkpoint of round 2 is pinned."""
 
     tried: int = 0
     reported: int = 0
@@ -117,7 +117,7 @@ def check_goes_on(directory: Path, round: int, where: str) -> None:
 
 
 class Quick(Files):
-    """Nothing is torn here, so nothing need be waited for."""
+    """Nothing is torn here, so no sync is needed."""
 
     def sync(self, file: IO[bytes]) -> None:
         pass
@@ -130,7 +130,7 @@ class Quick(Files):
 
 
 class Stop(BaseException):
-    """The machine stops here; not an Exception, so that no handler takes it for an error of the disk."""
+    """The machine stops here. No Exception, so that no handler takes it for an error of the disk."""
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ class Directory:
 
 
 class Disk(Files):
-    """Carries out what is asked, keeps account of what is sure, refuses the calls `fails`, stops after `stop`."""
+    """Carries out calls, records what is synced, refuses the calls `fails`, and stops after call `stop`."""
 
     def __init__(self, root: Path, stop: int = 1 << 30, fails: Collection[int] = ()) -> None:
         self.root, self.stop, self.fails, self.calls = root, stop, fails, 0
@@ -235,7 +235,7 @@ class Disk(Files):
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many calls a life makes."""
+    """The number of calls that a life makes."""
     disk = Disk(tmp_path_factory.mktemp("whole") / "root")
     with closing(Host(disk.root / HOME, disk)) as host:
         Life().lead(host)
@@ -260,7 +260,7 @@ def power_cut(where: Path, calls: int, seed: int, kind: type[Disk] = Disk) -> No
 
 
 class Reluctant(Disk):
-    """Never syncs that an old checkpoint has been given up, until the next one is saved."""
+    """Does not sync the removal of an old checkpoint until the next one is saved."""
 
     def rename(self, before: Path, after: Path) -> None:
         super().rename(before, after)
@@ -308,16 +308,14 @@ class NoSyncOfAncestors(Disk):
         (NoSyncOfAncestors, "was reported, 0 is found"),
     ],
 )
-def test_store_that_leaves_out_a_step_is_noticed(tmp_path: Path, calls: int, kind: type[Disk], noticed: str) -> None:
+def test_store_that_skips_a_sync_is_noticed(tmp_path: Path, calls: int, kind: type[Disk], noticed: str) -> None:
     with pytest.raises(AssertionError, match=noticed):
         for seed in range(calls):
             power_cut(tmp_path / f"{seed}", calls, seed, kind)
 
 
 @pytest.mark.parametrize("outage", [1, 40])
-def test_disk_that_fails_for_a_while_costs_the_saves_it_refuses_and_no_more(
-    tmp_path: Path, calls: int, outage: int
-) -> None:
+def test_disk_that_fails_for_a_while_costs_only_the_saves_it_refuses(tmp_path: Path, calls: int, outage: int) -> None:
     refused = 0
     for start in range(0, calls, 1 if outage == 1 else 7):
         disk, life = Disk(tmp_path / f"{start}", fails=range(start, start + outage)), Life()
@@ -336,7 +334,7 @@ def test_disk_that_fails_for_a_while_costs_the_saves_it_refuses_and_no_more(
     assert refused >= (calls // 2 if outage == 1 else calls // 7)
 
 
-def test_state_file_is_the_old_or_the_new_at_any_call_whatever_the_disk_forgets(tmp_path: Path) -> None:
+def test_state_file_is_the_old_or_the_new_one_after_a_stop_at_any_call(tmp_path: Path) -> None:
     outcomes, values = set(), (None, "old", "new" * 100)
     for seed in range(60):
         chance, disk, done = random.Random(seed), Disk(tmp_path / f"{seed}/root", stop=seed % 10), 0
@@ -357,7 +355,7 @@ def test_state_file_is_the_old_or_the_new_at_any_call_whatever_the_disk_forgets(
 
 
 class Deadly(Quick):
-    """The process is killed inside call number `last`; what it has written is the kernel's, and is not lost."""
+    """The process is killed inside call number `last`. What it has written is in the kernel, and not lost."""
 
     def __init__(self, last: int) -> None:
         self.left = last
@@ -400,7 +398,7 @@ class Deadly(Quick):
 
 
 def kill(directory: Path, kills: int) -> int:
-    """Let child after child save until it is killed; returns how many died in the middle of a save."""
+    """Let children save, one after the other, each until it is killed. Returns the number that died in a save."""
     torn, found = 0, 0
     for number in range(kills):
         get, report = os.pipe()
@@ -430,7 +428,7 @@ def kill(directory: Path, kills: int) -> int:
 def test_process_killed_inside_any_call_again_and_again_has_its_newest_reported_checkpoint(
     tmp_path: Path, kills: int
 ) -> None:
-    """In a process of its own, of one thread: it forks."""
+    """Runs in its own process with one thread, because it forks."""
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path / "home/checkpoints"), str(kills)],
         check=False,
