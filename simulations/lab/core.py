@@ -305,18 +305,18 @@ class Lab:
 def play(problem: Problem, method: Method, setting: Setting) -> Curve:
     """One run from its seed."""
     lab = Lab(problem, setting)
-    _warm(lab)
+    _warm_up(lab)
     method.begin(lab)
     lab.start()
-    points = [_look(lab, method, 0)]
+    points = [_measure(lab, method, 0)]
     for number in range(1, setting.rounds + 1):
         method.round(lab)
         if number % setting.evaluate_every == 0 or number == setting.rounds:
-            points.append(_look(lab, method, number))
+            points.append(_measure(lab, method, number))
     return Curve(method.name, problem.name, setting, problem.parameters, tuple(points))
 
 
-def _warm(lab: Lab) -> None:
+def _warm_up(lab: Lab) -> None:
     """Synchronous steps: every replica takes the mean of all gradients. They cost what an all-reduce does that halves
     and doubles (see `baselines_network`)."""
     setting = lab.setting
@@ -327,7 +327,7 @@ def _warm(lab: Lab) -> None:
         lab.elapse(setting.step_seconds + setting.link.seconds(size, 2 * (setting.peers - 1).bit_length()))
 
 
-def _look(lab: Lab, method: Method, number: int) -> Point:
+def _measure(lab: Lab, method: Method, number: int) -> Point:
     model = lab.problem.evaluate(method.model(lab))
     few = np.unique(np.linspace(lab.attackers, lab.peers - 1, 4).astype(np.int64))
     alone = [lab.problem.evaluate(lab.x[int(peer)]).loss for peer in few]

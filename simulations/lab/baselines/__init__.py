@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossipdp.codecs import COMPRESSORS
-from simulations.lab.baselines.costs import Averaged, computing, own_pace
+from simulations.lab.baselines.costs import Averaged, compute_seconds, own_pace
 from simulations.lab.baselines.decoupled_momentum import DeMo
 from simulations.lab.baselines.gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
 from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
@@ -37,7 +37,7 @@ class LocalOnly(Averaged):
 
     def round(self, lab: Lab) -> None:
         lab.train(own_pace(lab))
-        lab.elapse(computing(lab, lab.setting.every))
+        lab.elapse(compute_seconds(lab, lab.setting.every))
 
     def model(self, lab: Lab) -> Tensor:
         return lab.x[0]

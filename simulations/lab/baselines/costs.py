@@ -24,15 +24,15 @@ __all__ = [
     "Averaged",
     "all_gather",
     "all_reduce",
-    "computing",
-    "fed_back",
+    "compressed",
+    "compressed_with_feedback",
+    "compute_seconds",
     "matching",
     "meet",
     "model_bytes",
     "neighbours",
     "own_pace",
     "phases",
-    "through",
 ]
 
 FLOAT: Final = 4.0
@@ -54,7 +54,7 @@ def model_bytes(lab: Lab) -> float:
     return FLOAT * lab.problem.parameters
 
 
-def computing(lab: Lab, steps: int = 1) -> float:
+def compute_seconds(lab: Lab, steps: int = 1) -> float:
     """Seconds until the slowest peer has made so many steps: what all wait for who make equally many."""
     return steps * lab.setting.step_seconds / float(lab.setting.all_speeds.min())
 
@@ -134,12 +134,14 @@ def meet(lab: Lab, size: float) -> tuple[Tensor, float]:
     return torch.from_numpy(met), lab.setting.link.seconds(size) if lab.peers > 1 else 0.0
 
 
-def through(lab: Lab, compressor: Compressor, rows: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+def compressed(lab: Lab, compressor: Compressor, rows: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
     """Each row as its receivers take it, shape as `rows`, and the bytes of each payload, shape (rows,)."""
-    return fed_back(lab, [ErrorFeedback(compressor) for _ in rows], rows)
+    return compressed_with_feedback(lab, [ErrorFeedback(compressor) for _ in rows], rows)
 
 
-def fed_back(lab: Lab, senders: Sequence[ErrorFeedback], rows: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+def compressed_with_feedback(
+    lab: Lab, senders: Sequence[ErrorFeedback], rows: Tensor
+) -> tuple[Tensor, NDArray[np.float64]]:
     """The same, each row with what its sender could not send before. Who has diverged sends NaN: no codec would."""
     taken, sizes = torch.full_like(rows, torch.nan), np.zeros(len(rows))
     for place, (sender, row) in enumerate(zip(senders, rows, strict=True)):

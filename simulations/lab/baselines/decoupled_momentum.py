@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gossipdp.codecs.increments.dct import DCT
 from gossipdp.codecs.increments.error_feedback import ErrorFeedback
-from simulations.lab.baselines.costs import Averaged, all_gather, computing, fed_back
+from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback, compute_seconds
 from simulations.lab.core import Lab
 
 __all__ = ["DeMo"]
@@ -44,8 +44,8 @@ class DeMo(Averaged):
         setting = lab.setting
         for _ in range(setting.every):
             lr = lab.lr if self.lr is None else lab.lr / setting.lr * self.lr
-            sent, sizes = fed_back(lab, self.senders, lr * lab.gradients())
+            sent, sizes = compressed_with_feedback(lab, self.senders, lr * lab.gradients())
             lab.x.mul_(1.0 - lr * setting.weight_decay).sub_(sent.sum(0).sign(), alpha=lr)
             lab.steps += 1
             lab.advance()
-            lab.elapse(computing(lab) + all_gather(lab, sizes))
+            lab.elapse(compute_seconds(lab) + all_gather(lab, sizes))

@@ -19,13 +19,13 @@ from torch import Tensor
 from gossipdp.codecs.increments.compressor import Compressor
 from simulations.lab.baselines.costs import (
     Averaged,
-    computing,
+    compressed,
+    compute_seconds,
     meet,
     model_bytes,
     neighbours,
     own_pace,
     phases,
-    through,
 )
 from simulations.lab.core import Lab
 
@@ -86,7 +86,7 @@ class DPsgd(Averaged):
         exchanges, steps = phases(lab, self.local)
         for _ in range(exchanges):
             heard = self.graph(lab.peers, self._exchanges)
-            computes, transfer = computing(lab, steps), neighbours(lab, np.full(heard.shape, model_bytes(lab)))
+            computes, transfer = compute_seconds(lab, steps), neighbours(lab, np.full(heard.shape, model_bytes(lab)))
             if self.local:
                 lab.train(steps)
                 lab.x.copy_(_mixed(lab.x, heard))
@@ -128,11 +128,11 @@ class Choco(Averaged):
         heard = ring(lab.peers, 0)
         for _ in range(exchanges):
             lab.train(steps)
-            q, sizes = through(lab, self.compressor, lab.x - self.xhat)
+            q, sizes = compressed(lab, self.compressor, lab.x - self.xhat)
             self.xhat += q
             self.s += _mixed(q, heard)
             lab.x.add_(self.s - self.xhat, alpha=self.gamma)
-            lab.elapse(computing(lab, steps) + neighbours(lab, sizes[heard]))
+            lab.elapse(compute_seconds(lab, steps) + neighbours(lab, sizes[heard]))
 
 
 @dataclass
@@ -150,7 +150,7 @@ class PairAveraging(Averaged):
     def round(self, lab: Lab) -> None:
         lab.train(own_pace(lab))
         met, transfer = meet(lab, model_bytes(lab))
-        lab.elapse(computing(lab, lab.setting.every) + transfer)
+        lab.elapse(compute_seconds(lab, lab.setting.every) + transfer)
         lab.x.add_(lab.x[met]).div_(2.0)
 
 
@@ -180,7 +180,7 @@ class NoLoCo(Averaged):
         lab.train(lab.setting.every)
         drift = lab.x - self.phi
         met, transfer = meet(lab, 2.0 * model_bytes(lab))
-        lab.elapse(computing(lab, lab.setting.every) + transfer)
+        lab.elapse(compute_seconds(lab, lab.setting.every) + transfer)
         self.delta.mul_(self.alpha).add_(drift + drift[met], alpha=self.beta / 2.0)
         self.delta.add_(self.phi[met] - self.phi, alpha=self.gamma / 2.0)
         self.phi += self.delta
@@ -215,7 +215,7 @@ class Gasloc(Averaged):
         lab.train(own_pace(lab))
         y = self.theta + self.eta * (lab.x - self.theta)
         met, transfer = meet(lab, model_bytes(lab))
-        lab.elapse(computing(lab, lab.setting.every) + transfer)
+        lab.elapse(compute_seconds(lab, lab.setting.every) + transfer)
         self.theta = y - 0.5 * self.alpha * (y - y[met]) + self.gamma * (y - self.before)
         self.before = y
         lab.x.copy_(self.theta)
@@ -240,13 +240,13 @@ class AdPsgd(Averaged):
     def begin(self, lab: Lab) -> None:
         setting = lab.setting
         transfer = setting.link.seconds(2.0 * model_bytes(lab), 2) if lab.peers > 1 else 0.0
-        self._lasts = np.maximum(setting.step_seconds / setting.all_speeds, transfer)
-        self._due = lab.seconds + self._lasts
+        self.round_seconds = np.maximum(setting.step_seconds / setting.all_speeds, transfer)
+        self._due = lab.seconds + self.round_seconds
         self.xhat = lab.x.clone()
 
     def round(self, lab: Lab) -> None:
-        end = lab.seconds + lab.setting.every * float(self._lasts.max())
-        tick = 1e-6 * float(self._lasts.min())
+        end = lab.seconds + lab.setting.every * float(self.round_seconds.max())
+        tick = 1e-6 * float(self.round_seconds.min())
         while (now := float(self._due.min())) <= end + tick:
             ready = np.flatnonzero(self._due <= now + tick)
             rows = torch.from_numpy(ready)
@@ -255,7 +255,7 @@ class AdPsgd(Averaged):
                 self._average(lab, int(peer))
             lab.update(gradients, ready)
             self.xhat[rows] = lab.x[rows]
-            self._due[ready] += self._lasts[ready]
+            self._due[ready] += self.round_seconds[ready]
         lab.set_clock(end)
 
     def _average(self, lab: Lab, peer: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from simulations.lab.baselines.costs import computing
+from simulations.lab.baselines.costs import compute_seconds
 from simulations.lab.baselines.synchronous import DiLoCo, FourBitDiLoCo
 from simulations.lab.core import Lab
 
@@ -38,7 +38,7 @@ class OverlappedDiLoCo(DiLoCo):
         super().begin(lab)
 
     def play(self, lab: Lab, every: int) -> None:
-        began, lasts = lab.seconds, computing(lab, every)
+        began, lasts = lab.seconds, compute_seconds(lab, every)
         for share, due in lab.ticks(self.counts(lab, every)):
             self._land(lab, began + share * lasts)
             lab.update(lab.gradients(due), due)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.baselines.costs import Averaged, computing, model_bytes
+from simulations.lab.baselines.costs import Averaged, compute_seconds, model_bytes
 from simulations.lab.core import Lab
 
 __all__ = ["AsynchronousServer", "SynchronousServer"]
@@ -38,7 +38,7 @@ class SynchronousServer(Averaged):
             lab.update(lab.gradients().mean(0, keepdim=True).expand_as(lab.x))
             tries = int(lab.random.geometric(1.0 - lab.setting.failing))
             lab.receive(tries * size)
-            lab.elapse(computing(lab) + tries * 2.0 * link.seconds(lab.peers * size))
+            lab.elapse(compute_seconds(lab) + tries * 2.0 * link.seconds(lab.peers * size))
 
 
 @dataclass

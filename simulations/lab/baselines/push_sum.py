@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.baselines.costs import computing, model_bytes, phases
+from simulations.lab.baselines.costs import compute_seconds, model_bytes, phases
 from simulations.lab.core import Lab
 
 __all__ = ["Acknowledgement", "Message", "PushSum", "Sgp"]
@@ -131,7 +131,7 @@ class Sgp:
             with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges
                 for peer, step in zip(self.peers, (lab.x.double() - before).numpy(), strict=True):
                     peer.z = peer.z + step
-                lab.elapse(computing(lab, steps) + self._exchange(lab))
+                lab.elapse(compute_seconds(lab, steps) + self._exchange(lab))
                 lab.x.copy_(torch.from_numpy(np.stack([peer.mean for peer in self.peers])))
 
     def _exchange(self, lab: Lab) -> float:

@@ -24,8 +24,8 @@ from simulations.lab.baselines.costs import (
     Averaged,
     all_gather,
     all_reduce,
-    computing,
-    fed_back,
+    compressed_with_feedback,
+    compute_seconds,
     model_bytes,
     own_pace,
 )
@@ -55,7 +55,7 @@ class Ddp(Averaged):
         for _ in range(lab.setting.every):
             lab.update(self._mean(lab.gradients()).expand_as(lab.x))
             size = model_bytes(lab) * (0.5 if self.half else 1.0)
-            step, transfer = computing(lab), all_reduce(lab, size)
+            step, transfer = compute_seconds(lab), all_reduce(lab, size)
             lab.elapse(step + max(0.0, transfer - BACKWARD * step))
 
     def _mean(self, gradients: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class LocalSgd(Averaged):
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
         lab.x.copy_(lab.mean.expand_as(lab.x))
-        lab.elapse(computing(lab, lab.setting.every) + all_reduce(lab, model_bytes(lab)))
+        lab.elapse(compute_seconds(lab, lab.setting.every) + all_reduce(lab, model_bytes(lab)))
 
 
 @dataclass
@@ -124,7 +124,7 @@ class DiLoCo(Averaged):
     def play(self, lab: Lab, every: int) -> None:
         """A round of so many steps."""
         lab.train(self.counts(lab, every))
-        lab.elapse(computing(lab, every))
+        lab.elapse(compute_seconds(lab, every))
         self.outer(lab)
         lab.x.copy_(self.anchor.expand_as(lab.x))
 
@@ -210,10 +210,10 @@ class SparseLoCo(Averaged):
 
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
-        sent, sizes = fed_back(lab, self.senders, self.anchor - lab.x)
+        sent, sizes = compressed_with_feedback(lab, self.senders, self.anchor - lab.x)
         self.anchor = self.anchor - self.alpha * sent.mean(0)
         lab.x.copy_(self.anchor.expand_as(lab.x))
-        lab.elapse(computing(lab, lab.setting.every) + all_gather(lab, sizes))
+        lab.elapse(compute_seconds(lab, lab.setting.every) + all_gather(lab, sizes))
 
     def model(self, lab: Lab) -> Tensor:
         return self.anchor
@@ -237,4 +237,4 @@ class Sparta(Averaged):
             lab.train(1)
             chosen = torch.from_numpy(lab.random.random(lab.problem.parameters) < self.p)
             lab.x[:, chosen] = lab.x[:, chosen].mean(0)
-            lab.elapse(computing(lab) + all_reduce(lab, FLOAT * float(chosen.sum())))
+            lab.elapse(compute_seconds(lab) + all_reduce(lab, FLOAT * float(chosen.sum())))

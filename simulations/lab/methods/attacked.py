@@ -25,9 +25,9 @@ from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import BLOCK, Buffer
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Outer
-from simulations.lab.baselines.costs import computing
+from simulations.lab.baselines.costs import compute_seconds
 from simulations.lab.core import Lab
-from simulations.lab.methods.epidemic import Spreader
+from simulations.lab.methods.epidemic import EpidemicReplica
 from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions, Tally
 from simulations.lab.robustness.attacks import ATTACKS, Meeting
 
@@ -103,8 +103,8 @@ class AttackedPairwise(PairwiseGossip):
         self._starts = [replica.ledger.a.copy() for replica in self.replicas]
         super()._play(lab, every, outer, exchanges, scheduled=scheduled)
 
-    def _meet(self, lab: Lab, first: int, second: int, weight: float) -> None:
-        super()._meet(lab, first, second, weight)
+    def _begin_exchange(self, lab: Lab, first: int, second: int, weight: float) -> None:
+        super()._begin_exchange(lab, first, second, weight)
         liar, honest = sorted((first, second))
         if not self._bad or liar >= self._bad or honest < self._bad:
             return
@@ -119,11 +119,11 @@ class AttackedPairwise(PairwiseGossip):
         told = self._attack.anchor(meeting, self._rounds - 1, lab.random)
         self._told[first, second] = np.asarray(told, np.float32)
 
-    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
+    def _average_chunk(self, lab: Lab, meeting: OpenExchange) -> None:
         told = self._told.get(meeting.pair)
         liar, honest = (self.replicas[peer] for peer in sorted(meeting.pair))
         if told is None:
-            super()._exchange(lab, meeting)
+            super()._average_chunk(lab, meeting)
             return
         chunk, algorithm = meeting.left[-1], liar.algorithm
         assert isinstance(algorithm, _Liar)
@@ -131,7 +131,7 @@ class AttackedPairwise(PairwiseGossip):
         own, before, met = liar.ledger.a[span].copy(), pending.copy(), honest.ledger.a[span].copy()
         v, (ranges, distances) = liar.ledger.v[span].copy(), algorithm.learnt()
         liar.ledger.a[span] = told[span]
-        super()._exchange(lab, meeting)
+        super()._average_chunk(lab, meeting)
         moved = np.float32(meeting.dialogue.weight) * (met - own)
         liar.ledger.a[span] = own + moved
         liar.ledger.v[span] = v - np.float32(meeting.dialogue.pull) * moved
@@ -165,53 +165,53 @@ class RobustEpochs:
     bad: int = 0
     lag: int = 0
     name: str = "epidemic"
-    spreaders: list[Spreader] = field(init=False, repr=False)
+    replicas: list[EpidemicReplica] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
         lab.exclude(self.bad)
-        self.spreaders = [Spreader(row) for row in lab.x]
+        self.replicas = [EpidemicReplica(row) for row in lab.x]
         self._number = 0
         self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
         """epochs that have not settled: what each has published as itself, and what it has sent"""
 
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
-        published = [self._published(lab, spreader) for spreader in self.spreaders]
+        published = [self._published(lab, replica) for replica in self.replicas]
         lies = self._lies(lab, published)
         sent = [*lies, *published[len(lies) :]]
         self._open.append((published, sent))
         if len(self._open) > self.lag:
             published, settled = self._open.popleft()
-            for spreader, own in zip(self.spreaders, published, strict=True):
-                self._apply(spreader, own, settled)
-        for spreader in self.spreaders:
-            spreader.drain()
+            for replica, own in zip(self.replicas, published, strict=True):
+                self._apply(replica, own, settled)
+        for replica in self.replicas:
+            replica.drain()
         sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
         lab.receive(sizes.sum() - sizes)
-        lab.elapse(computing(lab, lab.setting.every))
+        lab.elapse(compute_seconds(lab, lab.setting.every))
         self._number += 1
 
     def model(self, lab: Lab) -> Tensor:
         """What all honest peers share."""
-        ledger = self.spreaders[-1].ledger
+        ledger = self.replicas[-1].ledger
         for chunk in range(ledger.chunks):
             ledger.settle(chunk)
         return torch.from_numpy(to_float(ledger.fixed))
 
-    def _published(self, lab: Lab, spreader: Spreader) -> list[Buffer]:
-        weight, applied = 1.0 / lab.peers, spreader.applied
+    def _published(self, lab: Lab, replica: EpidemicReplica) -> list[Buffer]:
+        weight, applied = 1.0 / lab.peers, replica.applied
         return [
-            spreader.publish(
+            replica.publish(
                 jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), lead=True)
             ).payload
-            for chunk in range(spreader.ledger.chunks)
+            for chunk in range(replica.ledger.chunks)
         ]
 
     def _lies(self, lab: Lab, published: list[list[Buffer]]) -> list[list[Buffer]]:
         """Payloads of the first `bad`, who know what all others let go."""
         if not self.bad:
             return []
-        codec, ledger = COMPRESSORS[self.compressor], self.spreaders[0].ledger
+        codec, ledger = COMPRESSORS[self.compressor], self.replicas[0].ledger
         spans = [ledger.span(chunk) for chunk in range(ledger.chunks)]
         rows = np.zeros((lab.peers, lab.problem.parameters), np.float32)
         for row, payloads in zip(rows, published, strict=True):
@@ -224,7 +224,7 @@ class RobustEpochs:
             return [[b"" for _ in spans] for _ in told]
         return [[codec.encode(row[span], seed=_seed(lab)) for span in spans] for row in told]
 
-    def _apply(self, spreader: Spreader, own: list[Buffer], settled: list[list[Buffer]]) -> None:
+    def _apply(self, replica: EpidemicReplica, own: list[Buffer], settled: list[list[Buffer]]) -> None:
         weights = (1.0 / len(settled),) * len(settled)
         terms = [
             tuple(
@@ -234,10 +234,10 @@ class RobustEpochs:
             for payloads in zip(*settled, strict=True)
         ]
         for chunk, said in enumerate(terms):
-            spreader.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
+            replica.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
         for chunk, said in enumerate(terms):
             leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # who has diverged leads by nothing
-            spreader.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
+            replica.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
 
 
 def _seed(lab: Lab) -> int:

@@ -26,7 +26,7 @@ from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.robustness.attacks import ATTACKS
 
-__all__ = ["ChurningEpidemic", "ChurningPairwise", "FlippedLabels", "Started"]
+__all__ = ["ChurningEpidemic", "ChurningPairwise", "FlippedLabels", "Pretrained"]
 
 FOUNDERS: Final = 1_000_003
 """added to the seed of what founders learn from"""
@@ -45,14 +45,14 @@ class ChurningPairwise(PairwiseGossip):
         super().__init__(options, "pairwise, churn")
         self._every, self._share = every, share
         self._number = 0
-        self._leaving: dict[int, _Leave] = {}
+        self._leaving: dict[int, Departure] = {}
 
     def round(self, lab: Lab) -> None:
         self._number += 1
         if self._number % self._every == 0:
-            for place, leave in enumerate(_going(lab, self._share, self._number)):
-                self._leaving[leave.peer] = leave if place % 2 == 1 else replace(leave, after=math.inf)
-            self._part(lab)
+            for place, departure in enumerate(departures(lab, self._share, self._number)):
+                self._leaving[departure.peer] = departure if place % 2 == 1 else replace(departure, after=math.inf)
+            self._replace_departed(lab)
         super().round(lab)
 
     def _free(self) -> list[int]:
@@ -60,28 +60,28 @@ class ChurningPairwise(PairwiseGossip):
 
     def _advance(self, lab: Lab) -> None:
         super()._advance(lab)
-        if self._part(lab):
+        if self._replace_departed(lab):
             super()._advance(lab)
 
-    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
-        super()._exchange(lab, meeting)
-        if meeting.left:
-            through = meeting.mixed / (meeting.mixed + len(meeting.left))
-            if any(peer in self._leaving and through > self._leaving[peer].after for peer in meeting.pair):
-                meeting.cut()
+    def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
+        super()._average_chunk(lab, exchange)
+        if exchange.left:
+            compressed = exchange.mixed / (exchange.mixed + len(exchange.left))
+            if any(peer in self._leaving and compressed > self._leaving[peer].after for peer in exchange.pair):
+                exchange.cut()
                 self.tally.count_cut()
 
-    def _part(self, lab: Lab) -> bool:
+    def _replace_departed(self, lab: Lab) -> bool:
         """Those who go and are in no exchange any more are gone, and others there; is that anybody?"""
-        gone = [leave for peer, leave in self._leaving.items() if not self.replicas[peer].busy]
-        for leave in gone:
-            self._replace(lab, leave.peer, leave.source)
-            del self._leaving[leave.peer]
+        gone = [departure for peer, departure in self._leaving.items() if not self.replicas[peer].busy]
+        for departure in gone:
+            self._replace(lab, departure.peer, departure.source)
+            del self._leaving[departure.peer]
         return bool(gone)
 
     def _replace(self, lab: Lab, peer: int, source: int) -> None:
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
-        _begin(lab, peer, source if self.options.moments else None)
+        _begin_optimizer(lab, peer, source if self.options.moments else None)
         self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer), alone=0)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
 
@@ -108,15 +108,15 @@ class ChurningEpidemic(EpidemicGossip):
     def round(self, lab: Lab) -> None:
         self._number += 1
         if self._number % self.every == 0:
-            for leave in _going(lab, self.share, self._number):
-                self._replace(lab, leave.peer, leave.source)
+            for departure in departures(lab, self.share, self._number):
+                self._replace(lab, departure.peer, departure.source)
         super().round(lab)
 
     def _replace(self, lab: Lab, peer: int, source: int) -> None:
-        giver = self.spreaders[source]
+        giver = self.replicas[source]
         lab.x[peer] = torch.from_numpy(giver.ledger.a)
-        _begin(lab, peer, source if self.moments else None)
-        self.spreaders[peer] = taker = self._spreader(lab, lab.x[peer])
+        _begin_optimizer(lab, peer, source if self.moments else None)
+        self.replicas[peer] = taker = self._replica(lab, lab.x[peer])
         for chunk in range(giver.ledger.chunks):
             frozen = giver.algorithm.run(jobs.Freeze(chunk))
             taker.algorithm.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
@@ -130,7 +130,7 @@ class ChurningEpidemic(EpidemicGossip):
 
 
 @dataclass(frozen=True)
-class _Leave:
+class Departure:
     """Who goes, whose copy comes in its place, and what share of its exchange is over when it crashes."""
 
     peer: int
@@ -138,16 +138,16 @@ class _Leave:
     after: float
 
 
-def _going(lab: Lab, share: float, number: int) -> list[_Leave]:
+def departures(lab: Lab, share: float, number: int) -> list[Departure]:
     """Such a share of the peers in round `number`; whatever the method has drawn, so that all lose the same ones."""
     random = np.random.default_rng((lab.setting.seed, number, 0x6C65_6176_65))
     count = max(1, round(share * lab.peers))
     going = random.choice(lab.peers, count, replace=False)
     staying = np.setdiff1d(np.arange(lab.peers), going)
-    return [_Leave(int(peer), int(random.choice(staying)), float(random.random())) for peer in going]
+    return [Departure(int(peer), int(random.choice(staying)), float(random.random())) for peer in going]
 
 
-def _begin(lab: Lab, peer: int, source: int | None) -> None:
+def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
     """The inner optimizer of who has come: at zero, or where that of `source` is, by the codec that it travels in."""
     inner = lab.inner
     if not isinstance(inner, AdamW):
@@ -165,7 +165,7 @@ def _begin(lab: Lab, peer: int, source: int | None) -> None:
     lab.received[peer] += payload.nbytes
 
 
-class _Wrapped:
+class _WrappedProblem:
     """A problem as it is; those who derive from this differ in one thing."""
 
     def __init__(self, of: str, **data: Any) -> None:
@@ -188,7 +188,7 @@ class _Wrapped:
         return self.inner.evaluate(x)
 
 
-class Started(_Wrapped):
+class Pretrained(_WrappedProblem):
     """What all begin with has been trained before, synchronously, by so many peers; their moments are gone.
 
     Those steps and their bytes are not on anybody's account.
@@ -206,7 +206,7 @@ class Started(_Wrapped):
         return lab.mean
 
 
-class FlippedLabels(_Wrapped):
+class FlippedLabels(_WrappedProblem):
     """The first peers learn from labels that an attack has changed (`attacks.LabelFlip`)."""
 
     def __init__(self, of: str, *, bad: int, attack: str, classes: int = 10, **data: Any) -> None:

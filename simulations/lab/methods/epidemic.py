@@ -34,7 +34,7 @@ from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
 from simulations.lab.core import Lab
 
-__all__ = ["EpidemicGossip", "Spreader"]
+__all__ = ["EpidemicGossip", "EpidemicReplica"]
 
 WARM: Final = Terms(WHOLE, 1.0)
 HEADERS: Final = 300
@@ -42,7 +42,7 @@ HEADERS: Final = 300
 links' lists"""
 
 
-class Spreader:
+class EpidemicReplica:
     """The vectors of one peer, bound to its live parameters.
 
     Args:
@@ -111,10 +111,10 @@ class EpidemicGossip:
     """steps before the first round, in short rounds whose increments travel whole, with alpha 1. The daemon's way,
     beside `Setting.warmup`, which is synchronous"""
     name: str = "epidemic"
-    spreaders: list[Spreader] = field(init=False, repr=False)
+    replicas: list[EpidemicReplica] = field(init=False, repr=False)
 
     def begin(self, lab: Lab) -> None:
-        self.spreaders = [self._spreader(lab, row) for row in lab.x]
+        self.replicas = [self._replica(lab, row) for row in lab.x]
         self._coming: list[tuple[float, int, int, _Message]] = []
         self._busy = np.full(lab.peers, lab.seconds)
         """until when the link of each receives"""
@@ -149,32 +149,32 @@ class EpidemicGossip:
     def model(self, lab: Lab) -> Tensor:
         """The anchor with all that was published: the mean of the anchors, and for each message the share of those for
         whom it is still on its way. They may hold it a round later; other methods' models lack no progress either."""
-        total = self._spreader(lab, torch.zeros(lab.problem.parameters))
+        total = self._replica(lab, torch.zeros(lab.problem.parameters))
         waiting = Counter(id(message) for *_, message in self._coming)
         for message in {id(message): message for *_, message in self._coming}.values():
             _apply(total, replace(message, weight=message.weight * waiting[id(message)] / lab.peers))
-        mean = np.mean([spreader.ledger.a for spreader in self.spreaders], 0)
+        mean = np.mean([replica.ledger.a for replica in self.replicas], 0)
         return torch.from_numpy(mean + total.ledger.a)
 
-    def _spreader(self, lab: Lab, x: Tensor) -> Spreader:
+    def _replica(self, lab: Lab, x: Tensor) -> EpidemicReplica:
         compressor = COMPRESSORS[self.compressor]
         if not isinstance(compressor, LowRank):
-            return Spreader(x)
+            return EpidemicReplica(x)
         shaped = {**COMPRESSORS, self.compressor: LowRank(compressor.rank, lab.problem.shapes)}
-        return Spreader(x, compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
+        return EpidemicReplica(x, compressors=shaped, chunk=-(-lab.problem.parameters // BLOCK) * BLOCK)
 
     def _published(self, lab: Lab, peer: int, terms: Terms) -> _Message:
-        spreader, weight = self.spreaders[peer], float(self._weights[peer])
+        replica, weight = self.replicas[peer], float(self._weights[peer])
         if lab.peers == 1:
-            for chunk in range(spreader.ledger.chunks):
-                spreader.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, spreader.applied))
+            for chunk in range(replica.ledger.chunks):
+                replica.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, replica.applied))
             return _Message((), 1.0, terms)
         payloads = []
-        for chunk in range(spreader.ledger.chunks):
+        for chunk in range(replica.ledger.chunks):
             seed = int(lab.random.integers(1 << 63))
-            job = jobs.Publish(chunk, terms.compressor, terms.lr, self.beta, weight, spreader.applied, seed)
-            payloads.append(spreader.publish(job).payload)
-        spreader.drain()
+            job = jobs.Publish(chunk, terms.compressor, terms.lr, self.beta, weight, replica.applied, seed)
+            payloads.append(replica.publish(job).payload)
+        replica.drain()
         return _Message(tuple(payloads), weight, terms)
 
     def _send(self, lab: Lab, receiver: int, messages: list[_Message]) -> None:
@@ -196,14 +196,14 @@ class EpidemicGossip:
         moved: set[int] = set()
         while self._coming and self._coming[0][0] <= lab.seconds:
             _, _, receiver, message = heappop(self._coming)
-            _apply(self.spreaders[receiver], message)
+            _apply(self.replicas[receiver], message)
             moved.add(receiver)
         for receiver in moved:
-            self.spreaders[receiver].drain()
+            self.replicas[receiver].drain()
 
 
-def _apply(spreader: Spreader, message: _Message) -> None:
+def _apply(replica: EpidemicReplica, message: _Message) -> None:
     compressor, lr = message.terms
     for chunk, payload in enumerate(message.payloads):
         if payload:
-            spreader.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))
+            replica.algorithm.run(jobs.Apply(chunk, compressor, payload, lr, message.weight))

@@ -176,7 +176,7 @@ class PairwiseGossip:
         self.options, self.name = options or PairwiseOptions(), name
         self.tally = Tally()
         self.replicas: list[Replica] = []
-        self._under_way: list[OpenExchange] = []
+        self._open_exchanges: list[OpenExchange] = []
         self._tried: set[frozenset[int]] = set()
         """pairs of this round, for which one time is enough"""
         self._exchanges = self._rounds = self._first_round = 0
@@ -186,11 +186,11 @@ class PairwiseGossip:
         self._codec, self._pull = "", 0.0
         self._steps: NDArray[np.int64] = np.zeros(0, np.int64)
         """of the schedule, behind each peer; or of its meetings, where there is no schedule"""
-        self._until, self._scheduled = 0, False
+        self._step_limit, self._scheduled = 0, False
         """as many as this round allows"""
         self._began, self._duration = 0.0, 1.0
         """of the round that is being trained"""
-        self._lasted = 0.0
+        self._last_seconds = 0.0
         """seconds, the last exchange"""
 
     # -- what the laboratory asks for -------------------------------------------------------------------------
@@ -206,8 +206,8 @@ class PairwiseGossip:
         left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, early=True)
         while left > 0:
             # As long as an exchange at the least, so that they run back to back.
-            lasting = math.ceil(self._lasted / lab.setting.step_seconds)
-            every = min(left, lab.setting.every, max(WARMUP_EVERY, lasting))
+            steps_of_exchange = math.ceil(self._last_seconds / lab.setting.step_seconds)
+            every = min(left, lab.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
             self._play(lab, every, Outer(1.0, 0.0), several, scheduled=False)
         self._first_round = self._rounds
@@ -244,16 +244,16 @@ class PairwiseGossip:
         bits = max(options.bits, options.first_bits) if self._rounds in self._fine else options.bits
         self._codec = f"modulo{bits}" if options.codec == "modulo" else options.codec
         self._pull = options.kappa / outer.lr if outer.momentum else 0.0
-        self._steps[:], self._until = self._rounds * exchanges, (self._rounds + 1) * exchanges
+        self._steps[:], self._step_limit = self._rounds * exchanges, (self._rounds + 1) * exchanges
         self._scheduled = scheduled
         self._tried.clear()
-        for meeting in self._under_way:
-            if meeting.round < self._rounds - 1 and meeting.left:
-                meeting.cut()
+        for exchange in self._open_exchanges:
+            if exchange.round < self._rounds - 1 and exchange.left:
+                exchange.cut()
                 self.tally.count_cut()
         self._advance(lab)
-        while options.landing == "waiting" and self._under_way:
-            lab.set_clock(max(lab.seconds, min(meeting.at for meeting in self._under_way)))
+        while options.landing == "waiting" and self._open_exchanges:
+            lab.set_clock(max(lab.seconds, min(exchange.at for exchange in self._open_exchanges)))
             self._advance(lab)
 
     def _train(self, lab: Lab, every: int) -> None:
@@ -275,25 +275,25 @@ class PairwiseGossip:
     def _advance(self, lab: Lab) -> None:
         """All that is due by now: chunks, landings, and new exchanges of those who are free."""
         while True:
-            for meeting in self._under_way:
-                while meeting.left and meeting.at <= lab.seconds:
-                    self._exchange(lab, meeting)
-            over = [meeting for meeting in self._under_way if not meeting.left and meeting.at <= lab.seconds]
-            for meeting in over:
-                self._land(lab, meeting)
-            pairs = self._named() if self._scheduled else self._anybody(lab)
+            for exchange in self._open_exchanges:
+                while exchange.left and exchange.at <= lab.seconds:
+                    self._average_chunk(lab, exchange)
+            over = [exchange for exchange in self._open_exchanges if not exchange.left and exchange.at <= lab.seconds]
+            for exchange in over:
+                self._end_exchange(lab, exchange)
+            pairs = self._scheduled_pairs() if self._scheduled else self._random_pairs(lab)
             for first, second, weight in pairs:
-                self._meet(lab, first, second, weight)
+                self._begin_exchange(lab, first, second, weight)
             if not over and not pairs:
                 return
 
     def _free(self) -> list[int]:
-        return [peer for peer, one in enumerate(self.replicas) if not one.busy and self._steps[peer] < self._until]
+        return [peer for peer, one in enumerate(self.replicas) if not one.busy and self._steps[peer] < self._step_limit]
 
-    def _anybody(self, lab: Lab) -> list[tuple[int, int, float]]:
+    def _random_pairs(self, lab: Lab) -> list[tuple[int, int, float]]:
         return [(*pair, self.options.weight) for pair in match(self._free(), self._tried, lab.random)]
 
-    def _named(self) -> list[tuple[int, int, float]]:
+    def _scheduled_pairs(self) -> list[tuple[int, int, float]]:
         """Those who meet by the schedule, and are both there. Others wait, for a round at the most."""
         found = []
         free = set(self._free())
@@ -307,7 +307,7 @@ class PairwiseGossip:
                 found.append((peer, partner, 2.0 * self.options.weight * met[1]))
         return found
 
-    def _meet(self, lab: Lab, first: int, second: int, weight: float) -> None:
+    def _begin_exchange(self, lab: Lab, first: int, second: int, weight: float) -> None:
         self._steps[[first, second]] += 1
         self._tried.add(frozenset((first, second)))
         if lab.random.random() < lab.setting.failing:
@@ -323,10 +323,10 @@ class PairwiseGossip:
         delay = 0.0 if self.options.landing == "at once" else setting.link.seconds(0.0, TURNS)
         one.begin_exchange()
         other.begin_exchange()
-        self._under_way.append(
+        self._open_exchanges.append(
             OpenExchange((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left)
         )
-        self._received(lab, self._under_way[-1], *greeting_bytes(self._codec))
+        self._received(lab, self._open_exchanges[-1], *greeting_bytes(self._codec))
 
     def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
         """The terms of the exchange that begins now."""
@@ -335,23 +335,23 @@ class PairwiseGossip:
         pull = self._pull if max(one.alone, other.alone) < ALONE_AFTER else 0.0
         return Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull)
 
-    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
+    def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
         """The next chunk. It is averaged when it begins, and the one after it begins when it has come through."""
-        chunk = meeting.left.pop()
-        down, up, turn = meeting.dialogue.chunk(chunk)
-        self._received(lab, meeting, down, up)
-        meeting.dialogue.initiator.averaged(chunk)
-        meeting.average(turn.mixed)
+        chunk = exchange.left.pop()
+        down, up, turn = exchange.dialogue.chunk(chunk)
+        self._received(lab, exchange, down, up)
+        exchange.dialogue.initiator.averaged(chunk)
+        exchange.average(turn.mixed)
         self.tally.count_turn(turn)
 
-    def _received(self, lab: Lab, meeting: OpenExchange, down: int, up: int) -> None:
-        lab.received[list(meeting.pair)] += down, up
+    def _received(self, lab: Lab, exchange: OpenExchange, down: int, up: int) -> None:
+        lab.received[list(exchange.pair)] += down, up
         if self.options.landing != "at once":
-            meeting.delay(lab.setting.link.seconds(max(down, up), 0))
+            exchange.delay(lab.setting.link.seconds(max(down, up), 0))
 
-    def _land(self, lab: Lab, meeting: OpenExchange) -> None:
-        self._under_way.remove(meeting)
-        for replica in (meeting.dialogue.initiator, meeting.dialogue.responder):
-            replica.end_exchange(mixed=meeting.mixed > 0)
-        self._lasted = lab.seconds - meeting.began
-        self.tally.count_landed(self._lasted / self._duration)
+    def _end_exchange(self, lab: Lab, exchange: OpenExchange) -> None:
+        self._open_exchanges.remove(exchange)
+        for replica in (exchange.dialogue.initiator, exchange.dialogue.responder):
+            replica.end_exchange(mixed=exchange.mixed > 0)
+        self._last_seconds = lab.seconds - exchange.began
+        self.tally.count_landed(self._last_seconds / self._duration)

@@ -27,25 +27,25 @@ from gossipdp.protocol.wire.messages import Accept, Ack, Data, End, Message, Off
 
 __all__ = ["Dialogue", "Replica", "frame_bytes", "greeting_bytes"]
 
-CURVE: Final = 33
+ENCRYPTION: Final = 33
 """bytes that encryption adds to a frame (CurveZMQ, ZeroMQ RFC 26): command, nonce, authenticator, flags"""
-SHORT: Final = 255
+SHORT_FRAME: Final = 255
 """bytes of a frame whose length takes one byte; of others it takes eight (ZMTP, ZeroMQ RFC 23)"""
-NOWHERE: Final = bytes(16)
+DIGEST: Final = bytes(16)
 """a digest: its length is all that counts here"""
 WINDOW: Final = 8
 
 
 def frame_bytes(message: Message, buffers: Sequence[Buffer] = ()) -> int:
     """What the message takes on the wire, encrypted and framed; without the headers of TCP and IP, some 3 %."""
-    sizes = [memoryview(frame).nbytes + CURVE for frame in wire.encode(message, buffers)]
-    return sum(size + (2 if size <= SHORT else 9) for size in sizes)
+    sizes = [memoryview(frame).nbytes + ENCRYPTION for frame in wire.encode(message, buffers)]
+    return sum(size + (2 if size <= SHORT_FRAME else 9) for size in sizes)
 
 
 def greeting_bytes(codec: str) -> tuple[int, int]:
     """What beginning and ending an exchange costs: received by its initiator, and by its responder."""
     number = 1 << 32
-    offer = Offer(number, NOWHERE, NOWHERE, codec, 0.5, 0.5, 0, WINDOW)
+    offer = Offer(number, DIGEST, DIGEST, codec, 0.5, 0.5, 0, WINDOW)
     accept = Accept(number, codec, 0.5, 0.5, WINDOW, 1)
     return frame_bytes(accept), frame_bytes(offer) + frame_bytes(End(number, True, "settled"))
 

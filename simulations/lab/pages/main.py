@@ -23,13 +23,13 @@ import torch
 from simulations.lab.pages.pictures import draw
 from simulations.lab.pages.report import OVERVIEW, About, commit, overview, page
 from simulations.lab.runs.answers import SUFFIX, Answer, Answers, pack
-from simulations.lab.runs.fingerprints import ROOT, Reading
+from simulations.lab.runs.fingerprints import ROOT, SourceSnapshot
 from simulations.lab.runs.runs import AT_START, Task, code_of, name_of, play_all
 from simulations.lab.suites import b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, defaults, outer, scale, trials, warmstart
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
-from simulations.lab.suites.figures import told
+from simulations.lab.suites.figures import formatted
 
-__all__ = ["SUITES", "SuiteError", "alone", "lab", "main", "packed", "tasks_of"]
+__all__ = ["SUITES", "SuiteError", "lab", "main", "pack_suite", "play_arms", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
@@ -106,7 +106,7 @@ def lab(
     if size != "quick":
         _pack(name, tasks, answers, folder)
     _overview(folder)
-    return _say(path, findings, runs=len(tasks), failed=len(failed))
+    return _print_marks(path, findings, runs=len(tasks), failed=len(failed))
 
 
 def _write(suite: Suite, findings: Findings, about: About, folder: Path) -> Path:
@@ -118,7 +118,7 @@ def _write(suite: Suite, findings: Findings, about: About, folder: Path) -> Path
     return path
 
 
-def _say(path: Path, findings: Findings, *, runs: int, failed: int) -> int:
+def _print_marks(path: Path, findings: Findings, *, runs: int, failed: int) -> int:
     """Print the marks; return 1 if a mark was missed or a run failed."""
     for check in findings.checks:
         print(f"{'met   ' if check.passed else 'MISSED'} {check.name}: {check.measured}, must be {check.mark}")
@@ -128,7 +128,7 @@ def _say(path: Path, findings: Findings, *, runs: int, failed: int) -> int:
     return 0 if met == len(findings.checks) and not failed else 1
 
 
-def alone(
+def play_arms(
     name: str, labels: Sequence[str], *, seeds: int = 3, jobs: int = 1, size: Scale = "normal", kept: Path = KEPT
 ) -> int:
     """Play these arms of a suite and none else, and tell of them: no page, and no marks. 1 if a run failed.
@@ -145,14 +145,14 @@ def alone(
     for arm, those in zip(arms, several, strict=True):
         outcome = Outcome(arm, [answers[name_of(each.task)] for each in those])
         print(f"{arm.group}, {arm.label}:")
-        print(f"    loss {told(outcome.loss)}, of single replicas {told(outcome.replica_loss)}")
-        print(f"    {told(outcome.bytes, 1)} bytes a parameter")
+        print(f"    loss {formatted(outcome.loss)}, of single replicas {formatted(outcome.replica_loss)}")
+        print(f"    {formatted(outcome.bytes, 1)} bytes a parameter")
     failed = _failed(several, answers)
     print(*failed, sep="\n", end="\n" * bool(failed))
     return 1 if failed else 0
 
 
-def packed(
+def pack_suite(
     name: str, *, seeds: int = 3, size: Scale = "normal", kept: Path = KEPT, out: Path | None = None
 ) -> tuple[int, int]:
     """Put what is answered of a suite beside the pages, and play nothing: (runs answered by this code, runs in all).
@@ -190,7 +190,7 @@ def _pack(name: str, tasks: Mapping[str, Task], answers: Mapping[str, Answer], f
 
 def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
     """Of how many tasks the code on disk is now another than this one."""
-    now = Reading()
+    now = SourceSnapshot()
 
     def same(place: str) -> bool:
         try:
@@ -266,12 +266,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in SUITES if options.suites == ["all"] else options.suites:
         try:
             if options.pack:
-                there, all_ = packed(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
+                there, all_ = pack_suite(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
                 print(f"{name}: {there} of {all_} runs are answered by this code, and packed")
                 continue
             if options.only:
                 how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}
-                missed += alone(name, options.only, **how)
+                missed += play_arms(name, options.only, **how)
                 continue
             missed += lab(
                 name,

@@ -27,13 +27,13 @@ __all__ = ["SUFFIX", "Answer", "Answers", "key", "machine", "pack", "rounded"]
 SUFFIX: Final = ".jsonl.gz"
 DIGITS: Final = 7
 """that count of every number: as many as fp32 has"""
-BAD: Final = (OSError, EOFError, ValueError, KeyError, TypeError)
+UNREADABLE: Final = (OSError, EOFError, ValueError, KeyError, TypeError)
 """what reading a file comes to that is not there, or damaged"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    told: dict[str, Any]
+    result: dict[str, Any]
     code: str
     """fingerprint of the code that gave it"""
     cpu: float
@@ -46,8 +46,8 @@ class Answer:
 
 def key(spec: Mapping[str, Any]) -> str:
     """The same for the same task, from whatever arm."""
-    told = json.dumps(spec, sort_keys=True, default=list)
-    return hashlib.sha256(told.encode()).hexdigest()[:24]
+    result = json.dumps(spec, sort_keys=True, default=list)
+    return hashlib.sha256(result.encode()).hexdigest()[:24]
 
 
 class Answers:
@@ -74,13 +74,13 @@ class Answers:
         path = self._path(key(spec))
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"spec": spec, **_told(answer)}, default=list))
+        partial.write_text(json.dumps({"spec": spec, **_row(answer)}, default=list))
         partial.replace(path)
 
     def _kept(self, place: str) -> Answer | None:
         try:
             return _answer(json.loads(self._path(place).read_text()))
-        except BAD:
+        except UNREADABLE:
             return None
 
     def _path(self, place: str) -> Path:
@@ -91,7 +91,7 @@ def pack(path: Path, specs: Mapping[str, Mapping[str, Any]], answers: Mapping[st
     """Write these answers, with what was asked, by name: the same ones give the same file. Those that failed are no
     answers."""
     lines = [
-        json.dumps({"key": place, "spec": specs[place], **_told(answers[place])}, default=list, sort_keys=True)
+        json.dumps({"key": place, "spec": specs[place], **_row(answers[place])}, default=list, sort_keys=True)
         for place in sorted(answers)
         if not answers[place].error
     ]
@@ -106,27 +106,27 @@ def _unpacked(path: Path) -> dict[str, Answer]:
     try:
         rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
         return {row["key"]: _answer(row) for row in rows}
-    except (*BAD, zlib.error):
+    except (*UNREADABLE, zlib.error):
         return {}
 
 
-def _told(answer: Answer) -> dict[str, Any]:
-    return {"code": answer.code, "cpu": round(answer.cpu, 2), "machine": answer.machine, "told": answer.told}
+def _row(answer: Answer) -> dict[str, Any]:
+    return {"code": answer.code, "cpu": round(answer.cpu, 2), "machine": answer.machine, "told": answer.result}
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
     return Answer(row["told"], row["code"], row["cpu"], machine=row["machine"])
 
 
-def rounded(told: Any) -> Any:
+def rounded(result: Any) -> Any:
     """The same with numbers of as many digits as are kept, so that it is the same wherever it comes from."""
-    if isinstance(told, float):
-        return float(f"{told:.{DIGITS}g}")
-    if isinstance(told, list):
-        return [rounded(one) for one in told]
-    if isinstance(told, dict):
-        return {name: rounded(one) for name, one in told.items()}
-    return told
+    if isinstance(result, float):
+        return float(f"{result:.{DIGITS}g}")
+    if isinstance(result, list):
+        return [rounded(one) for one in result]
+    if isinstance(result, dict):
+        return {name: rounded(one) for name, one in result.items()}
+    return result
 
 
 def machine() -> str:

@@ -16,7 +16,7 @@ from simulations.lab.core import Counts, Lab, Setting
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.runs.runs import Run
 
-__all__ = ["lasting"]
+__all__ = ["setting_in_time"]
 
 FULL: Final = 0.98
 """share of the time that rounds have to fill"""
@@ -24,7 +24,7 @@ STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd", "d-psgd-e
 """methods all of whose steps exchange, and last equally long"""
 
 
-def lasting(seconds: float, run: Run, parameters: int) -> Setting:
+def setting_in_time(seconds: float, run: Run, parameters: int) -> Setting:
     """The run's setting with rounds that take so long: as many as fit, each of H steps as near as can be to its own.
 
     Whole rounds of the given H may leave much of the time unused, or not fit at all: where they do not fill it to
@@ -34,7 +34,7 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
     setting, limit = run.setting, seconds * (1.0 + 1e-9)
 
     def total(every: int, rounds: int) -> float:
-        first, others = _lasts(run, every, parameters)
+        first, others = round_seconds(run, every, parameters)
         return first + (rounds - 1) * others
 
     def longest(rounds: int) -> int:
@@ -51,7 +51,7 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
             low, high = (middle, high) if total(middle, rounds) <= limit else (low, middle)
         return low
 
-    first, others = _lasts(run, setting.every, parameters)
+    first, others = round_seconds(run, setting.every, parameters)
     fits = 1 + int((limit - first) / others) if first <= limit else 0
     if fits and total(setting.every, fits) >= FULL * seconds:
         return replace(setting, rounds=fits)
@@ -63,28 +63,28 @@ def lasting(seconds: float, run: Run, parameters: int) -> Setting:
     return replace(setting, every=every, rounds=rounds)
 
 
-def _lasts(run: Run, every: int, parameters: int) -> tuple[float, float]:
+def round_seconds(run: Run, every: int, parameters: int) -> tuple[float, float]:
     """Seconds of the first round, with what was before it, and of each that follows, by the method's own clock: they
     differ by finer codecs, and by what lands late."""
     if every > 1 and run.method in STEPWISE:
-        first, others = _lasts(run, 1, parameters)
+        first, others = round_seconds(run, 1, parameters)
         return first + (every - 1) * others, every * others
     setting = replace(run.setting, every=every, rounds=2, warmup=0, failing=0.0)
     key = json.dumps([replace(run, setting=setting).spec(), parameters], default=list)
-    if key not in _LASTS:
-        lab, method = _Clock(PROBLEMS["quadratic"](size=parameters), setting), run.made()
+    if key not in _KNOWN:
+        lab, method = ClockLab(PROBLEMS["quadratic"](size=parameters), setting), run.made()
         method.begin(lab)
         method.round(lab)
         first = lab.seconds
         method.round(lab)
-        _LASTS[key] = first, lab.seconds - first
-    return _LASTS[key]
+        _KNOWN[key] = first, lab.seconds - first
+    return _KNOWN[key]
 
 
-_LASTS: Final[dict[str, tuple[float, float]]] = {}
+_KNOWN: Final[dict[str, tuple[float, float]]] = {}
 
 
-class _Clock(Lab):
+class ClockLab(Lab):
     """Replicas that stand still: all that a round tells is how long it lasts."""
 
     def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ROOT", "Reading", "fingerprint"]
+__all__ = ["ROOT", "SourceSnapshot", "fingerprint"]
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 
-class Reading:
+class SourceSnapshot:
     """The project's modules, each as it was on disk when it was first asked for."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class Reading:
         return self._known[name]
 
 
-_FIRST: Final = Reading()
+_FIRST: Final = SourceSnapshot()
 
 
 def fingerprint(modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
-    """Of modules as they were when this process first asked for them (see `Reading`)."""
+    """Of modules as they were when this process first asked for them (see `SourceSnapshot`)."""
     return _FIRST.fingerprint(modules, shallow=shallow, texts=texts)
 
 

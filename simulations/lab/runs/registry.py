@@ -14,7 +14,7 @@ from gossipdp.codecs import COMPRESSORS
 from simulations.lab.baselines import BASELINES
 from simulations.lab.core import Method, Problem, Setting, play
 from simulations.lab.methods.attacked import AttackedPairwise, RobustEpochs
-from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
+from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Pretrained
 from simulations.lab.methods.epidemic import EpidemicGossip
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import PROBLEMS
@@ -79,7 +79,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 """what makes a method from its options; those of a baseline are the fields of its class"""
 
-TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Started, "flipped": FlippedLabels}
+TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Pretrained, "flipped": FlippedLabels}
 """what is trained: problems, and problems under conditions, which name the problem that they are `of`"""
 
 

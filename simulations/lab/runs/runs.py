@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 from simulations.lab.core import Curve, Link, Method, Point, Setting
-from simulations.lab.runs import registry as lab_making
+from simulations.lab.runs import registry
 from simulations.lab.runs.answers import Answer, Answers, key, machine, rounded
-from simulations.lab.runs.fingerprints import ROOT, Reading
+from simulations.lab.runs.fingerprints import ROOT, SourceSnapshot
 from simulations.lab.runs.registry import METHODS, TASKS
 
 __all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "link", "name_of", "play_all"]
@@ -106,13 +106,13 @@ class Run:
         return self._code()[1]
 
     def _code(self) -> tuple[set[str], set[str]]:
-        return lab_making.modules(self.problem, self.data, self.method, self.options)
+        return registry.modules(self.problem, self.data, self.method, self.options)
 
     def made(self) -> Method:
         return METHODS[self.method](**self.options)
 
     def play(self) -> dict[str, Any]:
-        return lab_making.answered(self.problem, self.data, self.method, self.options, self.setting)
+        return registry.answered(self.problem, self.data, self.method, self.options, self.setting)
 
     def curve(self, told: Mapping[str, Any], name: str = "") -> Curve:
         """What `play` answered."""
@@ -139,11 +139,11 @@ def link(megabits: float, milliseconds: float, parameters: int, as_parameters: f
 # -- answers -------------------------------------------------------------------------------------------------------
 
 
-AT_START: Final = Reading()
+AT_START: Final = SourceSnapshot()
 """of the code as it was when this process began to ask for it, which is what it imported"""
 
 
-def code_of(task: Task, reading: Reading = AT_START) -> str:
+def code_of(task: Task, reading: SourceSnapshot = AT_START) -> str:
     """Fingerprint of all but the task that the answer depends on: the project's code, and versions.
 
     Of `gossipdp.protocol` only what is imported directly: the laboratory uses its constants, schedule and messages,
@@ -167,11 +167,11 @@ def answer(task: Task, code: str) -> Answer:
         # There and back: what cannot be kept is an error of this run, and no reason to lose the others.
         told = rounded(json.loads(json.dumps(task.play(), default=list)))
     except Exception as error:
-        return Answer({}, code, time.process_time() - began, _told(error), machine())
+        return Answer({}, code, time.process_time() - began, _described(error), machine())
     return Answer(told, code, time.process_time() - began, machine=machine())
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """Type, message, and the innermost place in this project."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [f"{path.relative_to(ROOT)}:{line}" for path, line in frames if any(map(path.is_relative_to, CODE))]

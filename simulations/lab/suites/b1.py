@@ -22,7 +22,7 @@ from simulations.lab.suites.b1_arms import (
     rated,
 )
 from simulations.lab.suites.base import Findings, Outcome, Results, Suite, Table
-from simulations.lab.suites.figures import Check, Reported, check, reported, told
+from simulations.lab.suites.figures import Check, Reported, check, formatted, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph, seconds_graph
 from simulations.lab.suites.model import MLP
 from simulations.lab.suites.rates import RATES
@@ -60,7 +60,7 @@ def _rates(group: Mapping[str, Outcome]) -> Table:
         found = [group.get(rated(label, factor)) for factor in FACTORS]
         if any(found):
             own = f"{RATES.get(method, 1.0) * MLP.lr:g}"
-            rows.append((label, *("" if one is None else told(one.losses) for one in found), own))
+            rows.append((label, *("" if one is None else formatted(one.losses) for one in found), own))
     columns = ("method", *(f"{factor * MLP.lr:g}" for factor in FACTORS), "played at")
     return Table("Learning rates: loss, from scratch", columns, rows)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from simulations.lab.core import Setting
-from simulations.lab.suites.arms import Ways, arms, sized, started
+from simulations.lab.suites.arms import Ways, arms, at_scale, with_short_start
 from simulations.lab.suites.base import Arm, Scale
 from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, WIDER
 from simulations.lab.suites.rates import RATES
@@ -197,14 +197,14 @@ RATED: Final[Ways] = {
 
 
 def b1_arms(scale: Scale) -> list[Arm]:
-    cold = sized(MLP, scale)
+    cold = at_scale(MLP, scale)
     warm = replace(cold, warmup=WARMUP if scale != "quick" else 5)
     own: Ways = {**OWN_WARM, **OTHERS_OWN}
     more = replace(cold, rounds=cold.rounds + (WARMUP - SHORT) // cold.every)
     if scale == "quick":
         some: Ways = {**OURS, **FIELD, **dict(list(NOLOCO.items())[:2])}
         starts = {**own, **SHORT_WARM}
-        short = {label: (method, started(options, scale)) for label, (method, options) in starts.items()}
+        short = {label: (method, with_short_start(options, scale)) for label, (method, options) in starts.items()}
         fewer = {label: (method, options) for label, (method, options, _) in (FEWER | EQUALLED).items()}
         found = [*arms(COLD_GROUP, cold, some), *arms(WARM_GROUP, warm, WARM), *arms(WARM_GROUP, cold, short)]
         return [*found, *arms(FEWER_GROUP, cold, fewer)]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Final
 
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite
 from simulations.lab.suites.figures import Figure, check, least, mean, most, reported
-from simulations.lab.suites.graphs import against, distance_graph
+from simulations.lab.suites.graphs import distance_graph, end_line
 from simulations.lab.suites.model import EPIDEMIC, MLP, WIDER
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import best, curves_table
@@ -43,7 +43,7 @@ def _group(peers: int) -> str:
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    base = sized(replace(MLP, rounds=60 if scale == "full" else 40), scale)
+    base = at_scale(replace(MLP, rounds=60 if scale == "full" else 40), scale)
     sizes = SIZES if scale != "quick" else (4, 8)
     found = [arm for peers in sizes for arm in arms(_group(peers), replace(base, peers=peers), WAYS, rates=RATES)]
     for peers in (sizes[0], sizes[-1]):
@@ -86,11 +86,11 @@ def _read(results: Results) -> Findings:
         for label in EPIDEMICS
     ]
     lines = {
-        label: against({float(peers): by_size[peers][label] for peers in sizes}, lambda point: point.loss)
+        label: end_line({float(peers): by_size[peers][label] for peers in sizes}, lambda point: point.loss)
         for label in WAYS
     }
     costs = {
-        label: against({float(peers): by_size[peers][label] for peers in sizes}, lambda point: point.bytes)
+        label: end_line({float(peers): by_size[peers][label] for peers in sizes}, lambda point: point.bytes)
         for label in WAYS
     }
     peers_graph = Graph("peers", "Loss against the number of peers", "peers", "held-out loss, nats", {"": lines}, True)

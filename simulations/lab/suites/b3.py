@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite
 from simulations.lab.suites.figures import check, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph
@@ -54,7 +54,7 @@ def _moving(ways: Ways, scale: Scale, churn: Mapping[str, Any] = CHURN) -> Ways:
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    calm = replace(sized(MLP, scale), link=link(100.0, 40.0, ByteMlp().parameters, 1e8))
+    calm = replace(at_scale(MLP, scale), link=link(100.0, 40.0, ByteMlp().parameters, 1e8))
     losing = replace(calm, failing=0.2)
     moving = _moving({**STEADY, **UNCLIPPED, **POOR}, scale)
     return [

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 
 from simulations.lab.core import Curve, Point
 from simulations.lab.problems import ByteMlp
-from simulations.lab.runs.equal_time import lasting
+from simulations.lab.runs.equal_time import setting_in_time
 from simulations.lab.runs.runs import Run, link
-from simulations.lab.suites.arms import arms, sized, started
+from simulations.lab.suites.arms import arms, at_scale, with_short_start
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Figure, check, mean, reported, told
+from simulations.lab.suites.figures import Figure, check, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, momenta_table
@@ -116,7 +116,7 @@ def _replicas(point: Point) -> float:
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    calm = sized(replace(MLP, peers=PEERS), scale)
+    calm = at_scale(replace(MLP, peers=PEERS), scale)
     found = arms(CALM, calm, {TARGET: ("diloco", diloco(calm.rounds, PEERS))})
     varied = at_momenta({label: WAYS[label] for label in MOMENTA})
     for name in MODELS:
@@ -135,11 +135,13 @@ def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale, 
     found = []
     parameters = ByteMlp().parameters
     there = link(MEGABITS, MILLISECONDS, parameters, MODELS[model])
-    base = replace(sized(replace(MLP, peers=PEERS, lr=factor * MLP.lr), scale), speeds=SPEEDS, link=there)
+    base = replace(at_scale(replace(MLP, peers=PEERS, lr=factor * MLP.lr), scale), speeds=SPEEDS, link=there)
     seconds = length if scale != "quick" else length / 30.0
     for label, (method, given, every) in ways.items():
-        options = started(given, scale)
-        setting = lasting(seconds, Run(setting=replace(base, every=every), method=method, options=options), parameters)
+        options = with_short_start(given, scale)
+        setting = setting_in_time(
+            seconds, Run(setting=replace(base, every=every), method=method, options=options), parameters
+        )
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
         more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
         found += arms(group, setting, {_label(label, length): (method, more)}, rates=UNEQUAL)
@@ -178,7 +180,9 @@ def _times(outcomes: Mapping[str, Outcome], labels: Sequence[str], targets: Sequ
         if any(answer.error for answer in answers):
             found.append(math.nan)
             continue
-        curves = [task.curve(answer.told) for task, answer in zip(tasks, answers, strict=True) if isinstance(task, Run)]
+        curves = [
+            task.curve(answer.result) for task, answer in zip(tasks, answers, strict=True) if isinstance(task, Run)
+        ]
         found.append(_time(curves, target, of))
     return found
 
@@ -190,7 +194,7 @@ def _needed(times: Sequence[float], given: float) -> Figure:
 
 def _read(results: Results) -> Findings:
     targets = [loss + ABOVE for loss in results[CALM, TARGET].last(lambda point: point.loss)]
-    aim = f"{told(targets, 3)} nats"
+    aim = f"{formatted(targets, 3)} nats"
     checks, tables, figures = [], [], []
     for name in MODELS:
         outcomes, given = results.groups[name], LENGTHS[name][-1]
@@ -201,8 +205,8 @@ def _read(results: Results) -> Findings:
         rows = [
             (
                 way,
-                told(values, 0),
-                told(replicas[way], 0),
+                formatted(values, 0),
+                formatted(replicas[way], 0),
                 _rounds(outcomes, labels[way]),
                 _clipped(outcomes, labels[way]),
             )
@@ -247,7 +251,7 @@ def _rates(outcomes: Mapping[str, Outcome]) -> Table:
     for way in (*MOMENTA, *EPIDEMICS):
         found = [outcomes[_label(_rated(way, factor), RATED)] for factor in FACTORS]
         own = found[FACTORS.index(1.0)].setting.lr
-        rows.append((way, f"{own:g}", *(told(outcome.losses) for outcome in found)))
+        rows.append((way, f"{own:g}", *(formatted(outcome.losses) for outcome in found)))
     title = f"{SMALL}{BY_RATE}: loss after {RATED:.0f} s"
     return Table(title, ("method", "its learning rate", *(f"{factor:g} times it" for factor in FACTORS)), rows)
 

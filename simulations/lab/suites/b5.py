@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 from simulations.lab.core import Setting
 from simulations.lab.robustness.attacks import ATTACKS
 from simulations.lab.runs.runs import Run
-from simulations.lab.suites.arms import told_outright
+from simulations.lab.suites.arms import explicit_options
 from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import check, mean, reported, told
+from simulations.lab.suites.figures import check, formatted, mean, reported
 
 __all__ = ["SUITE"]
 
@@ -73,7 +73,7 @@ def _arm(label: str, attack: str, bad: int, setting: Setting) -> Arm:
         problem="flipped" if flips else "digits-mlp",
         data=data,
         method=method,
-        options=told_outright(method, {**options, "attack": "none" if flips else attack, "bad": bad}),
+        options=explicit_options(method, {**options, "attack": "none" if flips else attack, "bad": bad}),
     )
     return Arm(_group(attack, bad), label, run)
 
@@ -97,7 +97,7 @@ def _arms(scale: Scale) -> list[Arm]:
 def _accuracy(outcome: Outcome, whose: Literal["honest", "worst"] = "honest") -> list[float]:
     """Of each seed: the honest peers' own models, on average or the worst; in epochs all hold the same one."""
     same = outcome.last(lambda point: point.accuracy)
-    told_by = [{} if answer.error else answer.told["facts"] for answer in outcome.answers if same]
+    told_by = [{} if answer.error else answer.result["facts"] for answer in outcome.answers if same]
     return [facts.get(whose, alike) for facts, alike in zip(told_by, same, strict=True)]
 
 
@@ -139,7 +139,7 @@ def _table(results: Results, whose: str, of: Callable[[Outcome], list[float]]) -
         f"Held-out accuracy {whose}, %; N = {DIGITS.peers}",
         ("attack", *WAYS),
         [
-            (group, *(told([100.0 * value for value in of(outcome)], 1) for outcome in outcomes.values()))
+            (group, *(formatted([100.0 * value for value in of(outcome)], 1) for outcome in outcomes.values()))
             for group, outcomes in results.groups.items()
         ],
         "Mean and clipping without a bound are no defence: their columns say what an attack does to whom it meets.",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import reported, told
+from simulations.lab.suites.figures import formatted, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph
 from simulations.lab.suites.model import EPIDEMIC, MLP, diloco
 from simulations.lab.suites.rates import RATES
@@ -49,13 +49,13 @@ def _arms(scale: Scale) -> list[Arm]:
     found = []
     for told_as, problem in PROBLEMS.items():
         setting = replace(MLP, rounds=40) if problem == "byte-mlp" else replace(MLP, lr=3e-3, every=10, rounds=40)
-        setting = sized(setting, scale)
+        setting = at_scale(setting, scale)
         rates = RATES if problem == "byte-mlp" else {}
         half = max(1, setting.every // 2)
         faster = replace(setting, every=half, rounds=2 * setting.rounds, evaluate_every=6)
         # The start is part of the run: all make as many steps.
         warmup = WARMUP if scale != "quick" else setting.every
-        started = replace(setting, rounds=setting.rounds - warmup // setting.every)
+        with_short_start = replace(setting, rounds=setting.rounds - warmup // setting.every)
         splits: dict[str, dict[str, float]] = {
             "iid": {},
             **{split: {"dirichlet": value} for split, value in SPLITS[told_as].items()},
@@ -67,7 +67,7 @@ def _arms(scale: Scale) -> list[Arm]:
             if all_of:
                 own = ("pairwise", {"warmup_steps": warmup})
                 found += arms(group, faster, {HALF: ("pairwise", {})}, problem=problem, data=data)
-                found += arms(group, started, {OWN: own}, problem=problem, data=data)
+                found += arms(group, with_short_start, {OWN: own}, problem=problem, data=data)
     return found
 
 
@@ -77,7 +77,9 @@ def _read(results: Results) -> Findings:
         iid, apart = results.groups[f"{name}, iid"], results.groups[f"{name}, {split}"]
         for label in apart:
             gap = apart[label].loss - iid[label].loss
-            rows.append((name, split, label, told(iid[label].losses), told(apart[label].losses), told(gap)))
+            rows.append(
+                (name, split, label, formatted(iid[label].losses), formatted(apart[label].losses), formatted(gap))
+            )
         ours = [label for label in apart if label.startswith(("pairwise", "epidemic"))]
         least = best(apart, ours)
         for label in ("pairwise", "DDP"):

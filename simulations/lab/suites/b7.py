@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Check, told
-from simulations.lab.theory import consensus as lab_consensus
+from simulations.lab.suites.figures import Check, formatted
+from simulations.lab.theory import consensus
 from simulations.lab.theory.consensus import Row
 
 __all__ = ["SUITE", "Lines"]
@@ -23,7 +23,7 @@ EXACT: Final = "exact after"
 
 @dataclass(frozen=True)
 class Lines:
-    """`lab_consensus.measure` as a task."""
+    """`consensus.measure` as a task."""
 
     trials: int = TRIALS
     seed: int = 0
@@ -42,7 +42,7 @@ class Lines:
         return {"simulations.lab.theory.consensus"}
 
     def play(self) -> dict[str, Any]:
-        return {"rows": [row._asdict() for row in lab_consensus.measure(self.trials, self.seed)]}
+        return {"rows": [row._asdict() for row in consensus.measure(self.trials, self.seed)]}
 
     def estimate(self) -> float:
         return 2.0 + self.trials / 220.0
@@ -50,7 +50,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Still(Lines):
-    """`lab_consensus.growth` without outer momentum, whatever kappa: nothing pulls at a momentum of 0."""
+    """`consensus.growth` without outer momentum, whatever kappa: nothing pulls at a momentum of 0."""
 
     @property
     def name(self) -> str:
@@ -60,11 +60,11 @@ class Still(Lines):
         return {"kind": "consensus, mu 0", "trials": self.trials, "seed": self.seed, "peers": PEERS}
 
     def play(self) -> dict[str, Any]:
-        expected = lab_consensus.momentum(PEERS, 0.0, 0.0)
-        measured = lab_consensus.growth(PEERS, 0.0, 0.0, self.trials, self.seed)
+        expected = consensus.momentum(PEERS, 0.0, 0.0)
+        measured = consensus.growth(PEERS, 0.0, 0.0, self.trials, self.seed)
         deviation = abs(measured / expected - 1.0)
         formula = f"growth, mu 0, N {PEERS}: sqrt((N-2)/(2(N-1)))"
-        return {"rows": [Row(formula, expected, measured, deviation, deviation <= lab_consensus.WITHIN)._asdict()]}
+        return {"rows": [Row(formula, expected, measured, deviation, deviation <= consensus.WITHIN)._asdict()]}
 
     def estimate(self) -> float:
         return 1.0 + self.trials / 10_000.0
@@ -79,10 +79,10 @@ def _read(results: Results) -> Findings:
     checks, rows = [], []
     for outcome, lines in ((played, lines) for played in results.only.values() for lines in _lines(played)):
         first = lines[0]
-        within = lab_consensus.WITHIN_NOISE if first["formula"].startswith("CD^2") else lab_consensus.WITHIN
+        within = consensus.WITHIN_NOISE if first["formula"].startswith("CD^2") else consensus.WITHIN
         worst = max(line["deviation"] for line in lines)
         values = [line["measured"] for line in lines]
-        rows.append((first["formula"], f"{first['expected']:.4f}", told(values, 4), f"{100 * worst:.2f} %"))
+        rows.append((first["formula"], f"{first['expected']:.4f}", formatted(values, 4), f"{100 * worst:.2f} %"))
         exact = EXACT in first["formula"]
         measured = f"{np.mean(values):.4f}, worst of the seeds {100 * worst:.2f} % off"
         mark = f"{first['expected']:.0f} exactly" if exact else f"{first['expected']:.4f} to {100 * within:.0f} %"
@@ -101,7 +101,7 @@ def _read(results: Results) -> Findings:
 
 def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:
     """Each as the seeds have it."""
-    return list(zip(*(answer.told["rows"] for answer in outcome.answers if not answer.error), strict=True))
+    return list(zip(*(answer.result["rows"] for answer in outcome.answers if not answer.error), strict=True))
 
 
 SUITE = Suite(

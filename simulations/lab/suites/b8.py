@@ -9,10 +9,10 @@ from itertools import product
 from typing import Final
 
 from simulations.lab.core import Setting
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Check, Figure, Reported, check, mean, most, reported, told
-from simulations.lab.suites.graphs import against, bytes_graph, distance_graph
+from simulations.lab.suites.figures import Check, Figure, Reported, check, formatted, mean, most, reported
+from simulations.lab.suites.graphs import bytes_graph, distance_graph, end_line
 from simulations.lab.suites.model import EPIDEMIC, WIDER
 from simulations.lab.suites.tables import best, curves_table
 
@@ -88,7 +88,7 @@ def _settings(group: str) -> str:
 
 def _arms(scale: Scale) -> list[Arm]:
     full, quick = scale == "full", scale == "quick"
-    base = sized(TRANSFORMER, scale)
+    base = at_scale(TRANSFORMER, scale)
     warmup = WARMUP if not quick else 5
     found: list[Arm] = []
 
@@ -136,16 +136,16 @@ def _read(results: Results) -> Findings:
         checks += found
         figures += others
     panels = {group: outcomes for group, outcomes in groups.items() if group.endswith("warm")}
-    started = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
-    kind, upto, why = decided({_size(group): outcomes for group, outcomes in started.items()})
+    with_short_start = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
+    kind, upto, why = decided({_size(group): outcomes for group, outcomes in with_short_start.items()})
     tables = [
         _rules("Nats above the best of these three, by what is taken", groups, {}),
         _rules(
             "The same from the starts that the daemon has, which decide",
-            started,
+            with_short_start,
             {f"what the rule decides ({_told_rule(kind, upto)})": (kind, upto)},
         ),
-        _bytes(started),
+        _bytes(with_short_start),
         *(curves_table(group, outcomes) for group, outcomes in groups.items()),
     ]
     if settings:
@@ -180,14 +180,14 @@ def decided(sizes: Mapping[int, Mapping[str, Outcome]]) -> tuple[str, int, str]:
             replicas = outcomes[SHIPPED].replica_loss - outcomes[label].replica_loss
             held = held and len(ahead.each) >= ENOUGH and ahead > TIE
             reach[label] = peers if held else reach[label]
-            said.append(f"{label} at N = {peers} {told(ahead)} (single replicas {told(replicas)})")
+            said.append(f"{label} at N = {peers} {formatted(ahead)} (single replicas {formatted(replicas)})")
     leaner, wider = reach
     kind = max(reach, key=lambda label: reach[label])
     upto = reach[kind]
     if upto and reach[leaner] == reach[wider]:
         better = mean([at[leaner].loss - at[wider].loss for peers, at in sizes.items() if peers <= upto])
         kind = wider if better > TIE else leaner
-        said.append(f"{wider} below {leaner}, over these N: {told(better)}")
+        said.append(f"{wider} below {leaner}, over these N: {formatted(better)}")
     return kind, upto, f"Nats below pairwise, each from its own start: {'; '.join(said)}."
 
 
@@ -198,7 +198,7 @@ def _told_rule(kind: str, upto: int) -> str:
 def _rates(group: Mapping[str, Outcome]) -> Table:
     rows = []
     for label, (method, _) in {**TRIED, **OWN}.items():
-        losses = (told(group[_rated(label, factor)].losses) for factor in FACTORS)
+        losses = (formatted(group[_rated(label, factor)].losses) for factor in FACTORS)
         rows.append((label, *losses, f"{RATES.get(method, 1.0) * TRANSFORMER.lr:g}"))
     columns = ("method", *(f"{factor * TRANSFORMER.lr:g}" for factor in FACTORS), "played at")
     return Table("Learning rates, N = 4: loss, cold or with a start of its own", columns, rows)
@@ -251,14 +251,14 @@ def _rules(title: str, groups: Mapping[str, Mapping[str, Outcome]], more: Mappin
         above = [
             _above(outcomes, kind if _size(group) <= upto else SHIPPED, OURS)[1] for group, outcomes in groups.items()
         ]
-        rows.append((name, *map(told, above), told(most(above))))
+        rows.append((name, *map(formatted, above), formatted(most(above))))
     note = f"The rule of algorithms section 6 is that of k=128 and {CROSSING}; the daemon's epidemic has k=256."
     return Table(title, ("", *groups, "the most"), rows, note)
 
 
 def _bytes(groups: Mapping[str, Mapping[str, Outcome]]) -> Table:
     rows = [
-        (label, *(told(outcomes[label].last(lambda point: point.bytes), 1) for outcomes in groups.values()))
+        (label, *(formatted(outcomes[label].last(lambda point: point.bytes), 1) for outcomes in groups.values()))
         for label in OURS
     ]
     return Table("Bytes a parameter from these starts", ("", *groups), rows)
@@ -274,7 +274,7 @@ def _otherwise(groups: Mapping[str, Mapping[str, Outcome]], settings: Mapping[st
         usual = groups[group.removeprefix(f"{SETTINGS}, ")]
         for label, outcome in outcomes.items():
             plain = usual[label.rpartition(",")[0]]
-            rows.append((group, label, told(outcome.losses), told(outcome.loss - plain.loss)))
+            rows.append((group, label, formatted(outcome.losses), formatted(outcome.loss - plain.loss)))
     return Table("Other settings", ("", "method", "loss", "above the same without it"), rows)
 
 
@@ -286,7 +286,7 @@ def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
         rounds = {peers: outcomes[SHIPPED].setting.rounds for peers, outcomes in at.items()}
         alike = [peers for peers in SIZES if rounds[peers] == rounds[SIZES[0]]]
         panels["warm" if warm else "cold"] = {
-            label: against({float(peers): at[peers][label] for peers in alike}, lambda point: point.loss)
+            label: end_line({float(peers): at[peers][label] for peers in alike}, lambda point: point.loss)
             for label in (*WAYS, *DDP, BETTER[warm])
         }
     return Graph("peers", "Loss against the number of peers", "peers", "held-out loss, nats", panels, log_x=True)

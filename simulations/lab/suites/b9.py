@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from simulations.lab.core import Curve
 from simulations.lab.problems import ByteMlp, ByteTransformer
-from simulations.lab.runs.equal_time import lasting
+from simulations.lab.runs.equal_time import setting_in_time
 from simulations.lab.runs.runs import Run, link
-from simulations.lab.suites.arms import arms, started
+from simulations.lab.suites.arms import arms, with_short_start
 from simulations.lab.suites.b4 import START
 from simulations.lab.suites.b8 import TRANSFORMER
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import check, mean, reported, told
+from simulations.lab.suites.figures import check, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
 from simulations.lab.suites.rates import RATES
-from simulations.lab.suites.tables import LOSSES, best, both, curves_table, in_time
+from simulations.lab.suites.tables import LOSSES, best, curves_table, in_time, loss_cells
 
 __all__ = ["LONG", "SUITE", "TRANSFORMING", "late"]
 
@@ -118,9 +118,11 @@ def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[
     problem = "byte-transformer" if transforms else "byte-mlp"
     found: list[Arm] = []
     for label, (method, given, every) in ways.items():
-        options = started(given, scale)
+        options = with_short_start(given, scale)
         run = Run(setting=replace(base, every=every // fewer), problem=problem, method=method, options=options)
-        setting = lasting(seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters)
+        setting = setting_in_time(
+            seconds * (ESCALATES if options.get("landing") == "waiting" else 1.0), run, parameters
+        )
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
         found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else rates)
@@ -152,10 +154,10 @@ def _read(results: Results) -> Findings:
         rows = [
             (
                 label,
-                told([100 * value for value in outcome.each(utilisation)], 1),
-                *both(outcome),
-                f"{told(outcome.last(lambda point: float(point.round)), 0)} of {outcome.setting.every}",
-                told(outcome.last(lambda point: point.seconds), 0),
+                formatted([100 * value for value in outcome.each(utilisation)], 1),
+                *loss_cells(outcome),
+                f"{formatted(outcome.last(lambda point: float(point.round)), 0)} of {outcome.setting.every}",
+                formatted(outcome.last(lambda point: point.seconds), 0),
                 _landing(outcome.fact("landing"), outcome.fact("exchanges")),
             )
             for label, outcome in outcomes.items()

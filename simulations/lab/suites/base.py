@@ -104,7 +104,7 @@ class Outcome:
     def _curves(self) -> list[Curve | None]:
         task = self.arm.task
         assert isinstance(task, Run)
-        return [None if answer.error else task.curve(answer.told, self.arm.label) for answer in self.answers]
+        return [None if answer.error else task.curve(answer.result, self.arm.label) for answer in self.answers]
 
     @property
     def failed(self) -> int:
@@ -160,7 +160,7 @@ class Outcome:
         """Of what the method counted."""
         if self.failed == len(self.answers):
             return mean([])
-        facts = [{} if answer.error else answer.told["facts"] for answer in self.answers]
+        facts = [{} if answer.error else answer.result["facts"] for answer in self.answers]
         return mean([known.get(name, math.nan) for known in facts])
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from simulations.lab.problems import ByteMlp
-from simulations.lab.runs.equal_time import lasting
+from simulations.lab.runs.equal_time import setting_in_time
 from simulations.lab.runs.runs import OWN_PACE, Run, link
-from simulations.lab.suites.arms import arms, sized, started
+from simulations.lab.suites.arms import arms, at_scale, with_short_start
 from simulations.lab.suites.b4 import ALIKE, OURS_ALIKE, START
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Reported, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, WIDER, diloco
 from simulations.lab.suites.rates import RATES, UNEQUAL
-from simulations.lab.suites.tables import best, both, curves_table, in_time
+from simulations.lab.suites.tables import best, curves_table, in_time, loss_cells
 
 __all__ = ["SUITE"]
 
@@ -164,7 +164,7 @@ def _arms(scale: Scale) -> list[Arm]:
         for told_speeds, speeds in SPEEDS.items():
             group = f"{told_link}, {told_speeds}"
             there = link(megabits, milliseconds, parameters, as_parameters)
-            base = replace(sized(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
+            base = replace(at_scale(replace(MLP, peers=PEERS), scale), speeds=speeds, link=there, evaluate_every=1)
             seconds = SECONDS if scale != "quick" else 40.0
             ways = WAYS | (STARTED if len(speeds) == 1 else PACED | STARTED_PACED)
             if megabits >= GIGABIT:
@@ -172,9 +172,9 @@ def _arms(scale: Scale) -> list[Arm]:
             if scale != "quick":
                 ways |= FIELD if megabits >= GIGABIT else FIELD | LONG
             for label, (method, options, every) in ways.items():
-                options = started(options, scale)
+                options = with_short_start(options, scale)
                 run = Run(setting=replace(base, every=every), method=method, options=options)
-                setting = lasting(seconds, run, parameters)
+                setting = setting_in_time(seconds, run, parameters)
                 more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
                 rates = RATES if len(speeds) == 1 else UNEQUAL
                 found += arms(group, setting, {label: (method, more)}, rates=rates)
@@ -202,8 +202,8 @@ def _read(results: Results) -> Findings:
         singles.append([_loss(fair, outcomes, label, replicas=True) for label in labels])
         steps.append([_steps(outcomes, label) for label in labels])
     tables = [
-        Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *told, strict=True)])
-        for title, told in (
+        Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *cells, strict=True)])
+        for title, cells in (
             (f"Held-out loss after {SECONDS:.0f} simulated seconds, of the mean of the replicas", losses),
             ("The same, of single replicas", singles),
             ("Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)", steps),
@@ -260,7 +260,7 @@ def _nearest(outcomes: Mapping[str, Outcome]) -> list[str]:
 
 def _loss(fair: Mapping[str, Outcome], outcomes: Mapping[str, Outcome], label: str, *, replicas: bool) -> str:
     if label in fair:
-        return both(fair[label])[replicas]
+        return loss_cells(fair[label])[replicas]
     return "not one round" if label in outcomes else "-"
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
 from simulations.lab.suites import b4, rates
-from simulations.lab.suites.arms import DAEMON, Ways, arms, sized
+from simulations.lab.suites.arms import DAEMON, Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Reported, check, reported, told
+from simulations.lab.suites.figures import Reported, check, formatted, reported
 from simulations.lab.suites.model import MLP
 from simulations.lab.suites.tables import best
 
@@ -86,7 +86,7 @@ MUON_RATES: Final = (0.004, 0.016, 0.032)
 def _arms(scale: Scale) -> list[Arm]:
     found: list[Arm] = []
     quick = scale == "quick"
-    base = sized(replace(MLP, rounds=40), scale)
+    base = at_scale(replace(MLP, rounds=40), scale)
     for start, steps in STARTS.items():
         setting = replace(base, warmup=steps if not quick else min(steps, 5))
         found += arms(f"pairwise, {start}", setting, {BASE: ("pairwise", {})})
@@ -122,9 +122,9 @@ def _read(results: Results) -> Findings:
     for start in STARTS:
         group = results.groups[f"pairwise, {start}"]
         ours = group[BASE]
-        rows = [("as they are", "", told(ours.losses), "", f"{ours.bytes:.1f}", told_gap(ours.gap))]
+        rows = [("as they are", "", formatted(ours.losses), "", f"{ours.bytes:.1f}", told_gap(ours.gap))]
         rows += [
-            (grid, label, told(group[label].losses), f"{group[label].loss - ours.loss:+.3f}",
+            (grid, label, formatted(group[label].losses), f"{group[label].loss - ours.loss:+.3f}",
              f"{group[label].bytes:.1f}", told_gap(group[label].gap))
             for grid, options in PAIRWISE.items() for label in options if label in group
         ]  # fmt: skip
@@ -138,7 +138,7 @@ def _read(results: Results) -> Findings:
         checks.append(check(name, "<= 0.02", ours.loss - other.loss, replicas=replicas))
     for name in [name for name in results.groups if not name.startswith("pairwise, ")]:
         others = [
-            (label, told(outcome.losses), f"{outcome.bytes:.1f}", told_gap(outcome.gap))
+            (label, formatted(outcome.losses), f"{outcome.bytes:.1f}", told_gap(outcome.gap))
             for label, outcome in results.groups[name].items()
         ]
         tables.append(Table(name, ("", "loss", "bytes a parameter", "single replicas above"), others))

@@ -19,7 +19,7 @@ from typing import Final
 
 from simulations.check import Check
 
-__all__ = ["Check", "Figure", "Reported", "check", "least", "mean", "most", "reported", "told"]
+__all__ = ["Check", "Figure", "Reported", "check", "formatted", "least", "mean", "most", "reported"]
 
 FEW: Final = 3
 """seeds; of fewer, it is said how many"""
@@ -107,7 +107,7 @@ def least(figures: Iterable[float]) -> float:
     return min(figures, key=lambda figure: (not math.isnan(figure), figure))
 
 
-def told(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:
+def formatted(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:
     """Mean of the seeds, from where to where they went, of how many if they are few, and how many of them failed.
 
     A number that is no figure of seeds is told alone.
@@ -181,5 +181,5 @@ def reported(
 
 
 def _beside(measured: float | Sequence[float], replicas: float | Sequence[float] | None, digits: int, unit: str) -> str:
-    alone = "" if replicas is None else f"; single replicas {told(replicas, digits, unit)}"
-    return told(measured, digits, unit) + alone
+    alone = "" if replicas is None else f"; single replicas {formatted(replicas, digits, unit)}"
+    return formatted(measured, digits, unit) + alone

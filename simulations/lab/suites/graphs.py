@@ -13,7 +13,7 @@ import numpy as np
 from simulations.lab.core import Curve, Point
 from simulations.lab.suites.base import Graph, Line, Outcome
 
-__all__ = ["against", "bytes_graph", "distance_graph", "graph", "seconds_graph"]
+__all__ = ["bytes_graph", "distance_graph", "end_line", "graph", "seconds_graph"]
 
 APART: Final = 1e-3
 """share of the largest distance below which none is drawn: equal replicas are apart by what rounding leaves"""
@@ -78,7 +78,7 @@ def _above(share: float, lines: Mapping[str, Line]) -> dict[str, Line]:
     return found
 
 
-def against(outcomes: Mapping[float, Outcome], of: Callable[[Point], float]) -> Line:
+def end_line(outcomes: Mapping[float, Outcome], of: Callable[[Point], float]) -> Line:
     """A figure at the end of the run, over whatever the keys are; of the seeds that did not fail."""
     found = {x: [of(curve.last) for curve in outcome.curves] for x, outcome in outcomes.items() if outcome.curves}
     return Line(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from simulations.lab.suites.base import Outcome, Table
-from simulations.lab.suites.figures import told
+from simulations.lab.suites.figures import formatted
 from simulations.lab.suites.tables import best
 
 __all__ = ["MUS", "Clocked", "at_momenta", "best_momentum", "momenta_table"]
@@ -46,4 +46,4 @@ def momenta_table(title: str, outcomes: Mapping[str, Outcome], labels: Iterable[
 
 
 def _cell(outcome: Outcome) -> str:
-    return f"{told(outcome.losses)}; {told(outcome.replica_loss)}"
+    return f"{formatted(outcome.losses)}; {formatted(outcome.replica_loss)}"

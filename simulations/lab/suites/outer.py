@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from gossipdp.config import Outer
-from simulations.lab.suites.arms import arms, sized, started
+from simulations.lab.suites.arms import arms, at_scale, with_short_start
 from simulations.lab.suites.b1_arms import FIELD
 from simulations.lab.suites.b4 import LARGE, RATED, SMALL, unequal
 from simulations.lab.suites.b8 import SIZES, TRANSFORMER
 from simulations.lab.suites.b9 import LONG, TRANSFORMING, late
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import check, mean, most, told
+from simulations.lab.suites.figures import check, formatted, mean, most
 from simulations.lab.suites.model import MLP, WARMUP
 from simulations.lab.suites.momenta import Clocked
 from simulations.lab.suites.rates import RATES
@@ -64,11 +64,13 @@ def _ways(start: str, every: int) -> Clocked:
 def _arms(scale: Scale) -> list[Arm]:
     found: list[Arm] = []
     for start in STARTS:
-        free = {label: (method, started(options, scale)) for label, (method, options, _) in _ways(start, 0).items()}
-        found += arms(_place(FREE, start), sized(MLP, scale), free)
+        free = {
+            label: (method, with_short_start(options, scale)) for label, (method, options, _) in _ways(start, 0).items()
+        }
+        found += arms(_place(FREE, start), at_scale(MLP, scale), free)
         if start == COLD:
-            found += arms(_place(FREE, start), sized(MLP, scale), {RIVAL: FIELD[RIVAL]}, rates=RATES)
-        transformer = sized(replace(TRANSFORMER, peers=SIZES[0]), scale)
+            found += arms(_place(FREE, start), at_scale(MLP, scale), {RIVAL: FIELD[RIVAL]}, rates=RATES)
+        transformer = at_scale(replace(TRANSFORMER, peers=SIZES[0]), scale)
         found += arms(_place(FREE_TRANSFORMER, start), transformer, free, problem="byte-transformer")
         for name, model in UNEQUAL.items():
             found += unequal(_place(name, start), model, _ways(start, 20), RATED, scale)
@@ -90,8 +92,10 @@ def _read(results: Results) -> Findings:
     least = decided(behind, above)
     first = {group: apart for group, apart in behind.items() if not group.startswith(FREE_TRANSFORMER)}
     columns = ("", *map(_label, STEPS))
-    rows = [(group, *(told(outcomes[step].losses) for step in STEPS)) for group, outcomes in places.items()]
-    single = [(group, *(told(outcomes[step].replica_losses) for step in STEPS)) for group, outcomes in places.items()]
+    rows = [(group, *(formatted(outcomes[step].losses) for step in STEPS)) for group, outcomes in places.items()]
+    single = [
+        (group, *(formatted(outcomes[step].replica_losses) for step in STEPS)) for group, outcomes in places.items()
+    ]
     apart = [(group, *(f"{those[step]:.3f}" for step in STEPS)) for group, those in behind.items()]
     apart.append(("the most", *(f"{_farthest(step, behind):.3f}" for step in STEPS)))
     apart.append(("in the mean", *(f"{mean([those[step] for those in behind.values()]):.3f}" for step in STEPS)))

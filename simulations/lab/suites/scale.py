@@ -11,8 +11,8 @@ from simulations.lab.core import Curve, Setting
 from simulations.lab.runs.runs import Run
 from simulations.lab.suites.arms import Ways, arms
 from simulations.lab.suites.base import FORMULA, Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import check, least, mean, most, told
-from simulations.lab.suites.graphs import against
+from simulations.lab.suites.figures import check, formatted, least, mean, most
+from simulations.lab.suites.graphs import end_line
 from simulations.lab.suites.model import EPIDEMIC, MLP
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import curves_table
@@ -104,7 +104,7 @@ def _read(results: Results) -> Findings:
         check(f"rounds to agreement at N = {sizes[-1]}, share off the formula's", "<= 0.15", off),
     ]
     losses = {
-        label: against(
+        label: end_line(
             {float(peers): learning[peers][label] for peers in sizes if label in learning[peers]},
             lambda point: point.loss,
         )
@@ -160,7 +160,7 @@ def _agreement(agreeing: Mapping[int, Mapping[str, Outcome]], sizes: Sequence[in
     for label in MEETING:
         by_schedule = label != "random matching"
         of = rounds_of_cycle if by_schedule else rounds_to_agree
-        values = [told(agreeing[peers][label].each(of), 1) for peers in sizes]
+        values = [formatted(agreeing[peers][label].each(of), 1) for peers in sizes]
         far = math.ceil(math.log2(FAR)) if by_schedule else math.log(LEFT**2) / math.log(matching(FAR))
         rows.append((label, *values, f"*{far:.1f}*"))
     return Table(
@@ -180,7 +180,7 @@ def _rounds(outcome: Outcome) -> int:
 
 
 def _told_bytes(outcome: Outcome, rounds: int) -> str:
-    return told([value / rounds for value in outcome.last(lambda point: point.bytes)], 2)
+    return formatted([value / rounds for value in outcome.last(lambda point: point.bytes)], 2)
 
 
 SUITE = Suite(

@@ -10,17 +10,17 @@ import numpy as np
 
 from simulations.lab.core import Curve
 from simulations.lab.suites.base import Outcome, Table
-from simulations.lab.suites.figures import mean, told
+from simulations.lab.suites.figures import formatted, mean
 
-__all__ = ["LOSSES", "best", "both", "bytes_table", "curves_table", "in_time"]
+__all__ = ["LOSSES", "best", "bytes_table", "curves_table", "in_time", "loss_cells"]
 
 LOSSES: Final = ("loss", "single replicas")
-"""columns of `both`"""
+"""columns of `loss_cells`"""
 
 
-def both(outcome: Outcome) -> tuple[str, str]:
+def loss_cells(outcome: Outcome) -> tuple[str, str]:
     """Loss of the model and of single replicas: who leaves replicas further apart may have the better mean of them."""
-    return told(outcome.losses), told(outcome.replica_losses)
+    return formatted(outcome.losses), formatted(outcome.replica_losses)
 
 
 def best(
@@ -53,11 +53,11 @@ def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") ->
     rows = [
         (
             label,
-            *both(outcome),
-            told(outcome.last(lambda point: point.bytes), 1),
-            told(outcome.last(lambda point: point.seconds), 0),
-            told(outcome.last(lambda point: point.steps), 0),
-            told(outcome.last(lambda point: point.distance)),
+            *loss_cells(outcome),
+            formatted(outcome.last(lambda point: point.bytes), 1),
+            formatted(outcome.last(lambda point: point.seconds), 0),
+            formatted(outcome.last(lambda point: point.steps), 0),
+            formatted(outcome.last(lambda point: point.distance)),
         )
         for label, outcome in outcomes.items()
     ]
@@ -79,7 +79,7 @@ def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, re
     def cell(outcome: Outcome, budget: float) -> str:
         # A seed that was not so dear has not failed.
         within = not any(math.isnan(at(curve, budget)) for curve in outcome.curves)
-        return told(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
+        return formatted(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
 
     rows = [(label, *(cell(outcome, budget) for budget in budgets)) for label, outcome in outcomes.items()]
     return Table(

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Check, check, mean, told
+from simulations.lab.suites.figures import Check, check, formatted, mean
 from simulations.lab.suites.graphs import bytes_graph
 from simulations.lab.suites.model import MLP
-from simulations.lab.suites.tables import LOSSES, best, both
+from simulations.lab.suites.tables import LOSSES, best, loss_cells
 
 __all__ = ["SUITE"]
 
@@ -63,7 +63,7 @@ ENOUGH: Final = 0.02
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    base = sized(replace(MLP, rounds=40), scale)
+    base = at_scale(replace(MLP, rounds=40), scale)
     found: list[Arm] = []
     for name, exchanges in EXCHANGES.items():
         ways = {**WRAPPED, **TWINS}
@@ -92,15 +92,15 @@ def _table(name: str, outcomes: Mapping[str, Outcome], late: bool) -> Table:
     rows = []
     for label, outcome in outcomes.items():
         escalated = 100.0 * _quotient(outcome, "escalated", "blocks")
-        lasting = (told([_quotient(outcome, "landing", "exchanges")], 2),) if late else ()
+        lasting = (formatted([_quotient(outcome, "landing", "exchanges")], 2),) if late else ()
         rows.append(
             (
                 label,
-                *both(outcome),
-                told(outcome.loss - ours.loss),
-                told(outcome.loss - free.loss),
+                *loss_cells(outcome),
+                formatted(outcome.loss - ours.loss),
+                formatted(outcome.loss - free.loss),
                 f"{outcome.bytes:.1f}",
-                told([escalated], 1),
+                formatted([escalated], 1),
                 f"{mean(outcome.last(lambda point: point.distance)):.2f}",
                 *lasting,
             )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from simulations.lab.suites.arms import Ways, arms, sized
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Figure, Reported, mean, reported, told
+from simulations.lab.suites.figures import Figure, Reported, formatted, mean, reported
 from simulations.lab.suites.model import EPIDEMIC, MLP
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import best
@@ -52,7 +52,7 @@ def _arms(scale: Scale) -> list[Arm]:
     quick = scale == "quick"
     for every in EVERY if not quick else (5,):
         for length in LENGTHS if not quick else (0, 5):
-            setting = sized(replace(MLP, every=every, rounds=_rounds(length, every)), scale)
+            setting = at_scale(replace(MLP, every=every, rounds=_rounds(length, every)), scale)
             warm = replace(setting, warmup=length)
             found += arms(_group(length, every), warm, WAYS)
             if length:
@@ -60,7 +60,7 @@ def _arms(scale: Scale) -> list[Arm]:
             if quick or every == MLP.every:
                 ways: Ways = {EPIDEMIC_OWN: ("epidemic", {**EPIDEMIC, "warmup_steps": length})}
                 found += arms(_group(length, every), setting, ways, rates=RATES)
-    setting = sized(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
+    setting = at_scale(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
     for founders in FOUNDERS:
         data = {"of": "byte-mlp", "founders": founders, "steps": FOUNDED if not quick else 5, "lr": MLP.lr}
         found += arms(_who(founders), setting, WAYS, problem="started", data=data)
@@ -76,7 +76,7 @@ def _read(results: Results) -> Findings:
             (
                 group,
                 _steps(outcomes["pairwise"]),
-                *(told(of(outcomes[label]), digits) if label in outcomes else "-" for label in labels),
+                *(formatted(of(outcomes[label]), digits) if label in outcomes else "-" for label in labels),
             )
             for group, outcomes in found.items()
         ]
@@ -87,18 +87,18 @@ def _read(results: Results) -> Findings:
         by_length("Loss of single replicas", lambda outcome: outcome.replica_loss),
         by_length("Bytes a parameter", lambda outcome: outcome.bytes, 1),
     ]
-    started = [
+    with_short_start = [
         (
             _who(founders),
             f"{FOUNDED} + {_steps(results[_who(founders), 'pairwise'])}",
-            *(told(results[_who(founders), label].losses) for label in WAYS),
+            *(formatted(results[_who(founders), label].losses) for label in WAYS),
         )
         for founders in FOUNDERS
     ]
     who = Table(
         "Who starts",
         ("start", "steps", *WAYS),
-        started,
+        with_short_start,
         "These steps were made before the run, by so many peers on other data; their bytes are on nobody's account.",
     )
     panels: dict[str, dict[str, Line]] = {}

@@ -137,7 +137,7 @@ class Meetings:
 
     def _look(self, peer: int) -> None:
         if not self._policy.scheduled or self._given_up[peer]:
-            return self._anybody(peer)
+            return self._look_at_random(peer)
         step = self._done[peer]
         met = self._schedule.partner(self._ids[peer], step)
         if met is None:
@@ -160,7 +160,7 @@ class Meetings:
         else:
             self._step(peer, self._done[peer] + 1)
 
-    def _anybody(self, peer: int) -> None:
+    def _look_at_random(self, peer: int) -> None:
         partner = self._random.randrange(self._count - 1)
         partner += partner >= peer
         wants = self._done[partner] < self._reached[partner]

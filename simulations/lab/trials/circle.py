@@ -22,11 +22,11 @@ from gossipdp.codecs.modulo import ModuloCodec
 from gossipdp.protocol.wire.messages import Ack, Data, Ranges
 from simulations.lab.methods.replica import Dialogue, Replica, frame_bytes
 
-__all__ = ["Circle", "Counted"]
+__all__ = ["GroupExchange", "Traffic"]
 
 
 @dataclass
-class Counted:
+class Traffic:
     """Of one chunk: bytes of each member, in their order, and blocks of all conversations about it."""
 
     received: NDArray[np.int64]
@@ -40,12 +40,12 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Circle(Dialogue):
+class GroupExchange(Dialogue):
     """Terms of a group's exchange, and how a chunk of it is averaged. The first member has invited the others."""
 
     members: tuple[Replica, ...]
 
-    def average(self, chunk: int, owner: int) -> Counted:
+    def average(self, chunk: int, owner: int) -> Traffic:
         """Gather `chunk` at its owner o, average, return. All on one grid, the widest that any member asks for:
 
             gather     D_m = u_m - u_o                             from codes of m; o knows which blocks failed
@@ -60,7 +60,7 @@ class Circle(Dialogue):
         one = self.members[owner]
         others = [place for place in range(len(self.members)) if place != owner]
         span, count = one.ledger.span(chunk), len(self.members)
-        counted = Counted(np.zeros(count, np.int64), np.zeros(count, np.int64))
+        counted = Traffic(np.zeros(count, np.int64), np.zeros(count, np.int64))
         start = one.ledger.a[span].copy()
         ranges = self._ranges(chunk, owner, counted)
         deltas = []
@@ -68,14 +68,14 @@ class Circle(Dialogue):
             here, there = self._pair(chunk, owner, place, start, ranges)
             self._gathered(chunk, (owner, place), here, there, counted)
             deltas.append(_delta(here, len(start)))
-        wishes = self._wishes(chunk, start, deltas, ranges)
-        for place, wish in zip(others, wishes, strict=True):
-            here, there = self._pair(chunk, owner, place, wish, ranges)
+        targets = self._targets(chunk, start, deltas, ranges)
+        for place, target in zip(others, targets, strict=True):
+            here, there = self._pair(chunk, owner, place, target, ranges)
             self._returned(chunk, (owner, place), here, there, counted)
             largest = self._mixed(self.members[place], there, chunk)
             self._mixed(one, here, chunk)
-            self._remember(self.members[place], chunk, largest)
-        self._remember(one, chunk, block_max(one.ledger.a[span] - start))
+            self._learn_ranges(self.members[place], chunk, largest)
+        self._learn_ranges(one, chunk, block_max(one.ledger.a[span] - start))
         return counted
 
     # -- the grid ---------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Circle(Dialogue):
         seed = int.from_bytes(name, "little")
         return CODECS[self.codec].chunk(values, predicted, lower=lower, seed=seed)
 
-    def _ranges(self, chunk: int, owner: int, counted: Counted) -> Buffer:
+    def _ranges(self, chunk: int, owner: int, counted: Traffic) -> Buffer:
         """Everybody's to the owner, the largest of each block back."""
         span = self.initiator.ledger.span(chunk)
         told = [self._side(each, chunk, each.ledger.a[span], True).ranges()[0] for each in self.members]
@@ -99,10 +99,12 @@ class Circle(Dialogue):
                 counted.move(owner, place, frame_bytes(Ranges(self.exchange, chunk, 1), [widest]))
         return widest
 
-    def _pair(self, chunk: int, owner: int, place: int, wish: Vector, ranges: Buffer) -> tuple[ChunkCodec, ChunkCodec]:
-        """A conversation of the owner, about `wish`, with a member, about its anchor."""
+    def _pair(
+        self, chunk: int, owner: int, place: int, target: Vector, ranges: Buffer
+    ) -> tuple[ChunkCodec, ChunkCodec]:
+        """A conversation of the owner, about `target`, with a member, about its anchor."""
         one, other = self.members[owner], self.members[place]
-        here = self._side(one, chunk, wish, one.id < other.id)
+        here = self._side(one, chunk, target, one.id < other.id)
         there = self._side(other, chunk, other.ledger.a[other.ledger.span(chunk)], other.id < one.id)
         here.open(ranges)
         there.open(ranges)
@@ -111,7 +113,7 @@ class Circle(Dialogue):
     # -- the three parts --------------------------------------------------------------------------------------
 
     def _gathered(
-        self, chunk: int, pair: tuple[int, int], here: ChunkCodec, there: ChunkCodec, counted: Counted
+        self, chunk: int, pair: tuple[int, int], here: ChunkCodec, there: ChunkCodec, counted: Traffic
     ) -> None:
         """The owner learns the member's codes. What the owner would say in a dialogue is not sent: a bit a block says
         which ones failed, and the member sends more of those."""
@@ -128,7 +130,7 @@ class Circle(Dialogue):
             counted.move(owner, place, frame_bytes(data, [failing]))
         self._count(counted, here)
 
-    def _wishes(self, chunk: int, start: Vector, deltas: Sequence[Vector], ranges: Buffer) -> list[Vector]:
+    def _targets(self, chunk: int, start: Vector, deltas: Sequence[Vector], ranges: Buffer) -> list[Vector]:
         """What each of the others should come to hold."""
         codec, count = CODECS[self.codec], len(deltas) + 1
         if not isinstance(codec, ModuloCodec):
@@ -144,15 +146,15 @@ class Circle(Dialogue):
         ]
 
     def _returned(
-        self, chunk: int, pair: tuple[int, int], here: ChunkCodec, there: ChunkCodec, counted: Counted
+        self, chunk: int, pair: tuple[int, int], here: ChunkCodec, there: ChunkCodec, counted: Traffic
     ) -> None:
         owner, place = pair
         data, known = Data(self.exchange, chunk, 2, math.inf), there.emit()
         here.absorb(known)
         while not (here.complete and there.complete):
-            wishes = here.emit()
-            counted.move(owner, place, frame_bytes(data, wishes))
-            there.absorb(wishes)
+            targets = here.emit()
+            counted.move(owner, place, frame_bytes(data, targets))
+            there.absorb(targets)
             if more := there.emit():
                 counted.move(place, owner, frame_bytes(data, more))
                 here.absorb(more)
@@ -165,14 +167,14 @@ class Circle(Dialogue):
         momentum = ledger.v[span] if self.pull else None
         return side.mix(2.0 * self.weight, ledger.a[span], ledger.pending(chunk), momentum, self.pull)
 
-    def _remember(self, replica: Replica, chunk: int, largest: Vector) -> None:
+    def _learn_ranges(self, replica: Replica, chunk: int, largest: Vector) -> None:
         """How far it was from the average. Another's anchor is further, but the widest range of all members counts:
         wider ones escalate hardly less, and make every step of the grid coarser."""
         algorithm, blocks = replica.algorithm, _blocks(replica, chunk)
         algorithm.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * algorithm.range[blocks])
         algorithm.moved[blocks] = 0.0
 
-    def _count(self, counted: Counted, side: ChunkCodec) -> None:
+    def _count(self, counted: Traffic, side: ChunkCodec) -> None:
         counted.blocks += side.blocks
         counted.escalated += side.escalated
 

@@ -16,7 +16,7 @@ from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import greeting_bytes
-from simulations.lab.trials.circle import Circle
+from simulations.lab.trials.circle import GroupExchange
 
 __all__ = ["GroupGossip", "groups_of"]
 
@@ -81,8 +81,8 @@ class GroupGossip(PairwiseGossip):
         """Is the round of groups that has so many before it?"""
         return self._always or before < self.options.early * lab.setting.rounds
 
-    def _anybody(self, lab: Lab) -> list[tuple[int, int, float]]:
-        return [] if self._grouped(lab, self._rounds - 1) else super()._anybody(lab)
+    def _random_pairs(self, lab: Lab) -> list[tuple[int, int, float]]:
+        return [] if self._grouped(lab, self._rounds - 1) else super()._random_pairs(lab)
 
     def _advance(self, lab: Lab) -> None:
         super()._advance(lab)
@@ -114,7 +114,7 @@ class GroupGossip(PairwiseGossip):
         self._exchanges += 1
         pull = self._pull if max(one.alone for one in members) < ALONE_AFTER else 0.0
         number, weight = (1 << 32) + self._exchanges, self.options.weight
-        circle = Circle(members[0], members[1], number, self._codec, weight, pull, members)
+        group_exchange = GroupExchange(members[0], members[1], number, self._codec, weight, pull, members)
         chunks = members[0].ledger.chunks
         left = [(members[0].first + place) % chunks for place in reversed(range(chunks))]
         for replica in members:
@@ -123,31 +123,31 @@ class GroupGossip(PairwiseGossip):
         lab.received[there] += offer + IDENTITY * (len(there) - 2)
         lab.received[first] += (len(there) - 1) * accept - offer - IDENTITY * (len(there) - 2)
         delay = 0.0 if self.options.landing == "at once" else lab.setting.link.seconds(0.0, TURNS)
-        self._under_way.append(
-            OpenExchange((there[0], there[1]), circle, self._rounds, lab.seconds, lab.seconds + delay, left)
+        self._open_exchanges.append(
+            OpenExchange((there[0], there[1]), group_exchange, self._rounds, lab.seconds, lab.seconds + delay, left)
         )
 
-    def _exchange(self, lab: Lab, meeting: OpenExchange) -> None:
-        circle = meeting.dialogue
-        if not isinstance(circle, Circle):
-            super()._exchange(lab, meeting)
+    def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
+        group_exchange = exchange.dialogue
+        if not isinstance(group_exchange, GroupExchange):
+            super()._average_chunk(lab, exchange)
             return
-        count = len(circle.members)
+        count = len(group_exchange.members)
         moved = np.zeros((2, count), np.int64)
-        for _ in range(min(count, len(meeting.left))):
-            owner = (circle.exchange + len(meeting.left)) % count
-            chunk = meeting.left.pop()
-            counted = circle.average(chunk, owner)
+        for _ in range(min(count, len(exchange.left))):
+            owner = (group_exchange.exchange + len(exchange.left)) % count
+            chunk = exchange.left.pop()
+            counted = group_exchange.average(chunk, owner)
             moved += counted.received, counted.sent
-            circle.initiator.averaged(chunk)
-            meeting.average(1)
+            group_exchange.initiator.averaged(chunk)
+            exchange.average(1)
             self.tally.count_chunk(counted.blocks, counted.escalated)
-        lab.received[[int.from_bytes(one.id, "big") for one in circle.members]] += moved[0]
+        lab.received[[int.from_bytes(one.id, "big") for one in group_exchange.members]] += moved[0]
         if self.options.landing != "at once":
-            meeting.delay(lab.setting.link.seconds(int(moved.max()), 0))
+            exchange.delay(lab.setting.link.seconds(int(moved.max()), 0))
 
-    def _land(self, lab: Lab, meeting: OpenExchange) -> None:
-        super()._land(lab, meeting)
-        if isinstance(meeting.dialogue, Circle):
-            for replica in meeting.dialogue.members[2:]:
+    def _end_exchange(self, lab: Lab, exchange: OpenExchange) -> None:
+        super()._end_exchange(lab, exchange)
+        if isinstance(exchange.dialogue, GroupExchange):
+            for replica in exchange.dialogue.members[2:]:
                 replica.end_exchange(mixed=True)

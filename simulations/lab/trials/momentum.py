@@ -30,7 +30,7 @@ class _MomentumLedger(Ledger):
         self.a = other.v
 
 
-class _Momentum(Pairwise):
+class _MomentumPairwise(Pairwise):
     """A replica's momentum in the place of an anchor: v itself, not a copy. It has ranges of its own, and no clipping.
 
     moved_b = |v - v at the last exchange of the block|_inf, by outer steps and by kappa
@@ -57,7 +57,7 @@ class _Momentum(Pairwise):
 
 
 @dataclass(frozen=True)
-class _Both(Dialogue):
+class _WithMomenta(Dialogue):
     """Of two anchors, and of the momenta in some chunks."""
 
     momenta: Dialogue
@@ -97,7 +97,7 @@ class MomentumGossip(PairwiseGossip):
 
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
-        self._momenta = [replica.with_algorithm(_Momentum(replica)) for replica in self.replicas]
+        self._momenta = [replica.with_algorithm(_MomentumPairwise(replica)) for replica in self.replicas]
 
     def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
         self._outer = outer
@@ -108,4 +108,4 @@ class MomentumGossip(PairwiseGossip):
         if not self._outer.momentum or max(self.replicas[first].alone, self.replicas[second].alone) >= ALONE_AFTER:
             return terms
         momenta = replace(terms, initiator=self._momenta[first], responder=self._momenta[second], pull=0.0)
-        return _Both(**vars(terms), momenta=momenta, parts=self._parts, turn=self._rounds)
+        return _WithMomenta(**vars(terms), momenta=momenta, parts=self._parts, turn=self._rounds)

@@ -7,11 +7,8 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 import pytest
-
-from gossipdp.algorithms.epidemic.robust import RULES
-from gossipdp.algorithms.pairwise import CLIP_FACTOR
-from simulations.lab.robustness import convex as robustness
-from simulations.lab.robustness.attacks import (
+from simulations.lab.convex import convex
+from simulations.lab.convex.attacks import (
     ALIE,
     ATTACKS,
     IPM,
@@ -23,7 +20,10 @@ from simulations.lab.robustness.attacks import (
     Scaled,
     Sleeper,
 )
-from simulations.lab.robustness.convex import Data, Trial, epidemic, gaussian_classes, pairwise
+from simulations.lab.convex.convex import Data, Trial, epidemic, gaussian_classes, pairwise
+
+from gossipdp.algorithms.epidemic.robust import RULES
+from gossipdp.algorithms.pairwise import CLIP_FACTOR
 
 ROUNDS = 24
 
@@ -270,7 +270,7 @@ def test_pairwise_loses_far_more_without_clipping(calm, name):
 
 
 def test_table_has_a_line_an_attack_and_a_column_a_rule(capsys):
-    assert robustness.main(["--peers", "6", "--bad", "1", "--rounds", "2", "--seeds", "1"]) == 0
+    assert convex.main(["--peers", "6", "--bad", "1", "--rounds", "2", "--seeds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = lines[lines.index(next(line for line in lines if line.startswith("attack"))) + 1 :]
     assert [line[:16].strip() for line in names] == list(ATTACKS)

@@ -13,10 +13,9 @@ from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.moments import payload_bytes
 from simulations.lab.baselines.synchronous import SparseLoCo
 from simulations.lab.core import Lab, Link, Setting, play
-from simulations.lab.methods import conditions as lab_conditions
+from simulations.lab.methods import conditions
 from simulations.lab.methods.attacked import AttackedPairwise, RobustEpochs
-from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Started
-from simulations.lab.methods.conditions import _Leave as Leave
+from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, Departure, FlippedLabels, Pretrained
 from simulations.lab.methods.epidemic import HEADERS, EpidemicGossip
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import DigitsMlp
@@ -46,7 +45,7 @@ def test_epidemic_without_delay_is_sparseloco_and_all_replicas_are_the_same_bits
     lab, other = ran(ours), ran(theirs)
     moved = (theirs.anchor - DIGITS.start(0)).norm()
     assert (ours.model(lab) - theirs.anchor).norm() < 0.02 * moved
-    assert all((one.ledger.a == ours.spreaders[0].ledger.a).all() for one in ours.spreaders)
+    assert all((one.ledger.a == ours.replicas[0].ledger.a).all() for one in ours.replicas)
     extra = (lab.received - other.received) / SETTING.rounds
     assert extra == pytest.approx(np.full(8, 7.0 * HEADERS), rel=0.05)
 
@@ -68,12 +67,12 @@ def test_epidemic_is_judged_with_all_that_was_published_though_it_has_not_arrive
     messages = 7 * (COMPRESSORS["topk128"].most_bytes(DIGITS.parameters) + HEADERS)
     method = EpidemicGossip()
     lab = ran(method, replace(SETTING, link=Link(bandwidth=messages / 6.0)))
-    told, now = method.model(lab), torch.from_numpy(np.mean([one.ledger.a for one in method.spreaders], 0))
+    told, now = method.model(lab), torch.from_numpy(np.mean([one.ledger.a for one in method.replicas], 0))
     assert len(method._coming) > 8 and torch.equal(method.model(lab), told)
     lab.seconds = math.inf
     method._arrive(lab)
-    for spreader in method.spreaders:
-        torch.testing.assert_close(torch.from_numpy(spreader.ledger.a), told, atol=1e-6, rtol=0)
+    for replica in method.replicas:
+        torch.testing.assert_close(torch.from_numpy(replica.ledger.a), told, atol=1e-6, rtol=0)
     assert (told - now).norm() > 0.1 * (told - DIGITS.start(0)).norm() / SETTING.rounds
 
 
@@ -130,16 +129,18 @@ def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle
             seen.append((peer, lab.seconds))
             super()._replace(lab, peer, source)
 
-        def _land(self, lab, meeting):
+        def _end_exchange(self, lab, meeting):
             for peer in set(meeting.pair) & set(self._leaving):
                 crashes = self._leaving[peer].after < 1.0
                 assert meeting.mixed < 3 if crashes else meeting.mixed == 3
                 chunks.append(meeting.mixed)
-            super()._land(lab, meeting)
+            super()._end_exchange(lab, meeting)
 
     chunks = []
     # An exchange of three chunks lasts some two of four seconds; who goes is in one, and in no other after it.
-    monkeypatch.setattr(lab_conditions, "_going", lambda lab, share, number: [Leave(1, 5, 0.1), Leave(2, 4, 0.1)])
+    monkeypatch.setattr(
+        conditions, "departures", lambda lab, share, number: [Departure(1, 5, 0.1), Departure(2, 4, 0.1)]
+    )
     method = Watched(PairwiseOptions(early=0.0), every=3)
     lab = Lab(CHUNKS, replace(SETTING, link=Link(bandwidth=8e3)))
     method.begin(lab)
@@ -178,7 +179,7 @@ def test_who_comes_without_moments_holds_a_peers_anchor_and_nothing_else():
     one, other = method.replicas[3], method.replicas[5]
     assert (one.ledger.a == other.ledger.a).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
     assert not one.ledger.v.any() and not lab.inner.m[3].any() and lab.inner.m[5].any()
-    assert all(3 not in meeting.pair for meeting in method._under_way)
+    assert all(3 not in meeting.pair for meeting in method._open_exchanges)
     assert (lab.received - before)[3] == 2.0 * DIGITS.parameters
 
 
@@ -204,7 +205,7 @@ def test_who_comes_may_have_the_moments_of_whom_it_copies(made):
 
 
 def test_started_begins_where_founders_ended():
-    problem = Started("digits-mlp", founders=2, steps=30, lr=3e-3, hidden=32)
+    problem = Pretrained("digits-mlp", founders=2, steps=30, lr=3e-3, hidden=32)
     begun, fresh = problem.start(0), DIGITS.start(0)
     assert DIGITS.evaluate(begun).loss < DIGITS.evaluate(fresh).loss - 0.5
     assert torch.equal(begun, problem.start(0)) and not torch.equal(begun, problem.start(1))
@@ -275,7 +276,7 @@ def test_honest_peers_own_models_are_told_and_no_liars(monkeypatch):
 def test_epochs_under_the_mean_are_sparseloco():
     ours, theirs = RobustEpochs(), SparseLoCo(COMPRESSORS["topk128"])
     ran(ours), ran(theirs)
-    anchors = [torch.from_numpy(spreader.ledger.a) for spreader in ours.spreaders]
+    anchors = [torch.from_numpy(replica.ledger.a) for replica in ours.replicas]
     assert all(torch.equal(anchor, anchors[0]) for anchor in anchors)
     assert torch.allclose(anchors[0], theirs.anchor, rtol=0, atol=1e-5)
 
@@ -301,7 +302,7 @@ def test_increments_that_land_epochs_later_do_not_overshoot_for_each_peer_leads_
     for lag in (0, 5):
         method = RobustEpochs("topk256", rule="nnm-trimmed", attack="sign flip x10", bad=1, lag=lag)
         found[lag] = DIGITS.evaluate(method.model(ran(method, setting)))
-        fixed = [spreader.ledger.fixed for spreader in method.spreaders]
+        fixed = [replica.ledger.fixed for replica in method.replicas]
         assert all((one == fixed[0]).all() for one in fixed[1:])
-        assert all(bool(spreader.ledger.lead.any()) == (lag > 0) for spreader in method.spreaders)
+        assert all(bool(replica.ledger.lead.any()) == (lag > 0) for replica in method.replicas)
     assert found[5].accuracy > found[0].accuracy - 0.1 > 0.6

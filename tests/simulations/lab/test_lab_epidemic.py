@@ -32,7 +32,7 @@ def test_who_comes_has_a_peers_state_bit_for_bit_and_what_that_one_waits_for():
         EpidemicGossip.round(method, lab)
     before = lab.received.copy()
     method._replace(lab, 3, 5)
-    one, other = method.spreaders[3], method.spreaders[5]
+    one, other = method.replicas[3], method.replicas[5]
     assert (one.ledger.fixed == other.ledger.fixed).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
     assert not one.ledger.v.any() and other.ledger.v.any()
     # Adam's moments as their codec has them.
@@ -49,7 +49,7 @@ def test_replicas_are_the_same_bits_however_many_came_and_went():
     lab = begun(method, replace(SETTING, failing=0.2))
     for _ in range(6):
         method.round(lab)
-    assert all((one.ledger.fixed == method.spreaders[0].ledger.fixed).all() for one in method.spreaders)
+    assert all((one.ledger.fixed == method.replicas[0].ledger.fixed).all() for one in method.replicas)
 
 
 def test_churn_costs_some_loss_and_is_the_same_from_the_same_seed():

@@ -13,22 +13,20 @@ import pytest
 
 from peers import cli
 from simulations.lab.core import Link, Setting
-from simulations.lab.pages import main as lab_suites
-from simulations.lab.pages import pictures as lab_pictures
-from simulations.lab.pages.main import SUITES, SuiteError, alone, lab, packed
+from simulations.lab.pages import main as pages
+from simulations.lab.pages import pictures
+from simulations.lab.pages.main import SUITES, SuiteError, lab, pack_suite, play_arms
 from simulations.lab.pages.report import OVERVIEW, About, overview, page
 from simulations.lab.problems import PROBLEMS
-from simulations.lab.runs import equal_time as lab_clock
-from simulations.lab.runs import fingerprints as sources
-from simulations.lab.runs import runs as lab_runs
+from simulations.lab.runs import equal_time, fingerprints, runs
 from simulations.lab.runs.answers import Answer, Answers, pack, rounded
-from simulations.lab.runs.equal_time import lasting
-from simulations.lab.runs.fingerprints import Reading
+from simulations.lab.runs.equal_time import setting_in_time
+from simulations.lab.runs.fingerprints import SourceSnapshot
 from simulations.lab.runs.runs import METHODS, Run, code_of, link, name_of, play_all
 from simulations.lab.suites import b1, b1_arms, b4, b8, b9, clock, outer, scale
 from simulations.lab.suites.arms import arms
 from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Suite
-from simulations.lab.suites.figures import Check, Figure, check, least, mean, most, reported, told
+from simulations.lab.suites.figures import Check, Figure, check, formatted, least, mean, most, reported
 from simulations.lab.suites.graphs import distance_graph, graph
 from simulations.lab.suites.model import diloco
 from simulations.lab.suites.tables import best, bytes_table, curves_table
@@ -129,7 +127,7 @@ def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
         json.dumps(arm.task.seeded(1).spec(), default=list)
         if isinstance(arm.task, Run):
             assert METHODS[arm.task.method](**arm.task.options) is not None
-            assert lab_runs.TASKS[arm.task.problem](**arm.task.data).parameters > 0
+            assert runs.TASKS[arm.task.problem](**arm.task.data).parameters > 0
     outcomes = [
         Outcome(arm, [answered(arm, 2.0 + 0.001 * place, seed) for seed in range(2)]) for place, arm in enumerate(grid)
     ]
@@ -181,7 +179,7 @@ def b1_findings(losses):
     for arm in b1.SUITE.arms("normal"):
         answers = [answered(arm, 0.0, 0) for _ in range(min(arm.seeds or 3, 3))]
         for answer, loss in zip(answers, losses.get(arm.label, (9.0, 9.0, 9.0)), strict=False):
-            answer.told["points"][-1][4] = answer.told["points"][-1][6] = loss
+            answer.formatted["points"][-1][4] = answer.formatted["points"][-1][6] = loss
         outcomes.append(Outcome(arm, answers))
     return b1.SUITE.read(Results(outcomes))
 
@@ -249,9 +247,9 @@ def test_b4_measures_each_seed_by_its_own_target():
     def ends(arm):
         return 1.98 if arm.group == b4.CALM else 1.95 if " 600 s" not in arm.label else 2.05
 
-    alone, both = b4_results(ends), b4_results(ends, (0.0, 1.0))
-    assert [one.passed for one in alone.checks] == [one.passed for one in both.checks]
-    for one, of_two in zip(alone.checks, both.checks, strict=True):
+    play_arms, loss_cells = b4_results(ends), b4_results(ends, (0.0, 1.0))
+    assert [one.passed for one in play_arms.checks] == [one.passed for one in loss_cells.checks]
+    for one, of_two in zip(play_arms.checks, loss_cells.checks, strict=True):
         assert of_two.measured.startswith(one.measured.partition(" (")[0] + " (2 seeds)"), "and the same of each"
 
 
@@ -503,7 +501,7 @@ def test_arms_of_b1_at_equal_bytes_cost_about_as_many():
     grid = {arm.label: arm.task for arm in grid_of("b1") if arm.group in (b1_arms.COLD_GROUP, b1_arms.FEWER_GROUP)}
     for label in b1_arms.EQUALLED:
         run = replace(grid[label], setting=replace(grid[label].setting, peers=16))
-        lab, method = lab_clock._Clock(PROBLEMS["quadratic"](size=51_584), run.setting), run.made()
+        lab, method = equal_time.ClockLab(PROBLEMS["quadratic"](size=51_584), run.setting), run.made()
         method.begin(lab)
         for _ in range(2):
             method.round(lab)
@@ -525,7 +523,7 @@ def test_b5_marks_the_attacks_of_its_design_apart_from_stronger_ones():
     for arm in grid:
         answer = answered(arm, 2.0, 0)
         if arm.group.startswith("sign flip x10"):
-            answer.told["points"][-1][5] = 0.2
+            answer.formatted["points"][-1][5] = 0.2
         outcomes.append(Outcome(arm, [answer]))
     met = {check.name: check.passed for check in SUITES["b5"].read(Results(outcomes)).checks}
     assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 6
@@ -582,7 +580,7 @@ def test_what_was_played_is_not_played_again(tmp_path, played):
     tasks = [Counting(str(played), seed) for seed in (0, 1, 1)]
     first = play_all(tasks[:1], Answers(tmp_path / "kept"), say=quiet)
     again = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
-    assert [answer.told["seed"] for answer in again] == [0, 1, 1]
+    assert [answer.formatted["seed"] for answer in again] == [0, 1, 1]
     assert again[0] == replace(first[0], cpu=again[0].cpu)
     assert plays(played) == {"0": 1, "1": 1}
 
@@ -590,7 +588,7 @@ def test_what_was_played_is_not_played_again(tmp_path, played):
 def test_answers_of_other_code_count_only_if_that_is_said(tmp_path, played, monkeypatch):
     task, kept = Counting(str(played)), Answers(tmp_path / "kept")
     play_all([task], kept, say=quiet)
-    monkeypatch.setattr(lab_runs, "code_of", lambda task: "other code")
+    monkeypatch.setattr(runs, "code_of", lambda task: "other code")
     assert play_all([task], kept, say=quiet, any_code=True)[0].code != "other code"
     assert plays(played) == {"0": 1}
     assert play_all([task], kept, say=quiet)[0].code == "other code"
@@ -603,7 +601,7 @@ def test_damaged_answer_is_played_again(tmp_path, played, damage):
     play_all([task], kept, say=quiet)
     (file,) = (tmp_path / "kept").iterdir()
     file.write_text(damage)
-    assert play_all([task], kept, say=quiet)[0].told == {"seed": 0}
+    assert play_all([task], kept, say=quiet)[0].formatted == {"seed": 0}
     assert plays(played) == {"0": 2}
 
 
@@ -611,25 +609,25 @@ def test_failure_is_told_and_not_kept(tmp_path, played):
     tasks = [Counting(str(played), 0, fails=True), Counting(str(played), 1)]
     answers = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert answers[0].error.startswith("KeyError: 'no' (simulations/lab/runs/runs.py:")
-    assert answers[1].told == {"seed": 1}
+    assert answers[1].formatted == {"seed": 1}
     play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert plays(played) == {"0": 2, "1": 1}
 
 
 def test_failure_says_where_in_this_project_it_was():
     run = Run(setting=SMALL, problem="quadratic", data={"size": 8}, options={"codec": "none"})
-    found = lab_runs.answer(run, "code")
+    found = runs.answer(run, "code")
     assert re.fullmatch(r"KeyError: 'none' \((simulations|gossipdp)/\S+\.py:\d+\)", found.error), found.error
 
 
 def test_answer_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path, played, monkeypatch):
     monkeypatch.setattr(Counting, "play", lambda self: {"seed": self.seed} if self.seed else {"seed": object()})
     answers = play_all([Counting(str(played), seed) for seed in (0, 1)], Answers(tmp_path / "kept"), say=quiet)
-    assert answers[0].error.startswith("TypeError: ") and answers[1].told == {"seed": 1}
+    assert answers[0].error.startswith("TypeError: ") and answers[1].formatted == {"seed": 1}
 
 
 def test_code_is_asked_for_before_anything_is_played(tmp_path, played, monkeypatch):
-    monkeypatch.setattr(lab_runs, "code_of", lambda task: f"code with {len(plays(played))} played")
+    monkeypatch.setattr(runs, "code_of", lambda task: f"code with {len(plays(played))} played")
     answers = play_all([Counting(str(played), seed) for seed in range(3)], Answers(tmp_path / "kept"), say=quiet)
     assert {answer.code for answer in answers} == {"code with 0 played"}
 
@@ -643,7 +641,7 @@ def test_packed_answers_are_as_good_as_those_that_were_played_here(tmp_path, pla
     one, other = (tmp_path / "packed").iterdir()
     assert one.read_bytes() == other.read_bytes(), "the same answers are the same file"
     again = play_all(tasks, Answers(tmp_path / "nothing", tmp_path / "packed"), say=quiet)
-    assert [answer.told for answer in again] == [{"seed": 0}, {"seed": 1}] and plays(played) == {"0": 1, "1": 1}
+    assert [answer.formatted for answer in again] == [{"seed": 0}, {"seed": 1}] and plays(played) == {"0": 1, "1": 1}
     assert again[0].machine == answers[name_of(tasks[0])].machine != ""
 
 
@@ -654,9 +652,9 @@ def test_of_two_answers_that_of_this_code_is_taken(tmp_path, played):
     for kept, stands in ((older, ours), (ours, older)):
         answers.keep(task.spec(), kept)
         pack(tmp_path / "packed" / "a.jsonl.gz", {name_of(task): task.spec()}, {name_of(task): stands})
-        both = Answers(tmp_path / "kept", tmp_path / "packed")
-        assert both.find(task.spec(), "ours") == ours and both.find(task.spec(), "older") == older
-        assert both.find(task.spec(), "newer") == kept
+        loss_cells = Answers(tmp_path / "kept", tmp_path / "packed")
+        assert loss_cells.find(task.spec(), "ours") == ours and loss_cells.find(task.spec(), "older") == older
+        assert loss_cells.find(task.spec(), "newer") == kept
 
 
 def test_damaged_pack_is_as_if_there_were_none(tmp_path, played):
@@ -682,10 +680,12 @@ def test_answers_are_told_with_the_digits_that_are_kept():
 
 def depends(task, module, monkeypatch):
     """Is an answer to the task one of other code if this module's text is another?"""
-    parsed = sources._parsed
-    before = code_of(task, Reading())
-    monkeypatch.setattr(sources, "_parsed", lambda name: ("other", parsed(name)[1]) if name == module else parsed(name))
-    return code_of(task, Reading()) != before
+    parsed = fingerprints._parsed
+    before = code_of(task, SourceSnapshot())
+    monkeypatch.setattr(
+        fingerprints, "_parsed", lambda name: ("other", parsed(name)[1]) if name == module else parsed(name)
+    )
+    return code_of(task, SourceSnapshot()) != before
 
 
 @pytest.mark.parametrize(
@@ -742,7 +742,7 @@ def test_answer_depends_on_the_problem_of_its_condition(monkeypatch):
     assert depends(run, "simulations.lab.problems", monkeypatch)
 
 
-@pytest.mark.parametrize("library", [lab_runs.torch, lab_runs.np])
+@pytest.mark.parametrize("library", [runs.torch, runs.np])
 def test_answer_depends_on_the_versions_of_libraries(library, monkeypatch):
     before = code_of(Run(setting=SMALL))
     monkeypatch.setattr(library, "__version__", "0.1")
@@ -760,13 +760,13 @@ def test_link_to_a_larger_model_takes_as_long_as_with_that_model():
 def test_rounds_that_fit_are_those_of_the_methods_own_clock(method, seconds):
     there = link(7.0, 0.0, 1000, 1e6)
     run = Run(setting=replace(SMALL, link=there, rounds=1), method=method)
-    assert lasting(10 * seconds, run, 1000) == replace(run.setting, rounds=10)
-    assert lasting(0.1, run, 1000) == run.setting
+    assert setting_in_time(10 * seconds, run, 1000) == replace(run.setting, rounds=10)
+    assert setting_in_time(0.1, run, 1000) == run.setting
 
 
 def clocked(run, parameters):
     """How long the run takes, played to its end without training."""
-    lab = lab_clock._Clock(PROBLEMS["quadratic"](size=parameters), run.setting)
+    lab = equal_time.ClockLab(PROBLEMS["quadratic"](size=parameters), run.setting)
     method = METHODS[run.method](**run.options)
     method.begin(lab)
     for _ in range(run.setting.rounds):
@@ -777,8 +777,8 @@ def clocked(run, parameters):
 @pytest.mark.parametrize("options", [{"early": 0.0, "landing": "waiting"}, {"warmup_steps": 10}], ids=str)
 def test_rounds_after_a_first_that_is_longer_fill_the_time(options):
     run = Run(setting=replace(SMALL, every=10, link=Link(bandwidth=300.0, latency=0.1)), options=options)
-    setting = lasting(400.0, run, 1000)
-    first, others = lab_clock._lasts(run, setting.every, 1000)
+    setting = setting_in_time(400.0, run, 1000)
+    first, others = equal_time.round_seconds(run, setting.every, 1000)
     assert first > 1.1 * others
     assert 0.98 * 400.0 <= clocked(replace(run, setting=setting), 1000) <= 400.0
 
@@ -790,7 +790,7 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
     for arm in SUITES[name].arms("normal"):
         run = arm.task
         limit = limits.get(arm.group.removesuffix(b9.VARIED), clock.SECONDS)
-        first, others = lab_clock._lasts(run, run.setting.every, lab_runs.TASKS[run.problem]().parameters)
+        first, others = equal_time.round_seconds(run, run.setting.every, runs.TASKS[run.problem]().parameters)
         filled = (first + (run.setting.rounds - 1) * others) / limit
         # Of some methods not even one step fits twice.
         least = (
@@ -812,32 +812,32 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
 
 
 def test_figures_are_told_with_their_spread_and_how_many_they_are_if_few():
-    assert told([1.0, 2.0, 3.0], 1) == "2.0 (1.0 to 3.0)"
-    assert told([2.0, 2.0, 2.0], 1) == "2.0"
-    assert told([1.0, 2.0], 1) == "1.5 (1.0 to 2.0; 2 seeds)"
-    assert told([1.0]) == "1.000 (1 seed)"
-    assert told(1.0) == "1.000"
-    assert told([]) == "failed"
-    assert told([math.inf, math.inf, math.inf]) == "never"
-    assert told([1.0, 3.0, math.inf, -math.inf], 1) == "- (-inf to never)"
+    assert formatted([1.0, 2.0, 3.0], 1) == "2.0 (1.0 to 3.0)"
+    assert formatted([2.0, 2.0, 2.0], 1) == "2.0"
+    assert formatted([1.0, 2.0], 1) == "1.5 (1.0 to 2.0; 2 seeds)"
+    assert formatted([1.0]) == "1.000 (1 seed)"
+    assert formatted(1.0) == "1.000"
+    assert formatted([]) == "failed"
+    assert formatted([math.inf, math.inf, math.inf]) == "never"
+    assert formatted([1.0, 3.0, math.inf, -math.inf], 1) == "- (-inf to never)"
 
 
 def test_figure_of_which_seeds_failed_says_how_many_and_is_no_number():
     values = [1.0, math.nan, 3.0]
-    assert told(values, 1) == "2.0 (1.0 to 3.0; 1 of 3 seeds failed)"
-    assert math.isnan(mean(values)) and told(mean(values), 1) == told(values, 1)
-    assert told([math.nan, math.nan]) == "-"
+    assert formatted(values, 1) == "2.0 (1.0 to 3.0; 1 of 3 seeds failed)"
+    assert math.isnan(mean(values)) and formatted(mean(values), 1) == formatted(values, 1)
+    assert formatted([math.nan, math.nan]) == "-"
 
 
 def test_figures_are_computed_seed_by_seed():
     ours, theirs = Figure([1.0, 2.0, 6.0]), Figure([2.0, 4.0, 6.0])
-    assert ours == 3.0 and told(theirs - ours, 1) == "1.0 (0.0 to 2.0)"
-    assert told(100 * ours / theirs, 0) == "67 (50 to 100)"
-    assert told(abs(1.0 - ours), 0) == told(abs(-(ours - 1.0)), 0) == "2 (0 to 5)"
+    assert ours == 3.0 and formatted(theirs - ours, 1) == "1.0 (0.0 to 2.0)"
+    assert formatted(100 * ours / theirs, 0) == "67 (50 to 100)"
+    assert formatted(abs(1.0 - ours), 0) == formatted(abs(-(ours - 1.0)), 0) == "2 (0 to 5)"
     assert (2.0 / ours).each == (2.0, 1.0, 2.0 / 6.0) and (1.0 + ours).each == (2.0, 3.0, 7.0)
-    assert told(mean([ours, theirs]), 1) == told([1.5, 3.0, 6.0], 1)
-    assert told(mean([1.0, ours]), 1) == told([1.0, 1.5, 3.5], 1)
-    assert told([ours], 1) == told(ours, 1)
+    assert formatted(mean([ours, theirs]), 1) == formatted([1.5, 3.0, 6.0], 1)
+    assert formatted(mean([1.0, ours]), 1) == formatted([1.0, 1.5, 3.5], 1)
+    assert formatted([ours], 1) == formatted(ours, 1)
     assert math.isnan(ours / Figure([1.0, 0.0, 1.0]))
 
 
@@ -849,8 +849,8 @@ def test_the_most_and_the_least_are_no_number_if_one_of_them_is_not():
 
 
 def test_figures_of_unequal_numbers_of_seeds_are_compared_by_those_that_both_have():
-    assert told(Figure([1.0, 2.0, 6.0]) - Figure([0.5])) == "0.500 (1 seed)"
-    assert told(Figure([1.0]) - Figure([])) == "failed"
+    assert formatted(Figure([1.0, 2.0, 6.0]) - Figure([0.5])) == "0.500 (1 seed)"
+    assert formatted(Figure([1.0]) - Figure([])) == "failed"
 
 
 def test_mark_is_met_by_the_mean_and_by_no_figure_of_which_a_seed_failed():
@@ -873,8 +873,8 @@ def outcome(*answers, label="a"):
 
 def ended(loss, replica_loss=None, bytes_=20.0):
     """An answer of two points."""
-    alone = loss if replica_loss is None else replica_loss
-    points = [[0, 0.0, 0.0, 0.0, 3.0, 0.9, 3.0, 0.0], [12, 9.0, bytes_, 9.0, loss, 0.9, alone, 1.0]]
+    play_arms = loss if replica_loss is None else replica_loss
+    points = [[0, 0.0, 0.0, 0.0, 3.0, 0.9, 3.0, 0.0], [12, 9.0, bytes_, 9.0, loss, 0.9, play_arms, 1.0]]
     return Answer({"parameters": 1, "points": points, "facts": {"blocks": 4}}, "code", 1.0)
 
 
@@ -895,8 +895,8 @@ def test_single_replicas_are_told_beside_their_mean():
     found = {"a": outcome(ended(2.0, 2.5), ended(2.0, 2.5), ended(2.0, 2.5)), "cheap": outcome(ended(2.0, 2.5, 5.0))}
     assert curves_table("t", found).rows[0][1:3] == ("2.000", "2.500")
     assert [row[1] for row in bytes_table(found, [20.0]).rows] == ["2.000", "-"]
-    alone = bytes_table(found, [20.0, 10.0], replicas=True)
-    assert alone.title == "Loss of single replicas at equal bytes" and alone.rows[0][1:] == ("2.500", "2.750")
+    play_arms = bytes_table(found, [20.0, 10.0], replicas=True)
+    assert play_arms.title == "Loss of single replicas at equal bytes" and play_arms.rows[0][1:] == ("2.500", "2.750")
 
 
 def test_figures_without_a_mark_are_told_and_counted_nowhere():
@@ -944,13 +944,13 @@ def test_page_says_what_was_missed_what_failed_and_what_is_old():
 
 
 def test_an_arm_is_played_alone_and_told_without_a_page(tmp_path, capsys):
-    assert alone("b1", ["local only"], seeds=1, size="quick", kept=tmp_path) == 0
+    assert play_arms("b1", ["local only"], seeds=1, size="quick", kept=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "from scratch, local only:" and said[1].startswith("    loss ")
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
     for name, labels in (("b0", ["local only"]), ("b1", ["local only", "half way"])):
         with pytest.raises(SuiteError, match=r"no (suite|arm)"):
-            alone(name, labels, size="quick", kept=tmp_path)
+            play_arms(name, labels, size="quick", kept=tmp_path)
 
 
 def test_overview_has_every_missed_mark_as_its_page_has_it():
@@ -984,14 +984,14 @@ def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
             {},
         )
     )
-    lab_suites._overview(tmp_path)
+    pages._overview(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(OVERVIEW) and "[b2](b2.md)" in text
     (tmp_path / "b2.md").unlink()
-    lab_suites._overview(tmp_path)
+    pages._overview(tmp_path)
     assert "[b2]" not in (tmp_path / "README.md").read_text()
     (tmp_path / "README.md").write_text("# Mine")
-    lab_suites._overview(tmp_path)
+    pages._overview(tmp_path)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"README.md": "# Mine"}
 
 
@@ -1021,7 +1021,7 @@ def apart(distances):
     """Three seeds whose replicas are so far apart, the first of them a little further."""
     answers = [ended(2.0) for _ in range(3)]
     for number, answer in enumerate(answers):
-        answer.told["points"] = [
+        answer.formatted["points"] = [
             [place, 0.0, 0.0, 0.0, 2.0, 0.9, 2.0, distance * (2.0 if number == 0 else 0.5)]
             for place, distance in enumerate(distances)
         ]
@@ -1048,7 +1048,7 @@ def test_labels_of_a_picture_do_not_lie_on_one_another(first, last, scale, label
     pyplot = pytest.importorskip("matplotlib.pyplot")
     figure, axis = pyplot.subplots()
     line = Line([first, last], [2.0, 1.0])
-    lab_pictures._panel(axis, Graph("g", "t", "x", "y", {}, log_x=True), "p", {"a": line}, ["a"])
+    pictures._panel(axis, Graph("g", "t", "x", "y", {}, log_x=True), "p", {"a": line}, ["a"])
     assert axis.get_xscale() == scale
     if labels is not None:
         low, high = axis.get_xlim()
@@ -1108,19 +1108,19 @@ def test_what_is_answered_so_far_is_packed_and_not_played_again(tmp_path, tiny, 
     tiny(few)
     (tmp_path / "answers" / "tiny.jsonl.gz").unlink()
     monkeypatch.setitem(SUITES, "tiny", replace(SUITES["tiny"], arms=lambda scale: grid))
-    assert packed("tiny", seeds=2, kept=tmp_path / "kept", out=tmp_path) == (2, 4)
+    assert pack_suite("tiny", seeds=2, kept=tmp_path / "kept", out=tmp_path) == (2, 4)
     # Of other code they count nothing, and are not thrown away.
     before = (tmp_path / "answers" / "tiny.jsonl.gz").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(lab_suites, "code_of", lambda task: "other code")
-        assert packed("tiny", seeds=2, kept=tmp_path / "nothing", out=tmp_path) == (0, 4)
+        patch.setattr(pages, "code_of", lambda task: "other code")
+        assert pack_suite("tiny", seeds=2, kept=tmp_path / "nothing", out=tmp_path) == (0, 4)
     assert (tmp_path / "answers" / "tiny.jsonl.gz").read_bytes() == before
     shutil.rmtree(tmp_path / "kept")
     capsys.readouterr()
     tiny(grid)
     assert "4 runs, 2 of them kept" in capsys.readouterr().err
     with pytest.raises(SuiteError, match="no suite"):
-        packed("b0")
+        pack_suite("b0")
 
 
 def test_suite_without_marks_all_of_whose_runs_failed_has_failed(tiny, capsys):
@@ -1131,16 +1131,16 @@ def test_suite_without_marks_all_of_whose_runs_failed_has_failed(tiny, capsys):
 
 
 def test_commit_is_that_of_before_and_code_that_changes_meanwhile_is_told(tiny, monkeypatch):
-    monkeypatch.setattr(lab_suites, "commit", lambda root: f"commit with {sources._parsed('simulations.lab.core')[0]}")
-    parsed, play = sources._parsed, lab_runs.lab_making.answered
+    monkeypatch.setattr(pages, "commit", lambda root: f"commit with {fingerprints._parsed('simulations.lab.core')[0]}")
+    parsed, play = fingerprints._parsed, runs.registry.answered
     first = parsed("simulations.lab.core")[0]
 
     def playing(*arguments):
         other = {"simulations.lab.core": ("other", parsed("simulations.lab.core")[1])}
-        monkeypatch.setattr(sources, "_parsed", lambda name: other.get(name) or parsed(name))
+        monkeypatch.setattr(fingerprints, "_parsed", lambda name: other.get(name) or parsed(name))
         return play(*arguments)
 
-    monkeypatch.setattr(lab_runs.lab_making, "answered", playing)
+    monkeypatch.setattr(runs.registry, "answered", playing)
     status, text = tiny(arms("g", TINY, WAYS, problem="digits-mlp"), seeds=1)
     assert status == 0 and f"commit with {first}" in text
     assert "**The code of 2 of the runs was changed on disk while this was played.**" in text
@@ -1158,7 +1158,7 @@ def test_lab_without_a_suite_says_which_there_are(capsys):
 
 def test_lab_hands_its_options_through(monkeypatch):
     seen = []
-    monkeypatch.setattr(lab_suites, "lab", lambda name, **options: seen.append((name, options)) or 1)
+    monkeypatch.setattr(pages, "lab", lambda name, **options: seen.append((name, options)) or 1)
     assert cli.main(["simulate", "lab", "b1", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
     assert cli.main(["simulate", "lab", "b8", "--full"]) == 1
     assert seen == [
@@ -1191,8 +1191,8 @@ def test_lab_without_torch_says_what_to_do(capsys, monkeypatch):
 def test_arms_of_one_setting_share_it():
     grid = arms("g", SMALL, {"a": ("ddp", {}), "b": ("pairwise", {"bits": 5})}, seeds=1)
     assert [arm.task.setting for arm in grid] == [SMALL, SMALL]
-    assert [len(lab_suites.tasks_of(arm, 3)) for arm in grid] == [1, 1]
-    assert [each.task.setting.seed for each in lab_suites.tasks_of(Arm("g", "l", Run(setting=SMALL)), 3)] == [0, 1, 2]
+    assert [len(pages.tasks_of(arm, 3)) for arm in grid] == [1, 1]
+    assert [each.task.setting.seed for each in pages.tasks_of(Arm("g", "l", Run(setting=SMALL)), 3)] == [0, 1, 2]
 
 
 def test_the_outer_step_that_is_never_far_behind_has_to_meet_b1_s_mark():
@@ -1207,6 +1207,6 @@ def test_the_outer_step_that_is_never_far_behind_has_to_meet_b1_s_mark():
 def test_processes_give_the_same_answers_as_one(tmp_path):
     setting = Setting(peers=4, every=4, rounds=3, lr=3e-3)
     tasks = [Run(setting=setting, problem="digits-mlp").seeded(seed) for seed in range(3)]
-    alone = play_all(tasks, Answers(tmp_path / "one"), say=quiet)
+    play_arms = play_all(tasks, Answers(tmp_path / "one"), say=quiet)
     together = play_all(tasks, Answers(tmp_path / "two"), jobs=2, say=quiet)
-    assert [answer.told for answer in together] == [answer.told for answer in alone]
+    assert [answer.formatted for answer in together] == [answer.formatted for answer in play_arms]

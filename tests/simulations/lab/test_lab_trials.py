@@ -17,7 +17,7 @@ from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import Consensus, DigitsMlp
 from simulations.lab.runs.runs import METHODS
-from simulations.lab.trials.circle import Circle
+from simulations.lab.trials.circle import GroupExchange
 from simulations.lab.trials.codecs import OutlierChunk, RotatedChunk, rotated
 from simulations.lab.trials.groups import GroupGossip, groups_of
 from simulations.lab.trials.momentum import MomentumGossip
@@ -264,7 +264,7 @@ def circle(codec, count, apart=1e-3):
         member = Replica(number, torch.from_numpy(x.astype(np.float32)), Pairwise(clip=float("inf")))
         member.algorithm.range[:] = 4.0 * apart
         members.append(member)
-    return Circle(members[0], members[1], 5, codec, 0.5, 0.0, tuple(members)), members
+    return GroupExchange(members[0], members[1], 5, codec, 0.5, 0.0, tuple(members)), members
 
 
 def test_group_average_in_fp32_is_the_mean():

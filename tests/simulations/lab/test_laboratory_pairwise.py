@@ -11,7 +11,7 @@ import torch
 
 from gossipdp.config import EARLY_SHARE, Config
 from simulations.lab.core import Lab, Link, Setting, play
-from simulations.lab.methods import pairwise as lab_methods
+from simulations.lab.methods import pairwise
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, match
 from simulations.lab.methods.replica import Replica, frame_bytes
 from simulations.lab.problems import Consensus, DigitsMlp, Quadratic
@@ -78,7 +78,7 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
             )
             super().outer(wanted)
 
-    monkeypatch.setattr(lab_methods, "Replica", Watched)
+    monkeypatch.setattr(pairwise, "Replica", Watched)
     lab, method = started(options=options, **changes)
     for _ in range(6):
         before = anchors(method)
@@ -278,12 +278,12 @@ def test_first_round_and_the_one_after_a_warm_start_are_encoded_finer(monkeypatc
     """And momentum is pulled along from the second exchange on: whoever is alone so far has none."""
     told = []
 
-    class Watched(lab_methods.Dialogue):
+    class Watched(pairwise.Dialogue):
         def chunk(self, chunk):
             told.append((self.codec, self.pull))
             return super().chunk(chunk)
 
-    monkeypatch.setattr(lab_methods, "Dialogue", Watched)
+    monkeypatch.setattr(pairwise, "Dialogue", Watched)
     lab, method = started(options={"early": 0.0, "warmup_steps": 10}, peers=2)
     assert told == [("modulo8", 0.0), ("modulo4", 0.0)]
     told.clear()

@@ -2,14 +2,14 @@
 
 import pytest
 
-from simulations.lab.runs import fingerprints as sources
-from simulations.lab.runs.fingerprints import Reading
+from simulations.lab.runs import fingerprints
+from simulations.lab.runs.fingerprints import SourceSnapshot
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project of three modules, of which `far` is imported by nobody."""
-    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(fingerprints, "ROOT", tmp_path)
     folder = tmp_path / "simulations"
     folder.mkdir()
     (folder / "one.py").write_text('"""Says."""\nfrom simulations.two import f\n\n\ndef g():\n    return f()\n')
@@ -17,7 +17,7 @@ def project(tmp_path, monkeypatch):
     (folder / "far.py").write_text("x = 1\n")
 
     def fresh(modules=("simulations.one",), **options):
-        return Reading().fingerprint(modules, **options)
+        return SourceSnapshot().fingerprint(modules, **options)
 
     return folder, fresh
 
@@ -78,7 +78,7 @@ def test_of_texts_only_what_nothing_else_imports_is_left_out(project):
 
 def test_one_reading_stays_with_what_it_read_first(project):
     folder, fresh = project
-    reading = Reading()
+    reading = SourceSnapshot()
     before = reading.fingerprint({"simulations.one"})
     (folder / "two.py").write_text("x = 3\n")
     assert reading.fingerprint({"simulations.one"}) == before != fresh()
@@ -86,8 +86,8 @@ def test_one_reading_stays_with_what_it_read_first(project):
 
 def test_seeds_depend_on_the_protocol_and_not_on_the_laboratory(monkeypatch):
     read = []
-    monkeypatch.setattr(sources, "_path", lambda name, path=sources._path: read.append(name) or path(name))
-    Reading().fingerprint({"simulations.simulator.cluster"})
+    monkeypatch.setattr(fingerprints, "_path", lambda name, path=fingerprints._path: read.append(name) or path(name))
+    SourceSnapshot().fingerprint({"simulations.simulator.cluster"})
     members = "gossipdp.protocol.membership.membership"
     assert {"gossipdp.protocol.peer", members, "simulations.simulator.nemesis"} <= set(read)
     assert not any(name.startswith("simulations.lab.core") for name in read)
