@@ -1,9 +1,10 @@
-"""The laboratory: N replicas of one real model in one process, trained by any method, on a simulated wall clock.
+"""N replicas of one real model in one process, trained by any method on a simulated clock.
 
-All replicas are rows of one tensor, shape (N, P), and one batched call steps them all. A `Problem` is what is trained,
-a `Method` how the replicas agree, a `Setting` under which conditions; `play` gives the `Curve` of one run. Seconds are
-simulated: a step lasts what the peer's speed says and a transfer what the `Link` says, whatever this machine does, so
-that the same seed gives the same curve. No method may stand here (see `baselines`, `lab_methods`), and no problem.
+The replicas are rows of one tensor, shape (N, P), and one batched call steps them all. A `Problem` is what they train,
+a `Method` is how they agree, and a `Setting` holds the conditions. `play` returns the `Curve` of one run.
+
+Seconds are simulated. The peer's speed sets the length of a step, and the `Link` that of a transfer. The speed of this
+machine does not count. This module knows no method (see `baselines`, `methods`) and no problem.
 """
 
 from __future__ import annotations
@@ -25,59 +26,64 @@ Counts = NDArray[np.int64]
 
 
 class Score(NamedTuple):
-    """Of one model on held-out data."""
+    """Held-out score of one model."""
 
     loss: float
     """nats"""
     accuracy: float
-    """share of right answers; NaN where the problem knows no right answer"""
+    """share of right answers; NaN if the problem has none"""
 
 
 class Problem(Protocol):
-    """What is trained: a model as one flat vector of P parameters, and the data of N replicas."""
+    """A model as one flat vector of P parameters, and the data of N replicas."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
-        """Of the parameters, in the order in which they lie in the vector."""
+        """Shapes of the parameters, in their order in the vector."""
 
     @property
     def embeddings(self) -> Collection[int]:
-        """Places in `shapes` of tables, which are looked up in or read out by: Muon takes them for no matrices."""
+        """Indices in `shapes` of embedding tables. Muon leaves them to AdamW."""
 
     @property
     def parameters(self) -> int:
         """P."""
 
     def start(self, seed: int) -> Tensor:
-        """The parameters all replicas begin with, shape (P,), fp32; or (N, P) where they begin apart."""
+        """The initial parameters, fp32, shape (P,); shape (N, P) if the replicas begin at different points."""
 
     def batches(self, peers: Counts, steps: Counts, seed: int) -> tuple[Tensor, ...]:
-        """What these peers train on in these steps of theirs: each tensor has one row of examples a peer.
+        """The training examples of these peers in these steps: tensors with one row per peer.
 
-        A function of its arguments alone, so that two methods see the same data.
+        The result depends on the arguments alone, so two methods see the same data.
         """
 
     def loss(self, x: Tensor, *batch: Tensor) -> Tensor:
-        """Of one replica, shapes (P,) and one row of each tensor of `batches`; a scalar, for `torch.func.vmap`."""
+        """Loss of one replica, a scalar, for `torch.func.vmap`.
+
+        Args:
+            x: parameters, shape (P,).
+            batch: one row of each tensor of `batches`.
+        """
 
     def evaluate(self, x: Tensor) -> Score:
-        """Of one model, shape (P,)."""
+        """Held-out score of the model `x`, shape (P,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Every peer's connection to the network."""
+    """The connection of every peer to the network."""
 
     bandwidth: float = float("inf")
-    """bytes a second, each way"""
+    """bytes per second, each way"""
     latency: float = 0.0
     """seconds, one way"""
 
     def seconds(self, size: float, turns: int = 1) -> float:
-        """To move so many bytes, in so many messages each of which waits for the one before."""
+        """Seconds of a transfer of `size` bytes in `turns` messages, each of which waits for the one before."""
         return size / self.bandwidth + turns * self.latency
 
 
@@ -86,65 +92,65 @@ class Setting:
     peers: int
     """N"""
     every: int
-    """H: inner steps of a round, of a peer of speed 1"""
+    """H: inner steps of a peer of speed 1 in one round"""
     rounds: int
     seed: int = 0
     inner: str = "adamw"
-    """inner optimizer: one of `INNER`"""
+    """inner optimizer, a key of `INNER`"""
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.99)
-    """of adamw"""
+    """of AdamW"""
     weight_decay: float = 0.0
     decay: bool = True
-    """the learning rate falls along a cosine, step by step, to a tenth of `lr` at the end"""
+    """whether the learning rate follows a cosine down to a tenth of `lr`"""
     warmup: int = 0
-    """synchronous steps before the first round: all replicas train as one (algorithms section 6)"""
+    """synchronous steps before the first round; all replicas then train as one (algorithms section 6)"""
     link: Link = Link()
     step_seconds: float = 1.0
-    """one inner step of a peer of speed 1"""
+    """seconds of one inner step of a peer of speed 1"""
     speeds: tuple[float, ...] = (1.0,)
-    """of the peers, repeated as often as needed; 1 is the slowest"""
+    """speeds of the peers, repeated up to N; 1 is the slowest"""
     evaluate_every: int = 1
     """rounds"""
     failing: float = 0.0
-    """share of the exchanges (of all, in a synchronous round) that come to nothing"""
+    """share of exchanges that fail; of collectives, in a synchronous round"""
 
     @property
     def all_speeds(self) -> NDArray[np.float64]:
-        """Shape (N,)."""
+        """The speed of each peer, shape (N,)."""
         return np.resize(np.array(self.speeds, np.float64), self.peers)
 
 
 class Method(Protocol):
-    """How replicas agree. One run uses one object once."""
+    """How replicas agree. A run uses a new object."""
 
     name: str
 
     def begin(self, lab: Lab) -> None:
-        """All replicas are equal now, and warm if that was wanted."""
+        """Prepare for the first round. The replicas are equal, and the synchronous steps are over."""
 
     def round(self, lab: Lab) -> None:
-        """Train, exchange, and tell the lab how long that took and what each peer received."""
+        """Train and exchange. The method advances the lab's clock and counts the bytes that each peer received."""
 
     def model(self, lab: Lab) -> Tensor:
-        """What a user would take home, shape (P,): the mean of the replicas, or what the method calls its model."""
+        """The model of the run, shape (P,): the mean of the replicas, or what the method calls its model."""
 
 
 class Point(NamedTuple):
-    """How things stood after a round."""
+    """The state after a round."""
 
     round: int
     seconds: float
-    """simulated"""
+    """simulated seconds"""
     bytes: float
-    """received so far by a peer, for each parameter"""
+    """mean bytes that a peer has received, per parameter"""
     steps: float
-    """inner steps so far, mean of the peers"""
+    """mean inner steps of a peer"""
     loss: float
-    """held-out, of the method's model"""
+    """held-out loss of the method's model, nats"""
     accuracy: float
     replica_loss: float
-    """held-out, mean of a few single replicas"""
+    """mean held-out loss of up to four single replicas, nats"""
     distance: float
     """consensus distance: sqrt(mean_i ||x_i - mean x||^2)"""
 
@@ -162,10 +168,11 @@ class Curve:
         return self.points[-1]
 
     def when(self, loss: float, of: Callable[[Point], float] = lambda point: point.loss) -> float:
-        """Simulated seconds until the model was as good as `loss`, between points by a line; infinite if never.
+        """Simulated seconds until a loss reached `loss`, interpolated between points; infinite if it never did.
 
         Args:
-            of: the loss that counts; the model's unless given.
+            loss: nats.
+            of: the loss that counts, by default that of the model.
         """
         before: Point | None = None
         for point in self.points:
@@ -180,23 +187,23 @@ class Curve:
 
 @dataclass
 class Lab:
-    """Replicas, their inner optimizers, their data, a clock and an account of bytes."""
+    """Replicas, their inner optimizers, a clock and counts of steps and bytes."""
 
     problem: Problem
     setting: Setting
     x: Tensor = field(init=False)
-    """the live parameters, shape (N, P), fp32; always this very tensor, for methods may hold views of its rows"""
+    """live parameters, shape (N, P), fp32. The tensor object never changes, because methods hold views of its rows"""
     seconds: float = field(default=0.0, init=False)
     received: NDArray[np.float64] = field(init=False)
-    """bytes, shape (N,)"""
+    """bytes received by each peer, shape (N,)"""
     steps: Counts = field(init=False)
-    """of each peer, shape (N,)"""
+    """inner steps of each peer, shape (N,)"""
     random: np.random.Generator = field(init=False)
-    """for methods: who meets whom, and how codecs round"""
+    """for methods: partners and the rounding of codecs"""
     attackers: int = field(default=0, init=False)
-    """liars, the first so many: what becomes of them is no figure"""
+    """the first peers are attackers; figures leave them out"""
     progress: float = field(default=0.0, init=False)
-    """of the run, 0 to 1: what the learning rate follows, whatever rounds the steps are divided into"""
+    """share of the run that is over, 0 to 1; the learning rate follows it"""
 
     def __post_init__(self) -> None:
         count = self.setting.peers
@@ -213,7 +220,7 @@ class Lab:
         self.random = np.random.default_rng((self.setting.seed, 0x6C6162))
         self._slowest = int(np.argmin(self.setting.all_speeds))
         self._passed: float | None = None
-        """steps of a peer of speed 1 since `start`; none before"""
+        """steps of a peer of speed 1 since `start`; None before"""
         self._losses = torch.func.vmap(self.problem.loss)
 
     @property
@@ -222,29 +229,34 @@ class Lab:
 
     @property
     def mean(self) -> Tensor:
-        """Of the replicas, shape (P,)."""
+        """The mean of the replicas, shape (P,)."""
         return self.x.mean(0)
 
     @property
     def lr(self) -> float:
-        """Of the inner optimizer, now."""
+        """The current learning rate of the inner optimizer."""
         if not self.setting.decay:
             return self.setting.lr
         return self.setting.lr * (0.1 + 0.45 * (1.0 + float(np.cos(np.pi * self.progress))))
 
     def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
-        """Of these peers (all) on their next batches, at `x` (their live parameters), shape (peers, P)."""
+        """Gradients on the next batches, shape (peers, P).
+
+        Args:
+            peers: indices; all peers if None.
+            x: where to take the gradients, shape (peers, P); the live parameters if None.
+        """
         chosen = np.arange(self.peers) if peers is None else peers
         at = (self.x if peers is None else self.x[torch.from_numpy(chosen)]) if x is None else x
         batch = self.problem.batches(chosen, self.steps[chosen], self.setting.seed)
-        # No replica's loss depends on another's parameters, so the gradient of the sum is that of each. It saves the
-        # seconds that `torch.func.grad` takes to import a compiler.
+        # The loss of a replica depends on its own parameters alone, so the gradient of the sum holds the gradient of
+        # each. `torch.func.grad` would import a compiler, which takes seconds.
         at = at.detach().requires_grad_()
         found: Tensor = torch.autograd.grad(self._losses(at, *batch).sum(), at)[0]
         return found
 
     def update(self, gradients: Tensor, peers: Counts | None = None) -> None:
-        """One inner step of these peers (all) by these gradients."""
+        """One inner step of `peers` (all if None) by `gradients`, shape (peers, P)."""
         chosen = np.arange(self.peers) if peers is None else peers
         self.steps[chosen] += 1
         if len(chosen) == self.peers:
@@ -255,14 +267,15 @@ class Lab:
             self.advance()
 
     def train(self, counts: int | Counts) -> None:
-        """So many inner steps of every peer on its own; counts may differ. Takes no simulated time by itself."""
+        """Inner steps of every peer by itself: `counts` each, or one count per peer. The clock does not advance."""
         for _, due in self.ticks(counts):
             self.update(self.gradients(due), due)
 
     def ticks(self, counts: int | Counts) -> Iterator[tuple[float, Counts | None]]:
-        """So many steps of every peer, spread over one time for all: the share of it that has passed, who steps (all).
+        """Spread `counts` steps of every peer evenly over one period, because all peers share one learning rate.
 
-        Nobody's steps come after the others', for the learning rate is one for all.
+        Returns:
+            Per tick: the share of the period that has passed, and the peers that step (None for all).
         """
         each = np.broadcast_to(np.asarray(counts, np.int64), (self.peers,))
         most, alike = int(each.max()), bool((each == each[0]).all())
@@ -271,11 +284,11 @@ class Lab:
             yield tick / most, None if due is None or len(due) == self.peers else due
 
     def start(self) -> None:
-        """What was before was preparation: from here on the learning rate falls."""
+        """Begin the run: from here on the learning rate falls."""
         self._passed = 0.0
 
     def advance(self, steps: float = 1.0) -> None:
-        """So many steps of a peer of speed 1 are behind the learning rate; `update` tells by itself."""
+        """Advance the learning rate by steps of a peer of speed 1. `update` calls this by itself."""
         if self._passed is not None:
             self._passed += steps
             self.progress = min(1.0, self._passed / (self.setting.every * self.setting.rounds))
@@ -293,17 +306,17 @@ class Lab:
         self.attackers = attackers
 
     def receive(self, size: float | NDArray[np.float64]) -> None:
-        """Every peer has received so many bytes."""
+        """Add `size` bytes, one number or one per peer, to what each peer received."""
         self.received += size
 
     def distance(self) -> float:
-        """Consensus distance of the replicas."""
+        """The consensus distance of the honest replicas."""
         x = self.x[self.attackers :]
         return float((x - x.mean(0)).square().sum(1).mean().sqrt())
 
 
 def play(problem: Problem, method: Method, setting: Setting) -> Curve:
-    """One run from its seed."""
+    """Play one run."""
     lab = Lab(problem, setting)
     _warm_up(lab)
     method.begin(lab)
@@ -317,8 +330,10 @@ def play(problem: Problem, method: Method, setting: Setting) -> Curve:
 
 
 def _warm_up(lab: Lab) -> None:
-    """Synchronous steps: every replica takes the mean of all gradients. They cost what an all-reduce does that halves
-    and doubles (see `baselines_network`)."""
+    """Take the synchronous steps of a warm start: every replica takes the mean of all gradients.
+
+    They cost what an all-reduce by recursive halving and doubling costs (see `baselines/costs.py`).
+    """
     setting = lab.setting
     size = 2.0 * (1.0 - 1.0 / setting.peers) * 4.0 * lab.problem.parameters
     for _ in range(setting.warmup):

@@ -1,7 +1,7 @@
-"""What the laboratory's replicas learn from, and who draws what: the standard library's sources, and small images.
+"""Training data of the laboratory: the sources of the standard library, and images of digits.
 
-Data come in parts (files, classes), and a `Mixture` says how often each peer draws from each part. What a peer draws in
-a step is a function of the seed, its number and the step alone: nothing here keeps a state, and no model is here.
+Data come in parts (files, classes). A `Mixture` sets how often each peer draws from each part. A draw is a function of
+the seed, the peer and the step, so this module keeps no state.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Digits", "Mixture", "Text", "digits", "draws", "normal", "sources", 
 Counts = NDArray[np.int64]
 
 LEFT_OUT: Final = frozenset({"__pycache__", "idle_test", "lib2to3", "site-packages", "test", "tests"})
-"""folders that differ from one installation to the next, or are no prose of the library's"""
+"""folders that differ between installations, or hold no library source"""
 SHORTEST: Final = 2048
-"""bytes of a file that is learned from"""
+"""bytes of the smallest file in use"""
 VALIDATION: Final = 10
-"""one file in so many is held out"""
+"""one file in VALIDATION is held out"""
 
 _GOLDEN: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _FIRST, _SECOND = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
@@ -42,9 +42,9 @@ _FIRST, _SECOND = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_1
 
 
 def draws(peers: Counts, steps: Counts, seed: int, count: int) -> NDArray[np.float64]:
-    """So many numbers in [0, 1) for each of these peers in these steps of theirs, shape (peers, count).
+    """Uniform numbers in [0, 1), one stream per (seed, peer, step), shape (peers, count).
 
-    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"): a stream for each triple.
+    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
     """
     key = np.full(len(peers), seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
     for word in (peers, steps):
@@ -54,7 +54,7 @@ def draws(peers: Counts, steps: Counts, seed: int, count: int) -> NDArray[np.flo
 
 
 def normal(peers: Counts, steps: Counts, seed: int, count: int) -> NDArray[np.float64]:
-    """The same, normally distributed (Box & Muller 1958)."""
+    """Normal numbers from `draws` (Box & Muller 1958), shape (peers, count)."""
     half = -(-count // 2)
     uniform = draws(peers, steps, seed, 2 * half)
     radius, angle = np.sqrt(-2.0 * np.log1p(-uniform[:, :half])), 2.0 * np.pi * uniform[:, half:]
@@ -74,14 +74,14 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Mixture:
-    """Places drawn from parts that lie one behind the other.
+    """Draws indices from parts that lie one behind the other.
 
     Args:
-        sizes: places of each part.
-        dirichlet: how alike the peers are. Infinite: everybody draws every place as often as any other. Otherwise each
-            peer's shares of the K parts are drawn from a Dirichlet distribution of mean sizes/sum(sizes) and total
-            concentration K `dirichlet`, so that the peers together learn from what one alone would (Hsu, Qi, Brown
-            2019, arXiv 1909.06335); at 0.1 most of a peer's draws come from a few parts.
+        sizes: length of each part.
+        dirichlet: how similar the peers' data are. Infinite: every peer draws every index with equal chance. Otherwise
+            each peer's shares of the K parts come from a Dirichlet distribution of mean sizes/sum(sizes) and total
+            concentration K `dirichlet` (Hsu, Qi, Brown 2019, arXiv 1909.06335). At 0.1 most draws of a peer come from a
+            few parts.
     """
 
     def __init__(self, sizes: Sequence[int], dirichlet: float) -> None:
@@ -93,7 +93,7 @@ class Mixture:
         self._known: dict[tuple[int, int], NDArray[np.float64]] = {}
 
     def places(self, peers: Counts, steps: Counts, seed: int, count: int) -> Counts:
-        """Shape (peers, count)."""
+        """Indices that these peers draw in these steps, shape (peers, count)."""
         uniform = draws(peers, steps, seed, count)
         if math.isinf(self.dirichlet):
             found: Counts = (uniform * self._stops[-1]).astype(np.int64)
@@ -102,7 +102,7 @@ class Mixture:
         for row, peer in enumerate(peers):
             stops = self._shares(int(peer), seed)
             part = np.searchsorted(stops, uniform[row], side="right")
-            # What is left of a draw within its part is as good as a draw of its own.
+            # The rest of a draw within its part is uniform again, so it serves as the draw of the index.
             begins = np.where(part > 0, stops[part - 1], 0.0)
             within = (uniform[row] - begins) / (stops[part] - begins) * self._sizes[part]
             first = self._stops[part] - self._sizes[part].astype(np.int64)
@@ -110,13 +110,13 @@ class Mixture:
         return found
 
     def shares(self, peer: int, seed: int) -> NDArray[np.float64]:
-        """How often this peer draws from each part."""
+        """The share of each part in this peer's draws, shape (parts,)."""
         if math.isinf(self.dirichlet):
             return np.asarray(self._sizes / self._sizes.sum())
         return np.asarray(np.diff(self._shares(peer, seed), prepend=0.0))
 
     def _shares(self, peer: int, seed: int) -> NDArray[np.float64]:
-        """Cumulative, the last exactly 1."""
+        """Cumulative shares; the last is exactly 1."""
         if (peer, seed) not in self._known:
             concentration = self.dirichlet * len(self._sizes) * self._sizes / self._sizes.sum()
             random = np.random.default_rng((seed, peer, 0x646972))
@@ -129,7 +129,7 @@ class Mixture:
 
 
 def sources(folder: Path) -> list[tuple[str, bytes]]:
-    """Name and content of every .py file under `folder`, by name, whatever order the file system tells them in."""
+    """Name and content of every .py file under `folder`, sorted by name."""
     found: dict[str, bytes] = {}
     for place, folders, files in os.walk(folder):
         folders[:] = set(folders) - LEFT_OUT
@@ -139,38 +139,38 @@ def sources(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def held_out(name: str) -> bool:
-    """Is this file one to validate on? By its name alone: another file more or less moves no other."""
+    """Whether this file is held out. The name alone decides, so an extra file moves no other."""
     digest = hashlib.blake2b(name.encode(), digest_size=8, person=b"gossipdp split").digest()
     return int.from_bytes(digest, "big") % VALIDATION == 0
 
 
 @dataclass(frozen=True)
 class Text:
-    """Files to train on, one behind the other, and files to validate on."""
+    """Files to train on and files to validate on, each concatenated."""
 
     train: NDArray[np.uint8]
     sizes: tuple[int, ...]
-    """of the files in `train`"""
+    """sizes of the files in `train`, bytes"""
     validation: NDArray[np.uint8]
 
     def mixture(self, length: int, dirichlet: float) -> Mixture:
-        """Of first bytes of windows of so many bytes."""
+        """A mixture of the first bytes of windows of `length` bytes."""
         *most, last = self.sizes
         return Mixture((*most, last - length + 1), dirichlet)
 
     def windows(self, first: Counts, length: int) -> Tensor:
-        """Bytes of `train` from each place on, shape (*first.shape, length), int64."""
+        """The `length` bytes of `train` from each index on, shape (*first.shape, length), int64."""
         return torch.from_numpy(self.train[first[..., None] + np.arange(length)].astype(np.int64))
 
     def held_out(self, count: int, length: int) -> Tensor:
-        """So many windows of `validation`, evenly spread, shape (count, length), int64."""
+        """`count` windows of `validation`, evenly spaced, shape (count, length), int64."""
         first = np.linspace(0, len(self.validation) - length, count).astype(np.int64)
         return torch.from_numpy(self.validation[first[:, None] + np.arange(length)].astype(np.int64))
 
 
 @cache
 def text() -> Text:
-    """This interpreter's standard library, about 10 MB; another version of Python has other files, and other curves."""
+    """The standard library of this interpreter, about 10 MB. Other Python versions have other files and curves."""
     parts = sources(Path(sysconfig.get_paths()["stdlib"]))
     train = [content for name, content in parts if not held_out(name)]
     validation = [content for name, content in parts if held_out(name)]
@@ -183,13 +183,13 @@ def text() -> Text:
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 x 8 pixels from 0 to 1 that come with scikit-learn; every fifth is held out."""
+    """1,797 images of 8 x 8 pixels from 0 to 1, from scikit-learn. Every fifth is held out."""
 
     pixels: Tensor
-    """to train on, class after class, shape (n, 64)"""
+    """training images, sorted by class, shape (n, 64)"""
     labels: Tensor
     sizes: tuple[int, ...]
-    """of the ten classes"""
+    """images of each of the ten classes"""
     held_out_pixels: Tensor
     held_out_labels: Tensor
 

@@ -1,7 +1,7 @@
-"""Inner optimizers of the laboratory: each steps all replicas at once, every row by itself.
+"""Inner optimizers of the laboratory. One call steps all replicas, each row by itself.
 
-A row is one replica, and rows may take different numbers of steps. A new optimizer is one class and one line in
-`INNER`; no method, problem or clock may stand here.
+A row is one replica. Rows may take different numbers of steps. A new optimizer is one class and one line in `INNER`.
+This module knows no method, problem or clock.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from torch import Tensor
 __all__ = ["INNER", "AdamW", "Inner", "InnerTerms"]
 
 Rows = slice | Tensor
-"""all of them, or their places"""
+"""all rows, or the indices of some"""
 
 EPSILON: Final = 1e-8
 MUON_MOMENTUM: Final = 0.95
 NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)
-"""X <- a X + (b A + c A^2) X with A = X X^T, Jordan's coefficients"""
+"""X <- a X + (b A + c A^2) X with A = X X^T, with Jordan's coefficients"""
 ITERATIONS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerTerms:
-    """What an inner optimizer knows of the run."""
+    """The part of a run's setting that an inner optimizer needs."""
 
     betas: tuple[float, float]
     weight_decay: float
     shapes: Sequence[tuple[int, ...]]
-    """of the parameters, in their order in a row"""
+    """shapes of the parameters, in their order in a row"""
     embeddings: Collection[int]
-    """indices in `shapes` of tables"""
+    """indices in `shapes` of embedding tables"""
 
 
 class Inner(Protocol):
     """An inner optimizer of all replicas."""
 
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
-        """x[rows] takes one step by `gradients`, shape (rows, P)."""
+        """Step x[rows] by `gradients`, shape (rows, P)."""
 
 
 class _Sgd:
@@ -57,7 +57,7 @@ class _Sgd:
 
 
 class AdamW:
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) of every row by itself, each with its own count of steps."""
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) with a step count per row."""
 
     def __init__(self, x: Tensor, terms: InnerTerms) -> None:
         self.m, self.v = torch.zeros_like(x), torch.zeros_like(x)
@@ -68,11 +68,11 @@ class AdamW:
         first, second = self._betas
         self.counts[rows] += 1.0
         counts = self.counts[rows]
-        # Views of all rows, but copies of some.
+        # A slice gives views, an index tensor gives copies.
         m, v, at = self.m[rows], self.v[rows], x[rows]
         m.lerp_(gradients, 1.0 - first)
         v.mul_(second).addcmul_(gradients, gradients, value=1.0 - second)
-        # x <- x - (lr / bias_1) m / (sqrt(v / bias_2) + epsilon), in as few passes over memory as it takes.
+        # x <- x - (lr / bias_1) m / (sqrt(v / bias_2) + epsilon), in few passes over memory
         root = v.sqrt().div_((1.0 - second**counts).sqrt().float()).add_(EPSILON)
         root.mul_(((1.0 - first**counts) / -lr).float())
         if self._decay:
@@ -88,8 +88,8 @@ class _Muon:
         B <- mu B + G;   O = NewtonSchulz(G + mu B), which is near U V^T of the singular value decomposition U S V^T
         X <- X - lr 0.2 sqrt(max(rows, columns)) O
 
-    The factor gives a step the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that one `lr` serves
-    both: vectors and embeddings are AdamW's.
+    The factor gives a step the root mean square of an AdamW step (Liu et al. 2025, arXiv 2502.16982), so one `lr`
+    serves both. AdamW steps vectors and embeddings.
     """
 
     def __init__(self, x: Tensor, terms: InnerTerms) -> None:
@@ -118,7 +118,7 @@ class _Muon:
 
 
 def _orthogonal(matrices: Tensor) -> Tensor:
-    """U S' V^T of every matrix U S V^T, S' between 0.7 and 1.2; shape (n, rows, columns)."""
+    """U S' V^T of every matrix U S V^T, with S' between 0.7 and 1.2; shape (n, rows, columns)."""
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices

@@ -1,9 +1,9 @@
-"""What the laboratory trains: two byte-level language models, two readers of digits, a quadratic, and nothing at all.
+"""Problems of the laboratory: two byte-level language models, two digit classifiers, a quadratic, and pure consensus.
 
-A problem is a model as one flat vector and a loss that `torch.func` differentiates for all replicas at once; its data
-are `lab_data`'s. A new problem is one class and one line in `PROBLEMS`. No replica, method or optimizer may stand here.
+A problem is a model as one flat vector and a loss that `torch.func` can batch over replicas. Its data come from
+`data.py`. A new problem is one class and one line in `PROBLEMS`. This module knows no replica, method or optimizer.
 
-`dirichlet` says how alike the peers' data are (`lab_data.Mixture`): infinite, the default, is iid.
+`dirichlet` sets how similar the peers' data are (`data.Mixture`). The default, infinite, is iid.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class _Model:
         return sum(self._sizes)
 
     def _tensors(self, x: Tensor) -> list[Tensor]:
-        # One split: its gradient is one concatenation, where that of so many slices is a sum of whole vectors.
+        # One split: its gradient is one concatenation. Slices would add whole vectors.
         return [part.view(shape) for part, shape in zip(torch.split(x, self._sizes), self.shapes, strict=True)]
 
     def _drawn(self, seed: int, scales: Sequence[float]) -> Tensor:
-        """Normal numbers of these standard deviations, one a tensor; 0 for biases, and negative for constants."""
+        """Normal numbers, shape (P,), with one standard deviation per tensor. A negative scale means that constant."""
         generator = torch.Generator().manual_seed(seed)
         parts = [
             scale * torch.randn(size, generator=generator) if scale >= 0.0 else torch.full((size,), -scale)
@@ -63,15 +63,15 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Bytes(_Model):
-    """The next byte of the standard library's sources."""
+    """Predicts the next byte of the standard library's sources."""
 
     dirichlet: float = math.inf
     batch: int = 64
-    """windows a step"""
+    """windows per step"""
     context: int = 16
-    """bytes seen at the most"""
+    """largest number of bytes seen"""
     held_out: int = 8192
-    """windows to validate on, evenly spread"""
+    """evenly spaced validation windows"""
 
     @cached_property
     def _mixture(self) -> Mixture:
@@ -89,7 +89,7 @@ class _Bytes(_Model):
 
     @torch.no_grad()
     def evaluate(self, x: Tensor) -> Score:
-        # In parts that stay in the caches.
+        # Parts of this size stay in the caches.
         parts = torch.split(self._validation, max(1, 16384 // self.context))
         total = sum(float(self.loss(x, part)) * len(part) for part in parts)
         return Score(total / self.held_out, math.nan)
@@ -97,7 +97,7 @@ class _Bytes(_Model):
 
 @dataclass(frozen=True)
 class ByteMlp(_Bytes):
-    """From the 16 bytes before it (Bengio et al. 2003), 51,584 parameters."""
+    """A multilayer perceptron on the 16 bytes before (Bengio et al. 2003); 51,584 parameters."""
 
     embedding: int = 8
     hidden: int = 128
@@ -123,7 +123,7 @@ class ByteMlp(_Bytes):
 
 @dataclass(frozen=True)
 class ByteTransformer(_Bytes):
-    """Two causal blocks (Vaswani et al. 2017), normalised ahead of each part, tied, no biases; 252,384 parameters."""
+    """Two causal transformer blocks (Vaswani et al. 2017), pre-norm, tied embeddings, no biases; 252,384 parameters."""
 
     batch: int = 4
     context: int = 64
@@ -143,7 +143,7 @@ class ByteTransformer(_Bytes):
 
     def start(self, seed: int) -> Tensor:
         narrow, wide = self.width**-0.5, (4.0 * self.width) ** -0.5
-        # What adds to the residual stream begins smaller the more there is of it (GPT-2).
+        # Layers that add to the residual stream begin smaller in deeper models (GPT-2).
         less = (2.0 * self.blocks) ** -0.5
         block = (-1.0, narrow, less * narrow, -1.0, narrow, less * wide)
         return self._drawn(seed, (0.05, 0.02, *(block * self.blocks), -1.0))
@@ -166,7 +166,7 @@ class ByteTransformer(_Bytes):
 
 
 def _normal(stream: Tensor) -> Tensor:
-    """Each row by its root mean square (Zhang & Sennrich 2019, arXiv 1910.07467)."""
+    """Each row divided by its root mean square (Zhang & Sennrich 2019, arXiv 1910.07467)."""
     return stream * (stream.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
 
@@ -198,7 +198,7 @@ class _Digits(_Model):
         return Score(float(F.cross_entropy(logits, labels)), float(right))
 
     def logits(self, x: Tensor, pixels: Tensor) -> Tensor:
-        """Shape (images, 10)."""
+        """Logits, shape (images, 10)."""
         raise NotImplementedError
 
 
@@ -224,7 +224,7 @@ class DigitsMlp(_Digits):
 
 @dataclass(frozen=True)
 class DigitsCnn(_Digits):
-    """Two 3 x 3 convolutions, each halved by maxima, and a linear layer (LeCun et al. 1989), 6,090 parameters."""
+    """Two 3 x 3 convolutions, each with max-pooling, and a linear layer (LeCun et al. 1989); 6,090 parameters."""
 
     channels: tuple[int, int] = (16, 32)
 
@@ -252,9 +252,9 @@ class DigitsCnn(_Digits):
 
 @dataclass(frozen=True)
 class Quadratic(_Model):
-    """curvature/2 ||x - 1||^2, whose gradients carry independent normal noise with E||noise||^2 = noise^2.
+    """curvature/2 ||x - 1||^2 with independent normal gradient noise, E||noise||^2 = noise^2.
 
-    With SGD of rate r a deviation of a replica from the mean shrinks by 1 - r curvature a step, and grows by r noise.
+    With SGD of rate r, a step shrinks a replica's deviation from the mean by 1 - r curvature and adds r noise.
     """
 
     size: int = 1024
@@ -287,7 +287,7 @@ class Quadratic(_Model):
 
 @dataclass(frozen=True)
 class Consensus(_Model):
-    """Nothing is learned: replicas begin apart, at independent normal points, and only methods move them."""
+    """No learning: replicas begin at independent normal points, and only the method moves them."""
 
     peers: int = 16
     size: int = 1024
@@ -299,7 +299,7 @@ class Consensus(_Model):
         return ((self.size,),)
 
     def start(self, seed: int) -> Tensor:
-        """Shape (peers, size)."""
+        """Initial replicas, shape (peers, size)."""
         return torch.randn(self.peers, self.size, generator=torch.Generator().manual_seed(seed))
 
     def batches(self, peers: Counts, steps: Counts, seed: int) -> tuple[Tensor, ...]:

@@ -1,11 +1,11 @@
-"""What the laboratory compares with: published methods by name, each with the parameters of its paper.
+"""Published methods that the laboratory compares with, by name, each with the parameters of its paper.
 
     BASELINES["diloco"]()        a new method; one run uses one object
 
-A baseline is one class of one screen, its equation and its paper in the docstring, with what it costs in bytes and in
-simulated seconds: those that wait for everybody stand in `baselines_sync` and `baselines_demo`, DiLoCo that does not in
-`baselines_overlap`, servers in `baselines_server`, gossip in `baselines_gossip`, push-sum in `baselines_push`. Nothing
-of this project's own methods may stand here (`lab_methods`).
+A baseline is one class. Its docstring has the equation, the paper, and the cost in bytes and simulated seconds.
+
+`synchronous.py` and `decoupled_momentum.py` have methods that wait for all peers, `overlapped.py` DiLoCo that does not
+wait. `parameter_server.py`, `gossip.py` and `push_sum.py` have the rest. The project's own methods are in `methods`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ __all__ = ["BASELINES", "LocalOnly"]
 
 @dataclass
 class LocalOnly(Averaged):
-    """Nobody talks: theta_i <- inner^H_i(theta_i), what a peer reaches by itself, for no bytes. The model is
-    peer 0's."""
+    """No communication: theta_i <- inner^H_i(theta_i). The model is that of peer 0."""
 
     name: str = "local-only"
 
@@ -69,4 +68,4 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "choco": lambda: Choco(COMPRESSORS["sign"]),
     "choco-local": lambda: Choco(COMPRESSORS["sign"], name="choco-local", local=True),
 }
-"""those of `-local` make H steps between exchanges, not one as in their papers"""
+"""methods named `-local` make H steps between exchanges; in their papers they make one"""

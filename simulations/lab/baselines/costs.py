@@ -1,8 +1,8 @@
-"""What communicating costs, who meets whom, and how vectors pass through a codec: what the baselines share.
+"""What the baselines share: the cost of communication, random partners, and vectors after compression.
 
-Each function that moves bytes puts them on the peers' account and gives the seconds; the method adds these to the
-clock, or hides them behind its computing if its paper does. A transfer that fails does so at its end: its seconds and
-its bytes are spent. Nothing here changes a parameter, and no method may stand here.
+A function that moves bytes adds them to what the peers received, and returns the seconds. The method adds these to the
+clock, or overlaps them with its steps if its paper does. A transfer that fails does so at its end, so its seconds and
+bytes are spent. This module changes no parameter and holds no method.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLOAT: Final = 4.0
 
 
 class Averaged:
-    """A method whose model is the mean of the replicas, and which has nothing to prepare."""
+    """A method whose model is the mean of the replicas. It needs no preparation."""
 
     def begin(self, lab: Lab) -> None:
         pass
@@ -50,33 +50,32 @@ class Averaged:
 
 
 def model_bytes(lab: Lab) -> float:
-    """Of all parameters in fp32."""
+    """Bytes of all parameters in fp32."""
     return FLOAT * lab.problem.parameters
 
 
 def compute_seconds(lab: Lab, steps: int = 1) -> float:
-    """Seconds until the slowest peer has made so many steps: what all wait for who make equally many."""
+    """Seconds until the slowest peer has made `steps` steps."""
     return steps * lab.setting.step_seconds / float(lab.setting.all_speeds.min())
 
 
 def own_pace(lab: Lab, every: int | None = None) -> NDArray[np.int64]:
-    """Steps each peer makes while one of speed 1 makes `every`, or H."""
+    """Steps of each peer while a peer of speed 1 makes `every` (H if None), shape (N,)."""
     steps = lab.setting.every if every is None else every
     return np.maximum(1, np.rint(steps * lab.setting.all_speeds)).astype(np.int64)
 
 
 def phases(lab: Lab, local: bool) -> tuple[int, int]:
-    """Exchanges of a round, and the steps before each: H and 1, or with local steps 1 and H."""
+    """Exchanges of a round and the steps before each: H and 1, or 1 and H with local steps."""
     return (1, lab.setting.every) if local else (lab.setting.every, 1)
 
 
 def all_reduce(lab: Lab, size: float, turns: int | None = None) -> float:
-    """All-reduce of `size` bytes a peer: seconds.
+    """Seconds of an all-reduce of `size` bytes per peer.
 
-    Each peer receives 2 (1 - 1/N) size, which is the least (Patarasuk & Yuan 2009). A ring does it in 2 (N - 1) turns,
-    which nobody has time for on the internet; recursive halving and doubling in 2 ceil(log2 N) (Thakur et al. 2005),
-    which is what is taken here. Two `turns` if each sends every other its part at once. One that fails is repeated
-    whole.
+    Each peer receives 2 (1 - 1/N) size bytes, the minimum (Patarasuk & Yuan 2009). Recursive halving and doubling takes
+    2 ceil(log2 N) turns (Thakur et al. 2005). A ring takes 2 (N - 1), too many for internet latency. `turns` is 2 if
+    each peer sends every other peer its part at once. A failed all-reduce is repeated whole.
     """
     count, tries = lab.peers, _tries(lab)
     share = 2.0 * (1.0 - 1.0 / count) * size
@@ -86,10 +85,10 @@ def all_reduce(lab: Lab, size: float, turns: int | None = None) -> float:
 
 
 def all_gather(lab: Lab, sizes: NDArray[np.float64]) -> float:
-    """All-gather of payloads, shape (N,), bytes, each sent to all others at once: seconds.
+    """Seconds of an all-gather of payloads of `sizes` bytes, shape (N,), each sent to all other peers at once.
 
-    Each peer receives those of all others, over its link one after another; it lasts as long as for the one that
-    receives most. One that fails is repeated whole.
+    The payloads arrive over the receiver's link one after another. The peer that receives most determines the seconds.
+    A failed all-gather is repeated whole.
     """
     tries, received = _tries(lab), sizes.sum() - sizes
     lab.receive(tries * received)
@@ -97,9 +96,9 @@ def all_gather(lab: Lab, sizes: NDArray[np.float64]) -> float:
 
 
 def neighbours(lab: Lab, sizes: NDArray[np.float64]) -> float:
-    """Messages from neighbours, shape (N, degree), bytes, all at once over the receiver's link: seconds.
+    """Seconds of messages from neighbours, `sizes` bytes, shape (N, degree), all at once over the receiver's link.
 
-    Who waits for its neighbours asks again for what was lost: the step lasts as long as for the unluckiest.
+    A peer requests lost messages again. The peer that waits longest determines the seconds.
     """
     if not sizes.size:
         return 0.0
@@ -114,7 +113,7 @@ def _tries(lab: Lab) -> int:
 
 
 def matching(lab: Lab) -> NDArray[np.int64]:
-    """A random matching: the partner of each peer, shape (N,). Of an odd number one is alone, its own partner."""
+    """A random matching: the partner of each peer, shape (N,). If N is odd, one peer is its own partner."""
     partner = np.arange(lab.peers)
     shuffled = lab.random.permutation(lab.peers)
     half = lab.peers // 2
@@ -123,9 +122,10 @@ def matching(lab: Lab) -> NDArray[np.int64]:
 
 
 def meet(lab: Lab, size: float) -> tuple[Tensor, float]:
-    """A random matching in which each peer receives `size` bytes from its partner: (whom each met, seconds).
+    """A random matching in which each peer receives `size` bytes from its partner.
 
-    Both sides of an exchange that came to nothing met themselves.
+    Returns:
+        The partner of each peer, shape (N,), and the seconds. Both sides of a failed exchange are their own partners.
     """
     partner, own = matching(lab), np.arange(lab.peers)
     lab.receive(size * (partner != own))
@@ -135,14 +135,18 @@ def meet(lab: Lab, size: float) -> tuple[Tensor, float]:
 
 
 def compressed(lab: Lab, compressor: Compressor, rows: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
-    """Each row as its receivers take it, shape as `rows`, and the bytes of each payload, shape (rows,)."""
+    """Compress each row.
+
+    Returns:
+        The rows as the receivers decode them, shape as `rows`, and the bytes of each payload, shape (rows,).
+    """
     return compressed_with_feedback(lab, [ErrorFeedback(compressor) for _ in rows], rows)
 
 
 def compressed_with_feedback(
     lab: Lab, senders: Sequence[ErrorFeedback], rows: Tensor
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """The same, each row with what its sender could not send before. Who has diverged sends NaN: no codec would."""
+    """Compress each row plus what its sender held back before. A diverged row becomes NaN."""
     taken, sizes = torch.full_like(rows, torch.nan), np.zeros(len(rows))
     for place, (sender, row) in enumerate(zip(senders, rows, strict=True)):
         seed = int(lab.random.integers(1 << 63))

@@ -1,6 +1,6 @@
-"""Baseline that sends the largest coefficients of its momentum under a cosine transform: DeMo. It waits for everybody.
+"""DeMo: a synchronous baseline that sends the largest coefficients of its momentum under a cosine transform.
 
-No other method may stand here, or its kept answers would depend on this codec.
+No other method is in this file, because its kept answers would then depend on the DCT codec.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ __all__ = ["DeMo"]
 
 @dataclass
 class DeMo(Averaged):
-    """DeMo, decoupled momentum (Peng et al. 2024, arXiv 2411.19870): the fast part of the momentum is sent.
+    """DeMo, decoupled momentum (Peng et al. 2024, arXiv 2411.19870): peers exchange the fast part of the momentum.
 
         m_i <- beta m_i + lr g_i        q_i = Q(m_i): the largest DCT coefficients of each chunk
         m_i <- m_i - q_i                theta <- theta - lr sign(sum_i q_i)        every step
 
-    It is its own optimizer, whatever the setting's inner one. Coefficients travel in the codec's two levels, and are
-    summed; the authors' code sends them whole, and averages each over those who sent it. Bytes: an all-gather of
-    the payloads each step, which is waited for: it starts when the gradient is complete. Chunks are 64 x 64 of the flat
-    vector, the codec's, where the authors' are tiles of each matrix; theirs have 32 coefficients, mostly.
+    It replaces the inner optimizer of the setting. Coefficients travel in the codec's two levels and are summed. The
+    authors' code sends them in full and averages each over its senders. Chunks are 64 x 64 of the flat vector. The
+    authors' are tiles of each matrix, mostly with 32 coefficients.
+
+    Bytes: an all-gather of the payloads each step. Seconds: every step waits for it, because it needs the complete
+    gradient.
     """
 
     coefficients: int = 64
-    """k, of each 4,096"""
+    """k, per 4,096 parameters"""
     beta: float = 0.999
     lr: float | None = None
-    """peak, of Adam's size, for the step has the size of a sign's; the setting's unless given"""
+    """peak learning rate; the setting's if None. It has the size of Adam's, because the step has that of a sign"""
     name: str = "demo"
     senders: list[ErrorFeedback] = field(init=False, repr=False)
     """m_i: a momentum that gives up what it sends is error feedback"""

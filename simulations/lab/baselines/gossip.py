@@ -1,8 +1,8 @@
-"""Baselines in which a peer talks to a few others: pairs, rings, one-peer graphs. Nobody knows the mean.
+"""Baselines in which a peer talks to a few others: pairs, rings, one-peer graphs. No peer knows the mean.
 
-A row of the lab is a replica. `local` methods make H steps between exchanges (Koloskova et al. 2020, arXiv
-2003.10422), the others one, as in most of their papers. Where all make equally many steps the lab's clock is that of
-the slowest, who waits for nobody: faster peers wait for it, once they have met it.
+`local` methods make H steps between exchanges (Koloskova et al. 2020, arXiv 2003.10422). The others make one, as in
+most of their papers. If all peers make equally many steps, the lab's clock is that of the slowest peer, which waits for
+no other.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from simulations.lab.core import Lab
 __all__ = ["AdPsgd", "Choco", "DPsgd", "Gasloc", "Graph", "NoLoCo", "PairAveraging", "complete", "exponential", "ring"]
 
 Graph: TypeAlias = Callable[[int, int], NDArray[np.int64]]
-"""(N, exchange so far) to whom each hears, shape (N, degree); each of them and itself with weight 1/(degree + 1)"""
+"""(N, number of the exchange) to the peers that each peer hears, shape (N, degree). Each of them and the peer itself
+have weight 1/(degree + 1)
+"""
 
 
 def ring(count: int, exchange: int) -> NDArray[np.int64]:
-    """Both neighbours, always."""
+    """Both neighbours, in every exchange."""
     own = np.arange(count)[:, None]
     sides = np.array([[1, -1]], np.int64)[:, : min(2, count - 1)]
     heard: NDArray[np.int64] = (own + sides) % count
@@ -50,13 +52,13 @@ def exponential(count: int, exchange: int) -> NDArray[np.int64]:
 
 
 def complete(count: int, exchange: int) -> NDArray[np.int64]:
-    """Everybody."""
+    """All other peers."""
     heard: NDArray[np.int64] = (np.arange(count)[:, None] + np.arange(1, count)) % count
     return heard
 
 
 def _mixed(x: Tensor, heard: NDArray[np.int64]) -> Tensor:
-    """W x: each row averaged with those it hears."""
+    """W x: each row averaged with the rows it hears."""
     total = x.clone()
     for column in heard.T:
         total += x[torch.from_numpy(column)]
@@ -69,10 +71,11 @@ class DPsgd(Averaged):
 
         x_i <- sum_j W_ij x_j + (inner(x_i) - x_i)        local: x_i <- inner^H(x_i), then x_i <- sum_j W_ij x_j
 
-    W is doubly stochastic, so the mean moves by the mean of the steps alone. Bytes: the model of each neighbour at
-    each exchange. Seconds: what is sent is known before the step, so that the transfer runs beside it and the longer
-    of the two counts; after local steps (Koloskova et al. 2020, algorithm 1) it follows them. A message that was lost
-    is sent again.
+    W is doubly stochastic, so only the mean of the steps moves the mean. Bytes: the model of each neighbour per
+    exchange.
+
+    Seconds: the message is known before the step, so the transfer overlaps with it, and the longer of the two counts.
+    After local steps (Koloskova et al. 2020, algorithm 1) the transfer follows the steps. A lost message is sent again.
     """
 
     graph: Graph
@@ -106,10 +109,11 @@ class Choco(Averaged):
         x_i <- inner(x_i)        q_i = Q(x_i - xhat_i), sent to the neighbours
         xhat_i <- xhat_i + q_i        s_i <- s_i + sum_j W_ij q_j        x_i <- x_i + gamma (s_i - xhat_i)
 
-    xhat_i is what all neighbours believe of i, and s_i = sum_j W_ij xhat_j: gossip in the end moves states, not
-    increments, and each pair of neighbours must agree about them. Hence a fixed graph, and what was lost is sent
-    again. xhat starts at peer 0's start, as a rule everybody's, not at zero. Bytes: a payload from each neighbour; the
-    transfer follows the step.
+    xhat_i is the state of i that its neighbours know, and s_i = sum_j W_ij xhat_j. Each pair of neighbours must agree
+    about these states, so the graph is fixed, and lost messages are sent again. xhat starts at the start of peer 0, not
+    at zero.
+
+    Bytes: a payload from each neighbour. Seconds: the transfer follows the step.
     """
 
     compressor: Compressor
@@ -141,8 +145,8 @@ class PairAveraging(Averaged):
 
         x_i <- inner^H_i(x_i)        x_i, x_j <- (x_i + x_j) / 2
 
-    `pairwise` without outer momentum, compression and overlap. H_i goes with the speed, nobody waits but for the
-    transfer. Bytes: the partner's model each round. An exchange that failed has changed nothing.
+    This is `pairwise` without outer momentum, compression and overlap. H_i is proportional to the speed, so peers wait
+    for the transfer only. Bytes: the partner's model per round. A failed exchange changes nothing.
     """
 
     name: str = "swarm"
@@ -161,9 +165,11 @@ class NoLoCo(Averaged):
         Delta_i = inner^H(phi_i) - phi_i        pair means over i and its partner j
         delta_i <- alpha delta_i + beta mean(Delta) + gamma (mean(phi) - phi_i)        phi_i <- phi_i + delta_i
 
-    The last term, the paper's, pulls a pair together, and its momentum remembers it; the authors' code has gamma =
-    beta. In the mean of all replicas it cancels: heavy-ball momentum on the mean drift. Bytes: the partner's Delta
-    and phi, two models a round, waited for. Who is alone, or whose exchange failed, is a group of one.
+    The last term pulls a pair together, and the momentum remembers it. The authors' code has gamma = beta. The term
+    cancels in the mean of all replicas, which leaves heavy-ball momentum on the mean drift.
+
+    Bytes: the partner's Delta and phi, two models per round. Seconds: the peers wait for them. A peer without a
+    partner, or with a failed exchange, is a group of one.
     """
 
     alpha: float = 0.5
@@ -194,9 +200,9 @@ class Gasloc(Averaged):
         y_t = theta_t + eta g_t        g_t: the drift of H_i inner steps
         theta_{t+1} = y_t - alpha Lambda y_t + gamma (y_t - y_{t-1})
 
-    Lambda is the weighted Laplacian of the round's random matching, (y_i - y_j) / 2 for each pair; with the complete
-    graph's it is DiLoCo. H_i goes with the speed. Bytes: the partner's y each round, waited for. An exchange that
-    failed leaves Lambda without that edge.
+    Lambda is the weighted Laplacian of the round's random matching, (y_i - y_j) / 2 for each pair. With the complete
+    graph's Laplacian it is DiLoCo. H_i is proportional to the speed. Bytes: the partner's y per round. Seconds: the
+    peers wait for it. A failed exchange leaves Lambda without that edge.
     """
 
     eta: float = 0.7
@@ -223,15 +229,16 @@ class Gasloc(Averaged):
 
 @dataclass
 class AdPsgd(Averaged):
-    """AD-PSGD (Lian et al. 2018, arXiv 1710.06952): each at its own pace, a random neighbour averaged every step.
+    """AD-PSGD (Lian et al. 2018, arXiv 1710.06952): every peer steps at its own pace and averages with a random peer.
 
         xhat_i = x_i, and g_i at xhat_i        x_i, x_j <- (x_i + x_j) / 2        x_i <- inner(x_i, g_i)
 
-    Others may average with i while it computes: its gradient is stale then. Every peer is every other's neighbour.
-    Bytes: a model for each averaging, on either side, so about two a step. Seconds: transfers run beside the
-    gradient; a step lasts as long as the longer of its gradient and two models over the peer's link. Those whose
-    steps end together average in random order, then update. A slow host is met by fast ones more often than two
-    models a step of its own would carry; that is not charged, in AD-PSGD's favour.
+    Other peers may average with i while it computes, which makes its gradient stale. All peers are neighbours. Peers
+    whose steps end together average in random order, then update.
+
+    Bytes: a model per averaging on either side, so about two per step. Seconds: transfers overlap with the gradient. A
+    step lasts as long as its gradient or two models over the peer's link, whichever is longer. Fast peers average with
+    a slow peer more often than its link could carry. That is not charged, in favour of AD-PSGD.
     """
 
     name: str = "ad-psgd"

@@ -1,7 +1,6 @@
 """DiLoCo that trains while it communicates: the synchronous method that loses no time to its links.
 
-Whom `pairwise` has to beat where links are slow. Apart from `baselines_sync`, whose methods all wait; what the
-collective costs stands in `baselines_network`.
+The methods of `synchronous.py` all wait. `costs.py` has the cost of the collective.
 """
 
 from __future__ import annotations
@@ -24,17 +23,19 @@ class OverlappedDiLoCo(DiLoCo):
         s_i = inner^H(x_i), the snapshot at the round's end        Delta = 1/N sum_i (theta - s_i)
         v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)        x_i <- x_i + theta - s_i, on landing
 
-    Steps made since the snapshot stay whole, as in `pairwise`. The paper mixes x_i with theta, which was not tried, and
-    eager updates (Kale et al. 2025, arXiv 2502.12996) step by the own Delta before the mean has come. The
-    whole model at once, no fragments. Bytes are DiLoCo's. Seconds: who has not heard by the end of the next round waits
-    there. The model is theta with the last round's mean, as if it had landed.
+    Steps since the snapshot stay whole, as in `pairwise`. The paper mixes x_i with theta instead. Eager updates (Kale
+    et al. 2025, arXiv 2502.12996) step by the own Delta before the mean arrives. Neither was tried. The model travels
+    whole, not in fragments.
+
+    Bytes are those of DiLoCo. Seconds: a peer without the mean at the end of the next round waits there. The model is
+    theta with the last round's mean, as if it had landed.
     """
 
     name: str = "diloco-overlapped"
 
     def begin(self, lab: Lab) -> None:
         self._coming: tuple[float, Tensor] | None = None
-        """when it lands, and what it then adds to x, shape (N, P)"""
+        """when it lands in seconds, and what it then adds to x, shape (N, P)"""
         super().begin(lab)
 
     def play(self, lab: Lab, every: int) -> None:
@@ -48,7 +49,7 @@ class OverlappedDiLoCo(DiLoCo):
         self._land(lab, lab.seconds)
         ended, snapshot = lab.seconds, lab.x.clone()
         self.outer(lab)
-        # The collective has put its seconds on the clock, which is when it lands: nobody waits for that now.
+        # The collective advanced the clock to the moment of landing. The peers do not wait for it now.
         self._coming = lab.seconds, self.anchor - snapshot
         lab.set_clock(ended)
 
@@ -60,7 +61,7 @@ class OverlappedDiLoCo(DiLoCo):
 
 @dataclass
 class OverlappedFourBitDiLoCo(OverlappedDiLoCo, FourBitDiLoCo):
-    """Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) but for its fragments: overlapped, and in 4 bits.
+    """Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512) without its fragments: overlapped, and in 4 bits.
 
     The equations are those of `OverlappedDiLoCo`, with Delta = Q(1/N sum_i Q(theta - s_i)), Q as in `FourBitDiLoCo`.
     """

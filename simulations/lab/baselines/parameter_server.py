@@ -1,7 +1,7 @@
-"""Baselines with a parameter server, whose one link all pushes and all pulls share.
+"""Baselines with a parameter server. All pushes and all pulls share its one link.
 
-The server is a machine of its own: a peer receives the model it pulls, the server N times as much as a peer, and that
-is on nobody's account but the clock's.
+The server is a machine of its own. A peer receives the model that it pulls. The server receives N times as much. These
+bytes count on the clock only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["AsynchronousServer", "SynchronousServer"]
 
 @dataclass
 class SynchronousServer(Averaged):
-    """Parameter server, synchronous (Li et al. 2014): it waits for all gradients, then all pull.
+    """Parameter server, synchronous (Li et al. 2014): it waits for all gradients, then all peers pull.
 
         g = 1/N sum_i g_i(theta)        theta <- inner(theta, g)        every step
 
-    Bytes: a peer receives the model each step. Seconds: N gradients one after another through the server's link, then
-    N models; a step that fails sends both again.
+    Bytes: a peer receives the model each step. Seconds: N gradients one after another through the server's link, then N
+    models. A failed step sends both again.
     """
 
     name: str = "server"
@@ -43,15 +43,17 @@ class SynchronousServer(Averaged):
 
 @dataclass
 class AsynchronousServer:
-    """Parameter server, asynchronous (Downpour, Dean et al. 2012): nobody waits, gradients are stale.
+    """Parameter server, asynchronous (Downpour, Dean et al. 2012): no peer waits for others, and gradients are stale.
 
-        peer i, for ever: pull theta, push g_i(theta_i)        server: theta <- inner(theta, g_i), its rate lr / tau
+        peer i repeats: pull theta, push g_i(theta_i)        server: theta <- inner(theta, g_i), its rate lr / tau
 
     tau: updates between this peer's pull and its push (staleness-aware rate, Zhang et al. 2016, arXiv 1511.05950).
-    Bytes: a peer receives the model for each gradient. Seconds: pushes queue for the server's link, and so do pulls,
-    which beyond N = step_seconds x bandwidth / bytes bounds the steps of all. A round is as many gradients as all
-    peers would compute in H steps of the slowest; a gradient that fails is lost, and its peer pulls all the same. A
-    row of the lab is what that peer computes at; the server's optimizer is that of row 0.
+
+    Bytes: a peer receives the model per gradient. Seconds: pushes queue for the server's link, and so do pulls. Beyond
+    N = step_seconds x bandwidth / bytes the link limits the steps of all peers. A round is as many gradients as all
+    peers compute in H steps of the slowest. A failed gradient is lost, and its peer pulls anyway.
+
+    A row of the lab is the point where that peer computes its gradient. The server's optimizer is that of row 0.
     """
 
     name: str = "server-async"
@@ -81,7 +83,7 @@ class AsynchronousServer:
             lab.set_clock(arrived)
 
     def _apply(self, lab: Lab, peer: int) -> None:
-        """The server takes a peer's gradient, and the peer what the server then has."""
+        """The server applies a peer's gradient, and the peer pulls the result."""
         if not self._fresh[peer]:
             behind = np.flatnonzero(~self._fresh)
             self._gradients[torch.from_numpy(behind)] = lab.gradients(behind)
@@ -100,5 +102,5 @@ class AsynchronousServer:
 
 
 def _steps(lab: Lab) -> NDArray[np.float64]:
-    """Seconds of one step of each peer."""
+    """Seconds of one step of each peer, shape (N,)."""
     return lab.setting.step_seconds / lab.setting.all_speeds

@@ -1,7 +1,7 @@
-"""Push-sum, for links of one direction: mass that is sent, kept until acknowledged, and never lost or doubled.
+"""Push-sum, for links of one direction. Mass is sent, kept until acknowledged, and never lost or doubled.
 
-`PushSum` is one peer's share of it, without transport, clock or training; `Sgp` trains by it. Used in the laboratory
-alone (algorithms section 5): a link that can be dialled only one way still carries both directions.
+`PushSum` is the part of one peer, without transport, clock or training. `Sgp` trains with it. Only the laboratory uses
+push-sum (algorithms section 5). A link that only one side can dial still carries both directions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Message(NamedTuple):
     origin: Origin
     receiver: int
     seq: int
-    """counts the messages of this origin to this receiver"""
+    """number of the message from this origin to this receiver"""
     z: NDArray[np.float32]
     w: float
 
@@ -46,9 +46,9 @@ class PushSum:
 
         msg = Q(share z), wm = share w        z <- z - msg, w <- w - wm        receiver: z <- z + msg, w <- w + wm
 
-    What is subtracted is what was SENT, Q rounding to fp32: its residual stays home. z / w tends to the mean. A
-    message stays in the outbox until acknowledged and may be sent any number of times; its receiver takes it once. One
-    w for the whole vector: messages are whole here, so a w for each chunk would be the same number.
+    The sender subtracts what it SENT. Q rounds to fp32, so the residual stays with the sender. z / w tends to the mean.
+    A message stays in the outbox until acknowledged, and may be sent several times. Its receiver adds it once. Messages
+    are whole, so one w serves the whole vector.
     """
 
     def __init__(self, peer: int, z: Mass, w: float, *, incarnation: int = 0) -> None:
@@ -58,15 +58,15 @@ class PushSum:
         """by receiver and number, oldest first"""
         self._sent: dict[int, int] = {}
         self._taken: dict[Origin, tuple[int, set[int]]] = {}
-        """of each origin: all below this number, and these above it"""
+        """per origin: every number below the first value is taken, and the numbers in the set"""
 
     @property
     def mean(self) -> Mass:
-        """z / w: what this peer takes the mean to be. A joiner has no mass and no opinion until somebody pushed."""
+        """z / w, this peer's estimate of the mean. A joiner has none before the first push arrives."""
         return self.z / self.w
 
     def push(self, receiver: int, share: float = 0.5) -> Message:
-        """Part with a share of the mass."""
+        """Send a share of the mass to `receiver`."""
         seq = self._sent.get(receiver, 0)
         message = Message(self.origin, receiver, seq, (share * self.z).astype(np.float32), share * self.w)
         self.z = self.z - message.z
@@ -76,11 +76,11 @@ class PushSum:
         return message
 
     def leave(self, receiver: int) -> list[Message]:
-        """Part with everything, in three messages (fp32 holds 24 of 53 bits); go when all are acknowledged."""
+        """Send all mass, in three messages (fp32 holds 24 of 53 bits). The peer may go when all are acknowledged."""
         return [self.push(receiver, 1.0) for _ in range(3)]
 
     def take(self, message: Message) -> Acknowledgement:
-        """Add it if it is new. Acknowledge it in any case: the first acknowledgement may be what was lost."""
+        """Add the message if it is new, and acknowledge it in any case. An earlier acknowledgement may be lost."""
         if not self.has(message):
             self.z = self.z + message.z
             self.w += message.w
@@ -93,12 +93,14 @@ class PushSum:
         return Acknowledgement(message.receiver, message.origin, message.seq)
 
     def has(self, message: Message) -> bool:
-        """Whether this message's mass is in this peer's."""
+        """Whether this peer has added the message."""
         floor, above = self._taken.get(message.origin, (0, set()))
         return message.seq < floor or message.seq in above
 
     def acknowledged(self, of: Acknowledgement) -> None:
-        """The receiver has it. Again, or of an earlier incarnation: nothing."""
+        """Drop the acknowledged message. Repeated acknowledgements, and those for an earlier incarnation, change
+        nothing.
+        """
         if of.origin == self.origin:
             self.outbox.pop((of.receiver, of.seq), None)
 
@@ -109,10 +111,11 @@ class Sgp:
 
         z_i <- z_i + (inner(a_i) - a_i)        push half of z_i and w_i to i + 2^(t mod log2 N)        a_i = z_i / w_i
 
-    Nobody waits for an answer. What was lost is sent again in the next step, with the mass that follows it, and so may
-    an acknowledgement be lost: w_i leaves 1, and still the sum of all z moves by the steps alone. Bytes: 4 P + 8 for
-    each message that arrives, new or not; what is lost costs nothing, in SGP's favour. Seconds: the transfer follows
-    the step, which waits for the slowest.
+    No peer waits for an answer. A lost message is sent again in the next step, beside the mass that follows it.
+    Acknowledgements may be lost too. w_i then differs from 1, but the steps alone still move the sum of all z.
+
+    Bytes: 4 P + 8 per message that arrives, new or not. A lost message costs nothing, in favour of SGP. Seconds: the
+    transfer follows the step, which waits for the slowest peer.
     """
 
     name: str = "sgp"
@@ -128,14 +131,14 @@ class Sgp:
         for _ in range(exchanges):
             before = lab.x.double()
             lab.train(steps)
-            with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges
+            with np.errstate(over="ignore", invalid="ignore"):  # a diverged run overflows
                 for peer, step in zip(self.peers, (lab.x.double() - before).numpy(), strict=True):
                     peer.z = peer.z + step
                 lab.elapse(compute_seconds(lab, steps) + self._exchange(lab))
                 lab.x.copy_(torch.from_numpy(np.stack([peer.mean for peer in self.peers])))
 
     def _exchange(self, lab: Lab) -> float:
-        """All push, all outboxes are sent; the seconds of the peer that receives most."""
+        """Let all peers push and send their outboxes; return the seconds of the peer that receives most."""
         size, received = model_bytes(lab) + 8.0, np.zeros(lab.peers)
         turns = (lab.peers - 1).bit_length()
         for peer in self.peers if turns else ():
@@ -153,6 +156,6 @@ class Sgp:
         return lab.setting.link.seconds(float(received.max())) if turns else 0.0
 
     def model(self, lab: Lab) -> Tensor:
-        """The mean of all mass that peers hold, which is the mean of the replicas where nothing is lost."""
+        """The mean of all mass that peers hold. If no message is lost, it is the mean of the replicas."""
         z, w = sum(peer.z for peer in self.peers), sum(peer.w for peer in self.peers)
         return torch.from_numpy(z / w).to(lab.x.dtype)

@@ -1,7 +1,7 @@
-"""Baselines that wait for everybody: all peers make equally many steps, then a collective, then the next.
+"""Synchronous baselines: all peers make equally many steps, then a collective, then the next steps.
 
-A round lasts as long as the slowest peer computes, and its collective after that; what a collective costs stands in
-`baselines_network`. One that fails is repeated.
+A round lasts as long as the slowest peer computes, plus its collective. `costs.py` has the cost of a collective. A
+failed collective is repeated.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from simulations.lab.core import Lab
 __all__ = ["Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
 
 BACKWARD: Final = 2.0 / 3.0
-"""share of a step that is its backward pass, behind which data-parallel training hides communication"""
+"""share of a step in its backward pass, which hides the communication of data-parallel training"""
 
 
 @dataclass
 class Ddp(Averaged):
-    """Synchronous data parallelism: the inner optimizer takes the mean gradient, all replicas stay equal.
+    """Synchronous data parallelism: the inner optimizer takes the mean gradient, and all replicas stay equal.
 
         g = 1/N sum_i g_i(theta)        theta <- inner(theta, g)        every step
 
-    Bytes: an all-reduce of the gradients each step. Seconds: it runs beside the backward pass, two thirds of the
-    step (buckets; Li et al. 2020, arXiv 2006.15704), so that what it lasts longer is waited for. With `half` each
-    gradient travels in bf16, two bytes a parameter, and the mean is rounded as well (torch's `bf16_compress_hook`).
+    Bytes: an all-reduce of the gradients each step. Seconds: it overlaps with the backward pass, two thirds of the step
+    (buckets; Li et al. 2020, arXiv 2006.15704). The step waits for the rest. With `half` each gradient travels in bf16,
+    two bytes per parameter, and the mean is rounded too (torch's `bf16_compress_hook`).
     """
 
     half: bool = False
@@ -66,11 +66,12 @@ class Ddp(Averaged):
 
 @dataclass
 class LocalSgd(Averaged):
-    """Local SGD (Stich 2019, arXiv 1805.09767; McMahan et al. 2017): H steps alone, then the mean.
+    """Local SGD (Stich 2019, arXiv 1805.09767; McMahan et al. 2017): H local steps, then the mean.
 
         theta_i <- inner^H(theta_i)        theta_i <- 1/N sum_j theta_j
 
-    Bytes: an all-reduce of the parameters each round, which is waited for. Inner optimizers are not averaged.
+    Bytes: an all-reduce of the parameters each round. Seconds: the peers wait for it. States of inner optimizers are
+    not averaged.
     """
 
     name: str = "local-sgd"
@@ -88,12 +89,16 @@ class DiLoCo(Averaged):
         Delta = 1/N sum_i (theta - inner^H(theta))
         v <- mu v + Delta        theta <- theta - alpha (Delta + mu v)
 
-    (the form of torch.optim.SGD(nesterov=True), as in the paper). Bytes: an all-reduce of Delta in fp32 each round,
-    which is waited for. With `own_pace` H_i goes with the speed, so that nobody waits for the slowest (dynamic local
-    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier). With `plain_first` the first outer step is
-    theta <- theta - Delta and leaves v at 0, as that of `pairwise` does, whose peers have met nobody yet. Of
-    `warmup_steps` there are rounds before the first, all with such an outer step, of five steps each or as long as
-    their collective: the start that `pairwise` has, by the same rule (algorithms section 6).
+    This is the form of torch.optim.SGD(nesterov=True), as in the paper. Bytes: an all-reduce of Delta in fp32 each
+    round. Seconds: the peers wait for it.
+
+    With `own_pace` H_i is proportional to the speed, so no peer waits for a slower one to compute (dynamic local
+    updates, Liu et al. 2024, arXiv 2401.09135, here with the barrier). With `plain_first` the first outer step is theta
+    <- theta - Delta and leaves v at 0, as in `pairwise`.
+
+    `warmup_steps` steps come before the first round, in short rounds with such a plain outer step. A short round has
+    five steps, or as many as its collective lasts. The warm start of `pairwise` follows the same rule (algorithms
+    section 6).
     """
 
     alpha: float = 0.7
@@ -122,14 +127,14 @@ class DiLoCo(Averaged):
         self.play(lab, lab.setting.every)
 
     def play(self, lab: Lab, every: int) -> None:
-        """A round of so many steps."""
+        """Play a round of `every` steps."""
         lab.train(self.counts(lab, every))
         lab.elapse(compute_seconds(lab, every))
         self.outer(lab)
         lab.x.copy_(self.anchor.expand_as(lab.x))
 
     def counts(self, lab: Lab, every: int) -> NDArray[np.int64]:
-        """Steps of each peer in a round."""
+        """Steps of each peer in a round, shape (N,)."""
         return own_pace(lab, every) if self.own_pace else np.full(lab.peers, every)
 
     def outer(self, lab: Lab) -> None:
@@ -143,7 +148,7 @@ class DiLoCo(Averaged):
         self.anchor = self.anchor - self.alpha * (delta + self.mu * self.v)
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
-        """The mean of the rows, as all peers have it after a collective."""
+        """The mean of the rows, as all peers have it after a collective; shape (P,)."""
         lab.elapse(all_reduce(lab, model_bytes(lab)))
         return drifts.mean(0)
 
@@ -157,10 +162,12 @@ class FourBitDiLoCo(DiLoCo):
 
         Delta = Q(1/N sum_i Q(theta - inner^H(theta)))        Q: E3M0
 
-    The outer gradients travel as E3M0 floats and are summed in fp32: each peer gathers one N-th of every other's,
-    averages it, and sends the mean to all, rounded again: two turns. Bytes: 2 (1 - 1/N) (1/2 + 2/256) a parameter, for
-    each block of 256 has its scale in bf16. Waited for, so that this is DiLoCo with an eighth of its bytes; for that
-    paper's overlap see `baselines_overlap`, its fragments are left out.
+    The outer gradients travel as E3M0 floats, and peers sum them in fp32. Each peer gathers one N-th of every other
+    peer's, averages it, and sends the rounded mean to all: two turns.
+
+    Bytes: 2 (1 - 1/N) (1/2 + 2/256) per parameter, because each block of 256 has a bf16 scale. Seconds: the peers wait
+    for it. So this is DiLoCo with an eighth of its bytes. `overlapped.py` has the paper's overlap. Its fragments are
+    left out.
     """
 
     name: str = "diloco-4bit"
@@ -186,13 +193,13 @@ def e3m0(rows: Tensor) -> Tensor:
 
 @dataclass
 class SparseLoCo(Averaged):
-    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): the synchronous relative of `epidemic`.
+    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706), the synchronous relative of `epidemic`.
 
         e_i <- beta e_i + (theta - inner^H(theta))        c_i = Q(TopK(e_i))        e_i <- e_i - c_i
         theta <- theta - alpha 1/N sum_i c_i
 
-    Error feedback takes the place of outer momentum. Bytes: an all-gather of the payloads each round, all N - 1 of
-    them, which is waited for.
+    Error feedback replaces outer momentum. Bytes: an all-gather of the payloads, N - 1 per peer and round. Seconds: the
+    peers wait for it.
     """
 
     compressor: Compressor
@@ -221,12 +228,12 @@ class SparseLoCo(Averaged):
 
 @dataclass
 class Sparta(Averaged):
-    """SPARTA, sparse parameter averaging (Beton et al. 2025, ICLR workshop MCDC): a random few of them, every step.
+    """SPARTA, sparse parameter averaging (Beton et al. 2025, ICLR workshop MCDC): a few random parameters, every step.
 
         theta_i <- inner(theta_i)        theta_i[S] <- 1/N sum_j theta_j[S]        S: each parameter with chance p
 
-    All draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step, which
-    is waited for; hidden behind the step it would land one late.
+    All peers draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step.
+    Seconds: the peers wait for it. An overlapped version would land one step late.
     """
 
     p: float = 0.005

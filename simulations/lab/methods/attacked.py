@@ -1,9 +1,12 @@
-"""Bad peers in the laboratory: `pairwise` with liars in its exchanges, and closed epochs under robust rules.
+"""Attackers in the laboratory: `pairwise` with lies in its exchanges, and closed epochs of `epidemic` under robust
+rules.
 
-The first `bad` peers lie, knowing all that honest ones hold; ties favour them. What they say is `attacks`', what
-stands against it the product's: clipping in `Pairwise`, the rules of `Epidemic` for epochs. A method's model is that of
-the honest: where each holds its own, their mean, which nobody holds, and which hides that they may have been driven
-apart. So what each of them holds is told beside it. No attack and no rule may stand here.
+The first `bad` peers lie. They know everything that honest peers hold, and ties favour them. `robustness/attacks.py`
+defines the lies. The defences are those of the product: clipping in `Pairwise`, and the rules of `Epidemic` for epochs.
+
+The model of a method is the mean of the honest peers' models. No peer holds that mean, and it hides that an attack
+drove the peers apart. So the tally also has the accuracy of each honest peer. This module defines no attack and no
+rule.
 """
 
 from __future__ import annotations
@@ -39,9 +42,9 @@ Vector = NDArray[np.float32]
 @dataclass
 class AttackedTally(Tally):
     honest: float = math.nan
-    """held-out accuracy of the honest peers' own anchors when the model was looked at last, their mean"""
+    """mean held-out accuracy of the honest peers' anchors at the last evaluation"""
     worst: float = math.nan
-    """of the one that holds the worst"""
+    """the lowest of these accuracies"""
 
     def look(self, accuracies: Sequence[float]) -> None:
         """Record the accuracy of each honest peer's anchor."""
@@ -49,26 +52,30 @@ class AttackedTally(Tally):
 
 
 class _Liar(Pairwise):
-    """The algorithm of an attacker. It clips nothing, and can take back what an exchange taught it."""
+    """The algorithm of an attacker. It clips nothing, and can undo what an exchange taught it."""
 
     def __init__(self) -> None:
         super().__init__(clip=math.inf)
 
     def learnt(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Copies of the ranges and of the distances."""
+        """Copies of the learnt ranges and of the distances."""
         return self.range.copy(), self._distance.copy()
 
     def relearn(self, blocks: slice, ranges: NDArray[np.float32], distances: NDArray[np.float64]) -> None:
-        """Set the ranges of `blocks`, and all distances."""
+        """Set the ranges of `blocks` and all distances."""
         self.range[blocks] = ranges
         self._distance[:] = distances
 
 
 class AttackedPairwise(PairwiseGossip):
-    """`pairwise`, in which a liar holds out another anchor than its own whenever it meets an honest peer.
+    """`pairwise` in which an attacker presents a false anchor to every honest peer it meets.
 
-    It follows the protocol in private, as if it had not lied, in anchor, momentum and ranges, so that it always knows
-    what an honest peer would hold; it clips nothing. Exchanges take no time.
+    In private it follows the protocol as if it had not lied: its anchor, momentum and ranges are those of an honest
+    peer. It clips nothing. Exchanges take no time.
+
+    Args:
+        attack: a key of `ATTACKS`.
+        bad: number of attackers, the first peers.
     """
 
     tally: AttackedTally
@@ -80,7 +87,7 @@ class AttackedPairwise(PairwiseGossip):
         self._attack, self._bad, self.tally = ATTACKS[attack], bad, AttackedTally()
         self._starts: list[Vector] = []
         self._told: dict[tuple[int, int], Vector] = {}
-        """by round and liar; it meets one honest peer at a time"""
+        """the false anchor, by initiator and responder"""
 
     def begin(self, lab: Lab) -> None:
         super().begin(lab)
@@ -145,16 +152,16 @@ class AttackedPairwise(PairwiseGossip):
 
 @dataclass
 class RobustEpochs:
-    """`epidemic` where all increments of an epoch have come in before any is applied: a robust rule over all of them.
+    """`epidemic` that applies an epoch only when all of its increments are there, by a robust rule over them.
 
         a <- a - alpha R(c_1, ..., c_N)
 
-    Vectors, payloads and rules are the product's, by its jobs: Publish, MeasureEpoch, ApplyEpoch. A liar publishes as
-    if it were honest, and what it lets go is a lie instead, through the same compressor; a lie that is no number is a
-    payload that no receiver reads, as the format has it. Nobody waits; bytes are those of N - 1 payloads.
+    Vectors, payloads and rules are the product's, by its jobs Publish, MeasureEpoch and ApplyEpoch. An attacker
+    publishes as if honest, but sends a lie through the same compressor. A lie that is not finite becomes an empty
+    payload, which receivers reject. No peer waits. A peer receives N - 1 payloads.
 
-    lag: rounds until an epoch is settled. 0 is the algorithm itself; the daemon's epochs, of a round each, settle five
-    later, and until then each peer is ahead of the others by its own increments.
+    `lag` is the number of rounds until an epoch settles. 0 is the algorithm itself. The daemon's epochs last one round
+    and settle five rounds later; until then a peer's own increments are applied ahead of the others.
     """
 
     compressor: str = "topk128"
@@ -172,7 +179,7 @@ class RobustEpochs:
         self.replicas = [EpidemicReplica(row) for row in lab.x]
         self._number = 0
         self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
-        """epochs that have not settled: what each has published as itself, and what it has sent"""
+        """open epochs: the payloads that each peer published as its own, and those that it sent"""
 
     def round(self, lab: Lab) -> None:
         lab.train(lab.setting.every)
@@ -192,7 +199,7 @@ class RobustEpochs:
         self._number += 1
 
     def model(self, lab: Lab) -> Tensor:
-        """What all honest peers share."""
+        """The anchor that all honest peers share."""
         ledger = self.replicas[-1].ledger
         for chunk in range(ledger.chunks):
             ledger.settle(chunk)
@@ -208,7 +215,7 @@ class RobustEpochs:
         ]
 
     def _lies(self, lab: Lab, published: list[list[Buffer]]) -> list[list[Buffer]]:
-        """Payloads of the first `bad`, who know what all others let go."""
+        """Payloads of the attackers, which know the increments of all honest peers."""
         if not self.bad:
             return []
         codec, ledger = COMPRESSORS[self.compressor], self.replicas[0].ledger
@@ -216,7 +223,7 @@ class RobustEpochs:
         rows = np.zeros((lab.peers, lab.problem.parameters), np.float32)
         for row, payloads in zip(rows, published, strict=True):
             for span, payload in zip(spans, payloads, strict=True):
-                if payload:  # who has diverged sends nothing
+                if payload:  # a diverged peer sends nothing
                     row[span] = codec.decode(payload, span.stop - span.start)
         told = ATTACKS[self.attack].increments(rows[self.bad :], rows[: self.bad], self._number, lab.random)
         told = np.asarray(told, np.float32)
@@ -236,7 +243,7 @@ class RobustEpochs:
         for chunk, said in enumerate(terms):
             replica.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
         for chunk, said in enumerate(terms):
-            leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # who has diverged leads by nothing
+            leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # without increments of its own in front
             replica.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
 
 

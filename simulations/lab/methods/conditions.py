@@ -1,6 +1,6 @@
-"""Conditions under which the laboratory's methods are tried: peers that come and go, starts by a few, flipped labels.
+"""Conditions for the laboratory's methods: churn, pretrained starts, flipped labels.
 
-Each wraps a method or a problem and leaves its equations alone.
+Each class wraps a method or a problem and leaves its equations alone.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from simulations.lab.robustness.attacks import ATTACKS
 __all__ = ["ChurningEpidemic", "ChurningPairwise", "FlippedLabels", "Pretrained"]
 
 FOUNDERS: Final = 1_000_003
-"""added to the seed of what founders learn from"""
+"""offset of the seed of the founders' data"""
 
 
 class ChurningPairwise(PairwiseGossip):
-    """`pairwise` in a network where every so many rounds a share of the peers goes, and as many come.
+    """`pairwise` under churn: every `every` rounds a share of the peers leaves, and as many join.
 
-    Who goes begins no exchange any more. Half of them finish what is under way, half crash in the middle of it: the
-    exchange is void from there, and the survivor keeps what it mixed. Who comes is there at once, a copy of one peer's
-    anchor (algorithms section 8) and moments, with no outer momentum, and data of its own. Where links take no time
-    nothing is under way, and there is nothing to finish or to cut.
+    A leaving peer begins no new exchange. Half of the leaving peers finish their exchange. The others crash during it:
+    the exchange ends there, and the survivor keeps what it mixed.
+
+    A joiner is there at once. It copies one peer's anchor (algorithms section 8) and Adam moments, has no outer
+    momentum, and draws data of its own. If links take no time, no exchange is open when a peer leaves.
     """
 
     def __init__(self, options: PairwiseOptions | None = None, *, every: int = 5, share: float = 0.1) -> None:
@@ -72,7 +73,7 @@ class ChurningPairwise(PairwiseGossip):
                 self.tally.count_cut()
 
     def _replace_departed(self, lab: Lab) -> bool:
-        """Those who go and are in no exchange any more are gone, and others there; is that anybody?"""
+        """Replace the leaving peers that are in no exchange; return whether there were any."""
         gone = [departure for peer, departure in self._leaving.items() if not self.replicas[peer].busy]
         for departure in gone:
             self._replace(lab, departure.peer, departure.source)
@@ -88,17 +89,17 @@ class ChurningPairwise(PairwiseGossip):
 
 @dataclass
 class ChurningEpidemic(EpidemicGossip):
-    """`epidemic` in the same network.
+    """`epidemic` under churn; the same peers leave, and the same are copied, as in `ChurningPairwise`.
 
-    What was published reaches everybody whoever has gone, crashed or not, for all pass it on; what its sender held
-    back in e is lost. Who comes has one peer's state bit for bit, and is sent what that one still waits for. The same
-    peers go, and the same are copied, as in `ChurningPairwise`.
+    Peers relay every published message, so it reaches all others even if its sender left or crashed. What the sender
+    held back in e is lost. A joiner has one peer's state bit for bit, and receives the messages on their way to that
+    peer.
     """
 
     every: int = 5
     share: float = 0.1
     moments: bool = True
-    """who comes has the moments of its inner optimizer from whom it copies, too"""
+    """whether a joiner copies the moments of the inner optimizer too"""
     name: str = "epidemic, churn"
 
     def begin(self, lab: Lab) -> None:
@@ -131,7 +132,7 @@ class ChurningEpidemic(EpidemicGossip):
 
 @dataclass(frozen=True)
 class Departure:
-    """Who goes, whose copy comes in its place, and what share of its exchange is over when it crashes."""
+    """A peer that leaves, the peer that its replacement copies, and the share of its exchange before it crashes."""
 
     peer: int
     source: int
@@ -139,7 +140,9 @@ class Departure:
 
 
 def departures(lab: Lab, share: float, number: int) -> list[Departure]:
-    """Such a share of the peers in round `number`; whatever the method has drawn, so that all lose the same ones."""
+    """The peers that leave in round `number`. The draw is independent of the method's, so all methods lose the same
+    peers.
+    """
     random = np.random.default_rng((lab.setting.seed, number, 0x6C65_6176_65))
     count = max(1, round(share * lab.peers))
     going = random.choice(lab.peers, count, replace=False)
@@ -148,7 +151,10 @@ def departures(lab: Lab, share: float, number: int) -> list[Departure]:
 
 
 def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
-    """The inner optimizer of who has come: at zero, or where that of `source` is, by the codec that it travels in."""
+    """Set the inner optimizer of a joiner.
+
+    It starts at zero if `source` is None, otherwise from the moments of `source` through the codec that they travel in.
+    """
     inner = lab.inner
     if not isinstance(inner, AdamW):
         return
@@ -166,7 +172,7 @@ def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
 
 
 class _WrappedProblem:
-    """A problem as it is; those who derive from this differ in one thing."""
+    """A problem unchanged. A subclass changes one thing."""
 
     def __init__(self, of: str, **data: Any) -> None:
         self.inner: Problem = PROBLEMS[of](**data)
@@ -189,9 +195,10 @@ class _WrappedProblem:
 
 
 class Pretrained(_WrappedProblem):
-    """What all begin with has been trained before, synchronously, by so many peers; their moments are gone.
+    """A problem whose initial parameters come from synchronous training by `founders` peers, without their Adam
+    moments.
 
-    Those steps and their bytes are not on anybody's account.
+    Those steps and their bytes are not counted.
     """
 
     def __init__(self, of: str, *, founders: int, steps: int, lr: float, **data: Any) -> None:
@@ -199,7 +206,7 @@ class Pretrained(_WrappedProblem):
         self._setting = Setting(peers=founders, every=steps, rounds=1, lr=lr, decay=False)
 
     def start(self, seed: int) -> Tensor:
-        # Not the data that all see afterwards.
+        # The founders train on other data than the run.
         lab = Lab(self.inner, replace(self._setting, seed=seed + FOUNDERS))
         lab.x.copy_(self.inner.start(seed).expand_as(lab.x))
         Ddp().round(lab)
@@ -207,7 +214,7 @@ class Pretrained(_WrappedProblem):
 
 
 class FlippedLabels(_WrappedProblem):
-    """The first peers learn from labels that an attack has changed (`attacks.LabelFlip`)."""
+    """A problem whose first peers learn from labels that an attack changed (`attacks.LabelFlip`)."""
 
     def __init__(self, of: str, *, bad: int, attack: str, classes: int = 10, **data: Any) -> None:
         super().__init__(of, **data)

@@ -1,13 +1,16 @@
 """`epidemic` in the laboratory: the daemon's own vectors and payloads, on replicas in one process.
 
-Every replica has a `Epidemic` of the daemon, whose training process is its row of `lab.x`. At the end of
-a round each publishes one message, which all others apply on arrival, while they train: nobody waits. No equation of
-`epidemic` may stand here (see there), and no other method.
+Every replica has an `Epidemic` of the daemon, whose training process is a row of `lab.x`. At the end of a round each
+publishes one message. The others apply it on arrival, while they train, so no peer waits. This module holds no equation
+of `epidemic` and no other method.
 
-Simpler than the daemon: rounds of all end at the same moment; a message takes ceil(log2 N) hops and then its turn on
-the receiver's link, in an order drawn for each receiver; one that is lost is asked for again; there are no epochs to
-close, so that robust rules are another method's (`lab_attacked`), no message is ever too late, and none is cut to the
-length that settled epochs allow; weights are the shares of the steps that speeds allow, which closed epochs would tell.
+Simpler than the daemon:
+
+All rounds end at the same moment. A message takes ceil(log2 N) hops and then its turn on the receiver's link, in a
+random order per receiver. A lost message is requested again.
+
+There are no epochs to close. So no message is too late or cut, and robust rules are in `attacked.py`. Weights are the
+shares of steps that the speeds allow, which closed epochs would measure.
 """
 
 from __future__ import annotations
@@ -38,16 +41,17 @@ __all__ = ["EpidemicGossip", "EpidemicReplica"]
 
 WARM: Final = Terms(WHOLE, 1.0)
 HEADERS: Final = 300
-"""bytes of a message beside its payload: the signed header, the table of its parts, frames, and its share of the lazy
-links' lists"""
+"""bytes of a message beside its payload: signed header, table of parts, frames, and its share of the lazy links' lists
+"""
 
 
 class EpidemicReplica:
     """The vectors of one peer, bound to its live parameters.
 
     Args:
-        compressors: those it knows.
-        chunk: parameters of a chunk; the daemon's unless given.
+        x: the peer's row of the replicas, shape (P,). The replica writes to it.
+        compressors: the compressors it knows, by name.
+        chunk: parameters of a chunk; the daemon's choice if None.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class EpidemicReplica:
         return self._applied
 
     def drain(self) -> None:
-        """All corrections so far become part of x."""
+        """Add all corrections to x."""
         sealed = self.ledger.seal()
         if sealed.chunks:
             for chunk in sealed.chunks:
@@ -97,10 +101,10 @@ class _Message:
 
 @dataclass
 class EpidemicGossip:
-    """e <- beta e + D; c = Q2(TopK(e)); e <- e - c; a <- a - alpha p c of every message once (algorithms section 4).
+    """e <- beta e + D; c = Q2(TopK(e)); e <- e - c; a <- a - alpha p c, once per message (algorithms section 4).
 
-    Low rank is of the model's own matrices, as PowerSGD has it, so that the model is one chunk then; the daemon, whose
-    chunks cut through matrices, folds each into a square instead.
+    Low rank uses the model's own matrices, as in PowerSGD, so the model is one chunk then. The daemon's chunks cut
+    through matrices, so it folds each chunk into a square instead.
     """
 
     compressor: str = "topk128"
@@ -108,8 +112,9 @@ class EpidemicGossip:
     """the daemon's defaults are topk256 and 2"""
     beta: float = 0.95
     warmup_steps: int = 0
-    """steps before the first round, in short rounds whose increments travel whole, with alpha 1. The daemon's way,
-    beside `Setting.warmup`, which is synchronous"""
+    """steps before the first round, in short rounds whose increments travel whole, with alpha 1. This is the daemon's
+    warm start; `Setting.warmup` is the synchronous one
+    """
     name: str = "epidemic"
     replicas: list[EpidemicReplica] = field(init=False, repr=False)
 
@@ -117,7 +122,7 @@ class EpidemicGossip:
         self.replicas = [self._replica(lab, row) for row in lab.x]
         self._coming: list[tuple[float, int, int, _Message]] = []
         self._busy = np.full(lab.peers, lab.seconds)
-        """until when the link of each receives"""
+        """until when each peer's link is receiving, seconds"""
         self._sent = 0
         speeds = lab.setting.all_speeds
         self._weights = speeds / speeds.sum()
@@ -131,7 +136,7 @@ class EpidemicGossip:
         self._play(lab, lab.setting.every, Terms(self.compressor, self.alpha))
 
     def _play(self, lab: Lab, every: int, terms: Terms) -> None:
-        """A round of so many steps, and what is published at its end."""
+        """One round of `every` steps, and the messages published at its end."""
         setting = lab.setting
         counts = np.maximum(1, np.rint(every * setting.all_speeds)).astype(np.int64)
         began, duration = lab.seconds, every * setting.step_seconds
@@ -147,8 +152,11 @@ class EpidemicGossip:
         self._arrive(lab)
 
     def model(self, lab: Lab) -> Tensor:
-        """The anchor with all that was published: the mean of the anchors, and for each message the share of those for
-        whom it is still on its way. They may hold it a round later; other methods' models lack no progress either."""
+        """The mean of the anchors, plus the messages that are still on their way.
+
+        A message counts by the share of peers that still wait for it. They hold this model a round later. The models of
+        other methods do not lack the progress of the last round either.
+        """
         total = self._replica(lab, torch.zeros(lab.problem.parameters))
         waiting = Counter(id(message) for *_, message in self._coming)
         for message in {id(message): message for *_, message in self._coming}.values():

@@ -1,13 +1,14 @@
 """`pairwise` in the laboratory: the daemon's own algorithm, codecs and schedule, on replicas in one process.
 
-Every replica has a `gossipdp.algorithms.pairwise.Pairwise` whose training process is its row of `lab.x`, and every
-exchange is the dialogue of jobs that two daemons would ask for, in messages encoded as on the wire. What stands here
-is who meets whom and when, on the simulated clock: a round is as long for all, fast peers take more steps in it, an
-exchange begins where a round ends, and lands while the next is being trained, which never waits. No equation of
-`pairwise` may stand here, and no other method (see `baselines`).
+Every replica has a `gossipdp.algorithms.pairwise.Pairwise` whose training process is a row of `lab.x`. Every exchange
+runs the jobs that two daemons would run, in messages encoded as on the wire. This module decides which peers meet and
+when. It holds no equation of `pairwise` and no other method (see `baselines`).
 
-Simpler than the daemon: all begin their rounds at the same moment, partners find each other at once, by perfect random
-matching where there is no schedule, and nobody is nearer than others.
+On the simulated clock a round is equally long for all, and fast peers make more steps in it. An exchange begins at the
+end of a round and lands during the next one. Training never waits for it.
+
+Simpler than the daemon: all rounds begin at the same moment. Partners find each other at once, by a perfect random
+matching where there is no schedule. All peers are equally near.
 """
 
 from __future__ import annotations
@@ -34,69 +35,70 @@ from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 __all__ = ["OpenExchange", "PairwiseGossip", "PairwiseOptions", "Tally", "match"]
 
 TURNS: Final = 6
-"""messages of an exchange that wait for one another: offer, accept, ranges, two of data, acknowledgement. Those of
-several chunks overlap"""
+"""sequential messages of an exchange: offer, accept, ranges, two of data, acknowledgement. Chunks overlap"""
 ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairwiseOptions:
-    """Defaults are the daemon's (`PeerConfig`, algorithms section 3)."""
+    """Options of the method. The defaults are the daemon's (`PeerConfig`, algorithms section 3)."""
 
     lr: float = 0.7
     """alpha"""
     momentum: float = 0.7
     """mu"""
     kappa: float = 0.3
-    """share of the mixing that momentum sees, while mu is not 0"""
+    """share of the mixing that the momentum sees; unused if mu is 0"""
     codec: str = "modulo"
-    """a name of `gossipdp.codecs.CODECS`, or "modulo" for the one of `bits`"""
+    """a key of `gossipdp.codecs.CODECS`, or "modulo" for the modulo codec of `bits`"""
     bits: int = 4
     first_bits: int = 8
-    """of the first round, and of the one after a change of H, at the least"""
+    """least bits in the first round, and in the round after a change of H"""
     weight: float = 0.5
     """gamma"""
     fragments: int = 1
-    """M: every exchange is of each M-th chunk, in turn"""
+    """M: an exchange averages every M-th chunk, in turn"""
     schedule: str = "hypercube"
-    """whom to meet in early rounds, "hypercube", if N is a power of two; "base2", in all rounds; "", at random"""
+    """how partners are chosen: "hypercube" in early rounds if N is a power of two; "base2" in all rounds; "" at random
+    """
     early: float = 0.4
-    """share of the rounds with several exchanges each"""
+    """share of the rounds that count as early, with several exchanges each"""
     early_exchanges: int = 0
-    """so many; 0 for min(3, ceil(log2 N))"""
+    """exchanges of an early round; 0 for min(3, ceil(log2 N))"""
     exchanges: int = 1
-    """in each round after these"""
+    """exchanges of a later round"""
     warmup_steps: int = 0
-    """steps before the first round, in short rounds with lr 1 and momentum 0 (algorithms section 6). The daemon's way,
-    beside `Setting.warmup`, which is synchronous"""
+    """steps before the first round, in short rounds with lr 1 and momentum 0 (algorithms section 6). This is the
+    daemon's warm start; `Setting.warmup` is the synchronous one
+    """
     warmup_exchanges: int = 0
-    """in each of them; 0 for min(3, ceil(log2 N))"""
+    """exchanges of each short round; 0 for min(3, ceil(log2 N))"""
     own_pace: bool = True
-    """fast peers make more steps in a round, as in the daemon; else all make as many as the slowest"""
+    """whether fast peers make more steps in a round, as in the daemon; otherwise all make as many as the slowest"""
     landing: Literal["late", "at once", "waiting"] = "late"
-    """late: as in the daemon, while the next round trains. At once: an exchange takes no time, as if links were
-    infinitely fast. Waiting: training waits for the exchanges of a round (the daemon's mode "sync")"""
+    """late: an exchange lands while the next round trains, as in the daemon. At once: it takes no time. Waiting:
+    training waits for the exchanges of a round (the daemon's mode "sync")
+    """
     clip: float = CLIP_FACTOR
-    """infinite: none"""
+    """clipping factor; infinite for none"""
     moments: bool = True
-    """who comes where peers come and go has the moments of its inner optimizer from whom it copies, too"""
+    """whether a joiner copies the moments of the inner optimizer too, under churn"""
 
 
 @dataclass
 class Tally:
-    """What a run's exchanges came to. Landing is the share of the receiver's round that had passed, above 1 if an
-    exchange took longer."""
+    """Counts of a run's exchanges."""
 
     exchanges: int = 0
     failed: int = 0
     cut: int = 0
-    """ended before their last chunk, having lasted for more than a round"""
+    """ended before the last chunk, because they lasted longer than a round"""
     chunks: int = 0
     clipped: int = 0
     blocks: int = 0
     escalated: int = 0
     landing: float = 0.0
-    """sum over exchanges"""
+    """sum over the exchanges of their duration, in rounds"""
 
     def count_failed(self, exchanges: int = 1) -> None:
         self.failed += exchanges
@@ -105,27 +107,27 @@ class Tally:
         self.cut += 1
 
     def count_turn(self, turn: Turn) -> None:
-        """One chunk of a pair."""
+        """Count one chunk of an exchange of two."""
         self.chunks += turn.mixed
         self.clipped += turn.share < 1.0
         self.blocks += turn.blocks
         self.escalated += turn.escalated
 
     def count_chunk(self, blocks: int, escalated: int) -> None:
-        """One chunk of a group."""
+        """Count one chunk of a group's exchange."""
         self.chunks += 1
         self.blocks += blocks
         self.escalated += escalated
 
     def count_landed(self, rounds: float) -> None:
-        """One exchange ended, `rounds` of the receiver's rounds after its begin."""
+        """Count one finished exchange that lasted `rounds` rounds."""
         self.exchanges += 1
         self.landing += rounds
 
 
 @dataclass
 class OpenExchange:
-    """An exchange under way."""
+    """An exchange that has begun and not ended."""
 
     pair: tuple[int, int]
     """initiator and responder"""
@@ -133,14 +135,14 @@ class OpenExchange:
     round: int
     began: float
     at: float
-    """when the next chunk begins, or the last has ended"""
+    """when the next chunk begins, or when the last one ended; seconds"""
     left: list[int]
-    """chunks, the next one last"""
+    """chunks still to average, the next one last"""
     mixed: int = 0
     """chunks averaged"""
 
     def cut(self) -> None:
-        """End it before the next chunk."""
+        """Drop the remaining chunks."""
         self.left.clear()
 
     def delay(self, seconds: float) -> None:
@@ -152,8 +154,10 @@ class OpenExchange:
 
 
 def match(free: Sequence[int], tried: Collection[frozenset[int]], random: np.random.Generator) -> list[tuple[int, int]]:
-    """Pairs of `free` peers but those `tried`, as many as a few attempts find; where nothing was tried, each perfect
-    matching is as likely as any other. The first of a pair makes the offer."""
+    """Pair up the `free` peers, without the pairs in `tried`; as many pairs as a few attempts find.
+
+    Without tried pairs, every perfect matching is equally likely. The first peer of a pair makes the offer.
+    """
     best: list[tuple[int, int]] = []
     for _ in range(ATTEMPTS):
         left = [int(peer) for peer in random.permutation(np.array(free, np.int64))]
@@ -170,7 +174,7 @@ def match(free: Sequence[int], tried: Collection[frozenset[int]], random: np.ran
 
 
 class PairwiseGossip:
-    """The method. `tally` counts; `replicas` are there to be looked at."""
+    """The method. `tally` counts its exchanges. Tests may look at `replicas`."""
 
     def __init__(self, options: PairwiseOptions | None = None, name: str = "pairwise") -> None:
         self.options, self.name = options or PairwiseOptions(), name
@@ -178,20 +182,20 @@ class PairwiseGossip:
         self.replicas: list[Replica] = []
         self._open_exchanges: list[OpenExchange] = []
         self._tried: set[frozenset[int]] = set()
-        """pairs of this round, for which one time is enough"""
+        """pairs that met in this round; a pair meets once"""
         self._exchanges = self._rounds = self._first_round = 0
-        """begun; ended, short ones included; short ones"""
+        """exchanges begun; rounds ended, short ones included; short rounds"""
         self._fine = {1}
-        """rounds whose exchanges use the finer codec"""
+        """numbers of the rounds that use the finer codec"""
         self._codec, self._pull = "", 0.0
         self._steps: NDArray[np.int64] = np.zeros(0, np.int64)
-        """of the schedule, behind each peer; or of its meetings, where there is no schedule"""
+        """steps of the schedule that each peer has behind it; its exchanges, if there is no schedule"""
         self._step_limit, self._scheduled = 0, False
-        """as many as this round allows"""
+        """the last step that this round allows"""
         self._began, self._duration = 0.0, 1.0
-        """of the round that is being trained"""
+        """begin and length of the current round, seconds"""
         self._last_seconds = 0.0
-        """seconds, the last exchange"""
+        """seconds of the last exchange"""
 
     # -- what the laboratory asks for -------------------------------------------------------------------------
 
@@ -205,13 +209,13 @@ class PairwiseGossip:
         self._schedule = Schedule([replica.id for replica in self.replicas], lab.setting.seed.to_bytes(8, "big"))
         left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, early=True)
         while left > 0:
-            # As long as an exchange at the least, so that they run back to back.
+            # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._last_seconds / lab.setting.step_seconds)
             every = min(left, lab.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
             self._play(lab, every, Outer(1.0, 0.0), several, scheduled=False)
         self._first_round = self._rounds
-        # A round moves by another measure than was predicted from, if the one before was shorter.
+        # The first full round moves further than the ranges learnt in short rounds predict.
         self._fine.add(self._rounds + 1)
 
     def round(self, lab: Lab) -> None:
@@ -224,17 +228,17 @@ class PairwiseGossip:
         self._play(lab, lab.setting.every, outer, several if early else options.exchanges, scheduled=scheduled)
 
     def _algorithm(self, peer: int) -> Pairwise:
-        """A new one, for a peer that begins."""
+        """The algorithm of a peer that begins."""
         return Pairwise(clip=self.options.clip)
 
     def model(self, lab: Lab) -> Tensor:
-        """Mean of the anchors, which mixing does not move."""
+        """The mean of the anchors, which mixing does not change."""
         return torch.from_numpy(np.mean([replica.ledger.a for replica in self.replicas], 0))
 
     # -- rounds -----------------------------------------------------------------------------------------------
 
     def _play(self, lab: Lab, every: int, outer: Outer, exchanges: int, *, scheduled: bool) -> None:
-        """Train one round, while what is under way lands; then step, and begin this round's exchanges."""
+        """Train one round while open exchanges land, then step, and begin the exchanges of this round."""
         self._train(lab, every)
         speeds = self._speeds(lab)
         for replica, part in zip(self.replicas, np.minimum(1.0, speeds / np.median(speeds)), strict=True):
@@ -273,7 +277,7 @@ class PairwiseGossip:
     # -- meetings ---------------------------------------------------------------------------------------------
 
     def _advance(self, lab: Lab) -> None:
-        """All that is due by now: chunks, landings, and new exchanges of those who are free."""
+        """Do everything that is due: average chunks, end exchanges, begin new ones between free peers."""
         while True:
             for exchange in self._open_exchanges:
                 while exchange.left and exchange.at <= lab.seconds:
@@ -294,7 +298,7 @@ class PairwiseGossip:
         return [(*pair, self.options.weight) for pair in match(self._free(), self._tried, lab.random)]
 
     def _scheduled_pairs(self) -> list[tuple[int, int, float]]:
-        """Those who meet by the schedule, and are both there. Others wait, for a round at the most."""
+        """Pairs of the schedule in which both peers are free. A peer waits for its partner one round at most."""
         found = []
         free = set(self._free())
         for peer in sorted(free):
@@ -336,7 +340,7 @@ class PairwiseGossip:
         return Dialogue(one, other, (1 << 32) + self._exchanges, self._codec, weight, pull)
 
     def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
-        """The next chunk. It is averaged when it begins, and the one after it begins when it has come through."""
+        """Average the next chunk. The chunk counts at its begin; the one after it begins when its transfer ends."""
         chunk = exchange.left.pop()
         down, up, turn = exchange.dialogue.chunk(chunk)
         self._received(lab, exchange, down, up)

@@ -1,7 +1,7 @@
-"""One peer of the laboratory, and one chunk of an exchange between two: the jobs that two daemons would ask for.
+"""One peer of the laboratory, and one chunk of an exchange between two peers, by the jobs that two daemons would run.
 
-The vectors are those of the daemon's own `Pairwise`; its training process is a row of the laboratory's replicas, which
-takes corrections between two steps. Who meets whom, and when, is `lab_methods`' business; no clock stands here.
+The vectors are those of the daemon's own `Pairwise`. Its training process is a row of the laboratory's replicas, which
+takes corrections between two steps. `methods/pairwise.py` decides which peers meet and when.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["Dialogue", "Replica", "frame_bytes", "greeting_bytes"]
 ENCRYPTION: Final = 33
 """bytes that encryption adds to a frame (CurveZMQ, ZeroMQ RFC 26): command, nonce, authenticator, flags"""
 SHORT_FRAME: Final = 255
-"""bytes of a frame whose length takes one byte; of others it takes eight (ZMTP, ZeroMQ RFC 23)"""
+"""longest frame whose length field takes one byte; it takes eight in longer ones (ZMTP, ZeroMQ RFC 23)"""
 DIGEST: Final = bytes(16)
-"""a digest: its length is all that counts here"""
+"""a digest of which only the length counts"""
 WINDOW: Final = 8
 
 
 def frame_bytes(message: Message, buffers: Sequence[Buffer] = ()) -> int:
-    """What the message takes on the wire, encrypted and framed; without the headers of TCP and IP, some 3 %."""
+    """Bytes of the message on the wire, encrypted and framed. TCP and IP headers, some 3 %, are not included."""
     sizes = [memoryview(frame).nbytes + ENCRYPTION for frame in wire.encode(message, buffers)]
     return sum(size + (2 if size <= SHORT_FRAME else 9) for size in sizes)
 
 
 def greeting_bytes(codec: str) -> tuple[int, int]:
-    """What beginning and ending an exchange costs: received by its initiator, and by its responder."""
+    """Bytes of the messages that begin and end an exchange, as received by the initiator and by the responder."""
     number = 1 << 32
     offer = Offer(number, DIGEST, DIGEST, codec, 0.5, 0.5, 0, WINDOW)
     accept = Accept(number, codec, 0.5, 0.5, WINDOW, 1)
@@ -54,9 +54,9 @@ class Replica:
     """The vectors of one peer, bound to its live parameters.
 
     Args:
-        number: orders the peers; the lower of two ids computes differences.
-        x: its row of the laboratory's replicas, which is written to.
-        algorithm: has no vectors yet.
+        number: orders the peers. The peer with the lower id computes differences.
+        x: the peer's row of the replicas, shape (P,). The replica writes to it.
+        algorithm: an algorithm without vectors.
         alone: outer steps since the last exchange.
     """
 
@@ -75,7 +75,7 @@ class Replica:
         self.alone = alone
         """outer steps since the last exchange"""
         self.first = 0
-        """chunk to begin the next exchange with"""
+        """first chunk of the next exchange"""
         self.busy = False
 
     def with_algorithm(self, algorithm: Pairwise) -> Replica:
@@ -88,18 +88,18 @@ class Replica:
         self.busy = True
 
     def averaged(self, chunk: int) -> None:
-        """The next exchange begins with the chunk after `chunk`."""
+        """Begin the next exchange with the chunk after `chunk`."""
         self.first = (chunk + 1) % self.ledger.chunks
 
     def end_exchange(self, *, mixed: bool) -> None:
-        """Take in what the exchange added; `mixed` is False if it averaged nothing."""
+        """Add the corrections of the exchange. `mixed` is False if it averaged no chunk."""
         self.drain()
         self.busy = False
         if mixed:
             self.alone = 0
 
     def outer(self, wanted: Outer) -> None:
-        """The step at the end of a round; as if alone where exchanges have not come about (algorithms section 1)."""
+        """The outer step at the end of a round; a plain one after rounds without an exchange (algorithms section 1)."""
         chunks = range(self.ledger.chunks)
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
@@ -109,7 +109,7 @@ class Replica:
         self.drain()
 
     def drain(self) -> None:
-        """All corrections so far become part of x."""
+        """Add all corrections to x."""
         sealed = self.algorithm.run(jobs.Seal())
         if sealed.chunks:
             for chunk in sealed.chunks:
@@ -121,7 +121,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Terms of one exchange, and how a chunk of it is averaged."""
+    """The terms of one exchange, and how it averages a chunk."""
 
     initiator: Replica
     responder: Replica
@@ -134,8 +134,8 @@ class Dialogue:
         """Average `chunk`.
 
         Returns:
-            Bytes that the initiator received, those that the responder did, and the initiator's last turn, which is
-            not `mixed` if either side has refused.
+            Bytes that the initiator received, bytes that the responder received, and the initiator's last turn. The
+            turn is not `mixed` if either side refused the chunk.
         """
         one, other = self.initiator.algorithm, self.responder.algorithm
         key = jobs.ChunkKey(self.initiator.id, self.exchange, chunk)

@@ -1,10 +1,9 @@
-"""`gossipdp simulate lab SUITE`: plays a suite's runs, those not kept from before, and writes its page.
+"""`gossipdp simulate lab SUITE`: play the runs of a suite that have no kept answer, and write its page.
 
     python -m simulations.lab.pages.main b1 --seeds 3 --jobs 2
 
-Answers are kept in `runs/lab`, whatever ends this, and those that a page was written from beside it; `--pack` puts
-there what there is so far of a suite that is not whole yet. No suite may stand here (`suites`), nor how a run is played
-(`lab_runs`).
+Answers are kept in `runs/lab` at once. The answers of a page are kept beside it. `--pack` puts there the answers of a
+suite that is not complete. This module defines no suite and plays no run itself.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ ANSWERS: Final = "answers"
 """folder beside the pages"""
 KEPT: Final = Path("runs/lab")
 EVERYTHING: Final = ("simulations.lab.runs.registry", "simulations.lab.theory.consensus")
-"""modules that import all that can be played"""
+"""modules that import everything that can be played"""
 
 
 class SuiteError(ValueError):
-    """There is no such suite, or it is of other code than this process."""
+    """There is no such suite, or the code has changed since this process began."""
 
 
 def tasks_of(arm: Arm, seeds: int) -> list[Arm]:
-    """One arm for each seed of it."""
+    """One arm per seed."""
     count = seeds if arm.seeds is None else min(seeds, arm.seeds)
     return [replace(arm, task=arm.task.seeded(seed)) for seed in range(count)]
 
@@ -64,24 +63,31 @@ def lab(
     kept: Path = KEPT,
     out: Path | None = None,
 ) -> int:
-    """Play, tell, draw. 0 if there was no run that failed and no mark that was missed, 1 otherwise.
+    """Play a suite, write its page and pictures.
 
     Args:
-        any_code: take answers of other code than this as well; the page says how many.
-        out: folder of the page; the checkout's results, or beside the answers if this is not a whole suite.
+        name: a key of `SUITES`.
+        seeds: seeds per arm.
+        jobs: processes.
+        any_code: also accept answers of other code; the page says how many.
+        kept: folder of single answers.
+        out: folder of the page. By default simulations/results, or a folder beside the answers for a quick suite.
+
+    Returns:
+        0 if no run failed and no mark was missed, otherwise 1.
 
     Raises:
-        SuiteError: no such suite; or the code on disk is no longer what this process imported.
+        SuiteError: no such suite, or the code on disk is no longer what this process imported.
     """
     suite = _suite(name)
     folder = out or (RESULTS if size != "quick" else kept / "quick")
-    # All of it, before anything is played: in hours there may be other code on disk.
+    # Fingerprints come first, because the code on disk may change while the runs play.
     AT_START.fingerprint(EVERYTHING)
     head = commit(ROOT)
     arms = [tasks_of(arm, seeds) for arm in suite.arms(size)]
     tasks = {name_of(arm.task): arm.task for several in arms for arm in several}
     codes = {place: code_of(task) for place, task in tasks.items()}
-    # Processes that play import what is on disk now.
+    # The processes that play import what is on disk now.
     if changed(tasks, codes):
         raise SuiteError("the code has changed since this process began; start it anew")
     there = Answers(kept, folder / ANSWERS)
@@ -131,7 +137,10 @@ def _print_marks(path: Path, findings: Findings, *, runs: int, failed: int) -> i
 def play_arms(
     name: str, labels: Sequence[str], *, seeds: int = 3, jobs: int = 1, size: Scale = "normal", kept: Path = KEPT
 ) -> int:
-    """Play these arms of a suite and none else, and tell of them: no page, and no marks. 1 if a run failed.
+    """Play some arms of a suite and print their figures, without a page and without marks.
+
+    Returns:
+        1 if a run failed, otherwise 0.
 
     Raises:
         SuiteError: no such suite, or no such arm in it.
@@ -155,9 +164,12 @@ def play_arms(
 def pack_suite(
     name: str, *, seeds: int = 3, size: Scale = "normal", kept: Path = KEPT, out: Path | None = None
 ) -> tuple[int, int]:
-    """Put what is answered of a suite beside the pages, and play nothing: (runs answered by this code, runs in all).
+    """Put the kept answers of a suite beside the pages, without playing.
 
-    What other code has answered stays there where this one has no answer: it may have taken hours.
+    An answer of other code stays if this code has none.
+
+    Returns:
+        Runs that this code answered, and all runs.
 
     Raises:
         SuiteError: no such suite.
@@ -178,8 +190,7 @@ def pack_suite(
 def _suite(name: str) -> Suite:
     if name not in SUITES:
         raise SuiteError(f"no suite {name!r}; there are {', '.join(SUITES)}")
-    # Arms that fill a given time are asked for their clocks here: two threads wait for each other more than they do
-    # where other processes play.
+    # Arms that fill a given time play their clocks here. One thread is faster than two while other processes play.
     torch.set_num_threads(1)
     return SUITES[name]
 
@@ -189,7 +200,7 @@ def _pack(name: str, tasks: Mapping[str, Task], answers: Mapping[str, Answer], f
 
 
 def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
-    """Of how many tasks the code on disk is now another than this one."""
+    """Number of tasks whose code on disk now differs from `codes`."""
     now = SourceSnapshot()
 
     def same(place: str) -> bool:
@@ -202,7 +213,7 @@ def changed(tasks: Mapping[str, Task], codes: Mapping[str, str]) -> int:
 
 
 def _failed(arms: Sequence[Sequence[Arm]], answers: Mapping[str, Answer]) -> list[str]:
-    """Runs that failed, each once, under the first arm that it is of."""
+    """Runs that failed, each once, under the first of its arms."""
     found: dict[str, str] = {}
     for arm in (arm for several in arms for arm in several):
         error = answers[name_of(arm.task)].error
@@ -216,7 +227,7 @@ def command(name: str, seeds: int, size: Scale) -> str:
 
 
 def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:
-    """File names of the pictures by graph; none without matplotlib."""
+    """Draw the pictures; return their file names by graph. Without matplotlib there are none."""
     drawn: dict[str, str] = {}
     try:
         for graph in findings.graphs:
@@ -231,13 +242,13 @@ def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:
 
 
 def _overview(folder: Path) -> None:
-    """Of all pages in the folder, as its README: but for one that is somebody else's."""
+    """Write the overview of all pages as the folder's README, unless the README is not an overview."""
     path = folder / "README.md"
     if path.exists() and not path.read_text().startswith(OVERVIEW):
         return
     pages = {name: folder / f"{name}.md" for name in SUITES}
     text = overview({name: page.read_text() for name, page in pages.items() if page.exists()})
-    # Of two suites that end at once each leaves a whole table.
+    # Two suites that end at once each leave a whole file.
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)

@@ -1,6 +1,6 @@
-"""A suite's graphs as pictures: a line is the mean of the seeds, its band goes from the lowest to the highest.
+"""The graphs of a suite as pictures: a line is the mean of the seeds, a band their range.
 
-What was not measured but follows from a formula is dashed. No figure may be computed here.
+Dashed lines follow from a formula and were not measured. This module computes no figure.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ __all__ = ["draw"]
 
 MORE: Final = (*COLOURS, "#56B4E9", "#000000", "#8a8a8a")
 STYLES: Final = ("solid", (0, (5, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-"""of the first eight lines, the next eight and so on"""
+"""of lines 1 to 8, 9 to 16, and so on"""
 PANEL, HEIGHT, LETTER = 4.6, 3.6, 0.057
 """inches"""
 MARGIN: Final = 1 / 24
-"""of the height, below the best"""
+"""share of the height left free below the best"""
 DECADE: Final = 10.0
-"""what spans less has no logarithmic axis"""
+"""smallest ratio of values for a logarithmic axis"""
 
 
 def draw(graph: Graph, path: Path) -> None:
-    """Raises: ModuleNotFoundError without matplotlib."""
+    """Draw `graph` to `path`.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,7 +57,7 @@ def draw(graph: Graph, path: Path) -> None:
         ]
         figure.legend(handles, labels, loc="lower left", ncols=columns, frameon=False, fontsize=8, handlelength=2.2)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without the moment and the version in it: the same figures give the same file.
+        # Without date and version, equal figures give equal files.
         figure.savefig(path, metadata={"Software": None})
         pyplot.close(figure)
 
@@ -86,7 +90,7 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
     if graph.log_y:
         _logarithmic(axis.set_yscale, axis.yaxis, heights)
     elif heights and graph.up.startswith("held-out loss"):
-        # What all begin with is far above where they differ.
+        # The common start is far above the differences.
         best = min(heights)
         axis.set_ylim(best - MARGIN * graph.tall, min(max(heights), best + graph.tall))
     axis.set_title(title, loc="left", fontsize=9, color=INK)
@@ -102,7 +106,7 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
 
 
 def _logarithmic(scale: Callable[[str], None], axis: Any, values: Sequence[float]) -> None:
-    """Labels at powers of ten, or at 1, 2 and 5 of them where these are few: others would lie on one another."""
+    """Label powers of ten, or 1, 2 and 5 times these on a short axis, so that labels do not overlap."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     if not values or max(values) < DECADE * min(values):

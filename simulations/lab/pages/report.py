@@ -1,7 +1,6 @@
-"""A suite's findings as a page: what was asked, how, on what, with what result, and which marks were met.
+"""The page of a suite: question, method, conditions, results, and marks met and missed.
 
-Written by code and never by hand, so that a page says what was measured and nothing else. What a suite finds stands in
-`suites`.
+Pages are generated and never edited by hand. What a suite finds is decided in `suites`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from simulations.lab.suites.figures import Check
 __all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 
 OVERVIEW: Final = "# What the laboratory found"
-"""first line of the table of all pages"""
+"""first line of the overview"""
 WORDS: Final[Mapping[str, str]] = {
     "loss": "held-out, in nats a byte; mostly of the replicas' mean, which no peer holds",
     "single replicas": "the mean loss of four of them: what a peer holds and can use",
@@ -39,35 +38,35 @@ WORDS: Final[Mapping[str, str]] = {
     "all as many steps": "every host makes as many steps as the slowest",
     "overlapped": "the result of an all-reduce lands one round later, and no peer waits for it",
 }
-"""terms of tables and pictures, and their meaning"""
+"""terms of tables and pictures, with their meaning"""
 CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """How a page came to be."""
+    """How a page was made."""
 
     command: str
     seeds: int
     scale: str
     commit: str
     machines: Sequence[str]
-    """that the runs were played on"""
+    """machines that played the runs"""
     on: str
-    """day on which it was written"""
+    """day of writing"""
     runs: int
-    """each once, however many arms it is of"""
+    """distinct runs"""
     hours: float
-    """of one core, all runs"""
+    """hours of one core for all runs"""
     older: int = 0
-    """runs that earlier code played"""
+    """runs played by earlier code"""
     changed: int = 0
-    """runs of which there was other code on disk when all were played"""
+    """runs whose code changed on disk while the suite played"""
     failed: Sequence[str] = ()
 
 
 def commit(root: Path) -> str:
-    """Short hash, and whether files differ from it."""
+    """Short hash of HEAD, and whether Python files differ from it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
@@ -81,7 +80,7 @@ def commit(root: Path) -> str:
 
 
 def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, str]) -> str:
-    """Markdown. `pictures` are file names by graph."""
+    """The page in Markdown. `pictures` are file names by graph."""
     lines = [
         f"# {suite.name}: {suite.question}",
         "",
@@ -117,7 +116,7 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
 
 
 def overview(pages: Mapping[str, str]) -> str:
-    """Markdown of all pages, by suite: how each was played, and the marks that it missed."""
+    """The overview of all pages in Markdown: how each was played, and the marks that it missed."""
     played, missed = [], []
     for name, text in pages.items():
         found = _marks_of(text)
@@ -149,7 +148,7 @@ def _marks_of(text: str) -> list[list[str]]:
 
 
 def _marks(suite: Suite, checks: Sequence[Check]) -> list[str]:
-    """Beside each that is missed, the numbers of the lines below that say what was tried to meet it."""
+    """The table of marks. A missed mark refers by number to the lines below, which say what was tried."""
     lines: list[str] = []
     rows = []
     for check in checks:

@@ -1,1 +1,1 @@
-"""Attacks on averaging, and which rule withstands which."""
+"""Attacks on averaging, and which rules withstand them."""

@@ -1,12 +1,13 @@
-"""What a bad member may send: the attacks of campaign T13, each by its paper's formula, with what it has to know.
+"""Attacks of campaign T13: what a bad peer may send, each by its paper's formula, and what the attack must know.
 
-An attack has two faces. `increments` is for those that everybody receives (`epidemic`): honest rows in, bad rows out.
-`anchor` is for a meeting of two (`pairwise`): what a bad peer holds out in the place of its own anchor. A third,
-`labels`, is for attacks on data, whose sender then follows the protocol to the letter. What an attack does not override
-is honest. Increments are pseudo-gradients D, so that a model moves by -D; colluders send what one of them would.
+An attack has three methods. `increments` turns honest rows into bad rows, for increments that all peers receive
+(`epidemic`). `anchor` is for an exchange of two (`pairwise`): the anchor that a bad peer presents. `labels` is for
+attacks on data; their sender follows the protocol. A method that an attack does not override is honest.
 
-Run `python -m simulations.lab.robustness.convex` for the table of every attack against every rule (see `robustness`).
-Nothing of the defence may stand here, nor of training.
+Increments are pseudo-gradients D, so a model moves by -D. Colluders send the same row.
+
+`python -m simulations.lab.robustness.convex` prints the table of every attack against every rule. This module holds no
+defence and no training.
 """
 
 from __future__ import annotations
@@ -28,55 +29,57 @@ Labels: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """What a bad peer that sees everything sees before an exchange."""
+    """What an omniscient bad peer knows before an exchange."""
 
     own: Vector
-    """its anchor, were it honest, shape (d,)"""
+    """the anchor it would have if honest, shape (d,)"""
     start: Vector
-    """what `own` was before its last round of training"""
+    """`own` before its last round of training"""
     partner: Vector
-    """the anchor of the honest peer that it meets"""
+    """the anchor of the honest partner"""
     honest: Matrix
     """the anchors of all honest peers, shape (h, d)"""
     bad: int
-    """how many bad peers there are, itself included"""
+    """number of bad peers, itself included"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Honest in everything."""
+    """An attack that is honest in everything."""
 
     knows: str = field(default="itself", init=False)
-    """what it needs: itself (its own data), honest (what all honest peers send, before it sends: omniscient)"""
+    """what it needs: "itself" (its own data) or "honest" (what all honest peers send, before they send it)"""
 
     def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
-        """What the bad contributors send in a round, counted from 0.
+        """The rows that the bad peers send in a round, counted from 0.
 
         Args:
-            honest: the increments of the honest, shape (h, d).
-            own: what the bad ones would send if they were honest, shape (b, d).
+            honest: increments of the honest peers, shape (h, d).
+            own: increments that the bad peers would send if honest, shape (b, d).
 
         Returns:
-            shape (b, d), a new matrix.
+            A new matrix, shape (b, d).
         """
         return own.copy()
 
     def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
-        """What one bad peer says its anchor is; a new vector. As a rule, that of a peer whose movement since `start`
-        was the increment it would send."""
+        """The anchor that one bad peer presents, a new vector, shape (d,).
+
+        By default it is the anchor of a peer whose movement since `start` is the increment it would send.
+        """
         own = np.tile(meeting.start - meeting.own, (meeting.bad, 1))
         sent = self.increments(meeting.start - meeting.honest, own, round, random)
         told: Vector = meeting.start - sent[0]
         return told
 
     def labels(self, labels: Labels, classes: int, round: int) -> Labels:
-        """What a bad peer trains on in the place of these."""
+        """The labels that a bad peer trains on in place of these."""
         return labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Attack):
-    """scale * D: -1 flips the sign, 100 is an honest direction gone wild."""
+    """scale * D: -1 flips the sign, 100 exaggerates an honest direction."""
 
     scale: float
 
@@ -87,7 +90,7 @@ class Scaled(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class NaN(Attack):
-    """One value of a thousand is NaN or infinite: enough to poison a sum, few enough to escape who looks at samples."""
+    """One value in a thousand is NaN or infinite: enough to poison a sum, too few for a check of samples."""
 
     def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
         sent = own.copy()
@@ -98,7 +101,7 @@ class NaN(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """D + scale ||D|| / sqrt(d) N(0, 1), drawn anew by each and in each round."""
+    """D + scale ||D|| / sqrt(d) N(0, 1), drawn anew by each bad peer in each round."""
 
     scale: float = 10.0
 
@@ -112,12 +115,13 @@ class Noise(Attack):
 class ALIE(Attack):
     """A Little Is Enough (Baruch, Baruch & Goldberg 2019, arXiv 1902.06156): mean - z std, by coordinate.
 
-    The largest z at which enough honest rows lie further out than the bad ones, so that these look like a majority:
+    It takes the largest z at which enough honest rows are further out than the bad rows, so that these look like a
+    majority:
 
         s = floor(n / 2 + 1) - b supporters,   z_max = the z with Phi(z) = (n - b - s) / (n - b)
 
-    With b of 16 it is 0.10 at b = 3 and 0.52 at 6: few colluders can hide only where they can do little. A `z` of its
-    own (1.5 in the paper's experiments) hides less and pushes harder.
+    For n = 16 it is 0.10 at b = 3 and 0.52 at b = 6: few colluders can hide only small changes. A given `z` (1.5 in the
+    paper's experiments) hides less and pushes harder.
     """
 
     knows: str = field(default="honest", init=False)
@@ -141,8 +145,8 @@ class ALIE(Attack):
 class IPM(Attack):
     """Inner product manipulation (Xie, Koyejo & Gupta 2019, arXiv 1903.03936): -epsilon mean.
 
-    A small epsilon (0.1) hides near the honest rows and only slows; from h / b on the mean of all rows points uphill,
-    and None stands for twice that, which turns it into the exact opposite.
+    A small epsilon (0.1) hides near the honest rows and only slows training. From h / b on, the mean of all rows points
+    uphill. None means twice that, which makes the mean the exact opposite.
     """
 
     knows: str = field(default="honest", init=False)
@@ -156,7 +160,7 @@ class IPM(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFlip(Attack):
-    """Trains on label classes - 1 - y, and is honest about the result (Biggio et al. 2012 for the idea)."""
+    """Trains on label classes - 1 - y and follows the protocol (Biggio et al. 2012 for the idea)."""
 
     def labels(self, labels: Labels, classes: int, round: int) -> Labels:
         flipped: Labels = classes - 1 - labels
@@ -165,12 +169,13 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Dissensus(Attack):
-    """Pushes whom it meets away from the others (He, Karimireddy & Jaggi 2022, arXiv 2202.01545):
+    """Pushes its partner away from the other honest peers (He, Karimireddy & Jaggi 2022, arXiv 2202.01545):
 
         x_bad = x_i - epsilon sum_{k honest} W_ik (x_k - x_i) / sum_{j bad} W_ij
 
-    with equal W of all of whom i may meet. At epsilon 1 the bad neighbours undo what the honest ones do for i; above, i
-    drifts off. Where all receive the same there is nobody to divide: each bad row then takes an honest row for its i.
+    with equal W of all peers that i may meet. At epsilon 1 the bad neighbours cancel what the honest ones do for i.
+    Above 1, i drifts off. If all peers receive the same, there is no one to divide; each bad row then takes an honest
+    row as its i.
     """
 
     knows: str = field(default="honest", init=False)
@@ -191,7 +196,7 @@ class Dissensus(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Sleeper(Attack):
-    """Honest for so many rounds, in which it earns whatever trust there is to earn, then `attack`."""
+    """Honest for `rounds` rounds, to earn trust, then `attack`."""
 
     attack: Attack
     rounds: int = 10

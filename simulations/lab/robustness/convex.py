@@ -1,15 +1,14 @@
-"""Which rule stands which attack: a convex problem small enough to try every pair, on the library's own code.
+"""Which rule withstands which attack, on a convex problem small enough to try every pair, with the library's own code.
 
-Softmax regression on ten Gaussian classes, or on data that the caller has. Two ways to train it together, each with bad
-members among the peers:
+The problem is softmax regression on ten Gaussian classes, or on given data. Peers, some of them bad, train it in two
+ways:
 
-    epidemic    all start a round equal; what `robust` makes of all increments moves all of them
-    pairwise    every peer has an anchor of its own and meets others, through the jobs of `Pairwise`, on the product's
-                terms
+    epidemic    all peers begin a round equal; a robust rule over all increments moves all of them
+    pairwise    every peer has an anchor and meets others, by the jobs of `Pairwise`, on the product's terms
 
-What is told is the share of held-out examples that honest peers get right. The bad ones have the first rows, so that
-ties favour them. `python -m simulations.lab.robustness.convex` prints the table. No attack and no rule may stand
-here; the marks of a real model are the laboratory's.
+The figure is the share of held-out examples that honest peers get right. The bad peers have the first rows, so ties
+favour them. `python -m simulations.lab.robustness.convex` prints the table. This module defines no attack and no rule.
+The suite B5 does the same with a real model.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ Labels: TypeAlias = NDArray[np.int64]
 EXCHANGE: Final = Exchange()
 OUTER: Final = Outer()
 WIDTH: Final = 256
-"""parameters a chunk of `pairwise`"""
+"""parameters of a chunk of `pairwise`"""
 DIVERGED: Final = 1e6
-"""of any parameter: there is nothing left to train"""
+"""magnitude of a parameter at which a run counts as diverged"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Examples of equally likely classes; features of about unit size, the last of them 1."""
+    """Examples of equally likely classes. Features have about unit size; the last one is 1."""
 
     features: Matrix
     labels: Labels
@@ -57,13 +56,13 @@ class Data:
     classes: int = 10
 
     def right(self, model: Matrix) -> float:
-        """Share of the held-out examples, of a model of shape (d * classes,)."""
+        """Share of the held-out examples that `model`, shape (d * classes,), gets right."""
         logits = self.held_out @ model.reshape(-1, self.classes)
         return float(np.mean(logits.argmax(axis=1) == self.answers))
 
 
 def gaussian_classes(seed: int, examples: int = 1800, features: int = 64, apart: float = 0.35) -> Data:
-    """Ten classes around random centres, as many features as the digits of 8 x 8 pixels have."""
+    """Ten classes around random centres, with as many features as a digit of 8 x 8 pixels."""
     random = np.random.default_rng((seed, 0x64617461))
     centres = apart * random.standard_normal((10, features))
     labels = random.integers(0, 10, examples + 600)
@@ -88,7 +87,7 @@ class Trial:
     seed: int = 0
 
     def trained(self, starts: Matrix, attack: Attack, round: int, random: np.random.Generator) -> Matrix:
-        """Every peer's model after H steps of SGD, from its own start, shape (peers, d * classes)."""
+        """Every peer's model after H steps of SGD from its own start, shape (peers, d * classes)."""
         data = self.data
         models = starts.reshape(self.peers, -1, data.classes).copy()
         for _ in range(self.steps):
@@ -109,9 +108,9 @@ class Trial:
 
 
 def epidemic(trial: Trial, attack: Attack, rule: Rule, share: float = SHARE) -> float:
-    """Accuracy after all rounds, or when the model has left all bounds."""
+    """Accuracy after all rounds, or when the model diverged."""
     random = np.random.default_rng((trial.seed, 1))
-    # Of its own, so that honest peers see the same data whatever the bad ones draw.
+    # A generator of its own, so honest peers see the same data whatever the attack draws.
     chance = np.random.default_rng((trial.seed, 2))
     model = np.zeros(trial.size, np.float32)
     for round in range(trial.rounds):
@@ -126,7 +125,7 @@ def epidemic(trial: Trial, attack: Attack, rule: Rule, share: float = SHARE) -> 
 
 
 class Peer:
-    """Vectors of one peer of `pairwise`, and a training process that takes no time."""
+    """Vectors of one peer of `pairwise`, with a training process that takes no time."""
 
     def __init__(self, number: int, size: int, clip: float) -> None:
         self.id = number.to_bytes(32, "big")
@@ -138,17 +137,17 @@ class Peer:
         self.ledger.bind(self.x, self.slots)
         self.applied = 0
         self.began = self.ledger.a.copy()
-        """the anchor before its last step"""
+        """the anchor before the last outer step"""
 
     def step(self, x: Matrix) -> None:
-        """The product's outer step, as far as training has come to `x`."""
+        """The product's outer step, after training has reached `x`."""
         self.x[:], self.began[:] = x, self.ledger.a
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.applied))
         self.settle()
 
     def settle(self) -> None:
-        """x takes in what stepping and mixing have added."""
+        """Add all corrections to x."""
         sealed = self.ledger.seal()
         for chunk in sealed.chunks:
             span = self.ledger.span(chunk)
@@ -159,7 +158,7 @@ class Peer:
 
 
 def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:
-    """All chunks; one that either side refuses mixes nothing on either."""
+    """Exchange all chunks. A chunk that either side refuses changes neither."""
     terms = EXCHANGE.weight, EXCHANGE.kappa / OUTER.lr
     for chunk in range(first.ledger.chunks):
         key = jobs.ChunkKey(first.id, number, chunk)
@@ -184,7 +183,7 @@ def _turn(peer: Peer, job: jobs.Job[object]) -> jobs.Turn:
 
 
 def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str) -> None:
-    """An exchange in which `liar` says that its anchor is `told`, and goes on as if it had not."""
+    """An exchange in which `liar` presents the anchor `told`, and afterwards continues as if it had not."""
     ledger, met = liar.ledger, partner.ledger.a.copy()
     own, v, ranges = ledger.a.copy(), ledger.v.copy(), liar.algorithm.range.copy()
     ledger.a[:] = told
@@ -199,9 +198,9 @@ def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str) -> No
 def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[float]:
     """Accuracy of each honest peer's anchor after all rounds.
 
-    All is as in the product, at its defaults: outer momentum, and how mixing pulls at it, the codec, several exchanges
-    in early rounds. Partners are met at random. A bad peer follows the protocol in private, so that it always knows
-    what an honest one would hold, clips nothing and asks for the full share.
+    Everything has the product's defaults: outer momentum, kappa, the codec, several exchanges in early rounds. Partners
+    are random. In private a bad peer follows the protocol, so it knows what an honest peer would hold. It clips nothing
+    and asks for the full share.
     """
     random = np.random.default_rng((trial.seed, 1))
     chance = np.random.default_rng((trial.seed, 2))

@@ -1,1 +1,1 @@
-"""Runs as data: playing them, keeping their answers, and equal-time clocks."""
+"""Runs as data: playing them, keeping their answers, and settings of equal time."""

@@ -1,9 +1,8 @@
-"""Answers of the laboratory as they are kept: one file each while they are played, and a suite's together by its page.
+"""Kept answers of the laboratory: one file per answer while a suite plays, one file per suite beside its page.
 
-An answer stands under a name made from its task alone, with a fingerprint of the code that gave it, so that one of
-other code is not taken for one of this. What stands beside the pages is in the repository: hours of playing may be
-divided among days and machines, and whoever has another question to the same runs need not play them again. Nothing is
-played here (`lab_runs`), and no suite may be known.
+An answer is found by its task alone. It carries a fingerprint of the code that gave it, so answers of other code are
+recognised. The files beside the pages are in the repository. So hours of playing can be divided among days and
+machines. This module plays nothing (see `runs.py`) and knows no suite.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ __all__ = ["SUFFIX", "Answer", "Answers", "key", "machine", "pack", "rounded"]
 
 SUFFIX: Final = ".jsonl.gz"
 DIGITS: Final = 7
-"""that count of every number: as many as fp32 has"""
+"""significant digits of every number, as many as fp32 has"""
 UNREADABLE: Final = (OSError, EOFError, ValueError, KeyError, TypeError)
-"""what reading a file comes to that is not there, or damaged"""
+"""what reading a missing or damaged file can raise"""
 
 
 @dataclass(frozen=True)
 class Answer:
     result: dict[str, Any]
     code: str
-    """fingerprint of the code that gave it"""
+    """fingerprint of the code that gave the answer"""
     cpu: float
     """seconds of one core"""
     error: str = ""
-    """why there is none: type, message, place"""
+    """why the run failed: type, message, place; empty if it did not"""
     machine: str = ""
-    """that it was played on"""
+    """the machine that played it"""
 
 
 def key(spec: Mapping[str, Any]) -> str:
-    """The same for the same task, from whatever arm."""
+    """Name of a task's answer, a function of its spec alone."""
     result = json.dumps(spec, sort_keys=True, default=list)
     return hashlib.sha256(result.encode()).hexdigest()[:24]
 
 
 class Answers:
-    """Those in a folder, to which new ones are added, and those packed beside pages.
+    """Answers in a folder, which new ones join, and answers packed beside pages.
 
     Args:
-        folder: one file an answer.
-        packed: a folder of what `pack` wrote; none if there is none.
+        folder: one file per answer.
+        packed: a folder of files that `pack` wrote; None for none.
     """
 
     def __init__(self, folder: Path, packed: Path | None = None) -> None:
@@ -65,7 +64,7 @@ class Answers:
             self._packed |= _unpacked(path)
 
     def find(self, spec: Mapping[str, Any], code: str) -> Answer | None:
-        """The answer that this code gave, or one of other code if there is none."""
+        """The answer that this code gave, otherwise an answer of other code, otherwise None."""
         place = key(spec)
         found = [one for one in (self._kept(place), self._packed.get(place)) if one is not None]
         return next((one for one in found if one.code == code), found[0] if found else None)
@@ -88,8 +87,7 @@ class Answers:
 
 
 def pack(path: Path, specs: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Answer]) -> None:
-    """Write these answers, with what was asked, by name: the same ones give the same file. Those that failed are no
-    answers."""
+    """Write these answers and their specs, sorted by name: equal answers give equal files. Failed runs are left out."""
     lines = [
         json.dumps({"key": place, "spec": specs[place], **_row(answers[place])}, default=list, sort_keys=True)
         for place in sorted(answers)
@@ -102,7 +100,7 @@ def pack(path: Path, specs: Mapping[str, Mapping[str, Any]], answers: Mapping[st
 
 
 def _unpacked(path: Path) -> dict[str, Answer]:
-    """Nothing if it is damaged."""
+    """The answers in a packed file; none if it is damaged."""
     try:
         rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
         return {row["key"]: _answer(row) for row in rows}
@@ -119,7 +117,7 @@ def _answer(row: Mapping[str, Any]) -> Answer:
 
 
 def rounded(result: Any) -> Any:
-    """The same with numbers of as many digits as are kept, so that it is the same wherever it comes from."""
+    """The same value with DIGITS significant digits, so fresh and kept answers compare equal."""
     if isinstance(result, float):
         return float(f"{result:.{DIGITS}g}")
     if isinstance(result, list):
@@ -130,7 +128,7 @@ def rounded(result: Any) -> Any:
 
 
 def machine() -> str:
-    """Processor, cores, system, versions."""
+    """Processor, cores, system and versions of this machine."""
     model = platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""How long a method's rounds last, by its own clock, and what of them fills a given time: equal time for all.
+"""Settings of equal time: how many rounds of which H fill a given time, by the method's own clock.
 
-Rounds are played without training. No run is played to its end here (`lab_runs`), and no suite may stand here.
+The clock plays rounds without training. This module plays no run to its end (see `runs.py`) and knows no suite.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from simulations.lab.runs.runs import Run
 __all__ = ["setting_in_time"]
 
 FULL: Final = 0.98
-"""share of the time that rounds have to fill"""
+"""share of the time that the rounds must fill"""
 STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd", "d-psgd-exponential", "sgp", "choco"}
-"""methods all of whose steps exchange, and last equally long"""
+"""methods that exchange in every step, so all steps last equally long"""
 
 
 def setting_in_time(seconds: float, run: Run, parameters: int) -> Setting:
-    """The run's setting with rounds that take so long: as many as fit, each of H steps as near as can be to its own.
+    """The run's setting with as many rounds as fit into `seconds`, with H as near to its own as possible.
 
-    Whole rounds of the given H may leave much of the time unused, or not fit at all: where they do not fill it to
-    `FULL`, H is another, and where none does, as when a step takes a third of the time, that which fills most of it.
-    One round of the given H, which takes longer, if not even a step and its exchange fit.
+    Whole rounds of the given H may leave much of the time unused, or not fit at all. If they do not fill the share
+    `FULL`, another H is chosen. If no H does, the H that fills most is chosen. If not even one step and its exchange
+    fit, the result is one round of the given H.
+
+    Args:
+        parameters: of the model.
     """
     setting, limit = run.setting, seconds * (1.0 + 1e-9)
 
@@ -38,11 +41,13 @@ def setting_in_time(seconds: float, run: Run, parameters: int) -> Setting:
         return first + (rounds - 1) * others
 
     def longest(rounds: int) -> int:
-        """H of which so many rounds fit; 0 if none does. Seconds are nearly a line in H, which says where to look."""
+        """The largest H of which `rounds` rounds fit; 0 if none does. Seconds are nearly linear in H, which guides the
+        search.
+        """
         low, high, most = 1, setting.every, int(limit / (rounds * setting.step_seconds)) + 1
         if total(low, rounds) > limit:
             return 0
-        # A round of many steps is dear to play where each of them exchanges.
+        # A round of many steps is slow to play if each of them exchanges.
         while high < most and total(high, rounds) <= limit:
             low, high = high, min(2 * high, most)
         while high - low > 1:
@@ -64,8 +69,10 @@ def setting_in_time(seconds: float, run: Run, parameters: int) -> Setting:
 
 
 def round_seconds(run: Run, every: int, parameters: int) -> tuple[float, float]:
-    """Seconds of the first round, with what was before it, and of each that follows, by the method's own clock: they
-    differ by finer codecs, and by what lands late."""
+    """Seconds of the first round and of each later one, by the method's own clock.
+
+    The first differs by finer codecs, and because its exchanges land later.
+    """
     if every > 1 and run.method in STEPWISE:
         first, others = round_seconds(run, 1, parameters)
         return first + (every - 1) * others, every * others
@@ -85,7 +92,7 @@ _KNOWN: Final[dict[str, tuple[float, float]]] = {}
 
 
 class ClockLab(Lab):
-    """Replicas that stand still: all that a round tells is how long it lasts."""
+    """Replicas that do not train. A round only tells how long it lasts."""
 
     def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
         return self.x[:1].expand(self.peers if peers is None else len(peers), -1)

@@ -1,6 +1,6 @@
-"""Fingerprints of the project's own code, by which results are told from those of other code.
+"""Fingerprints of the project's own code, which tell the results of one code from those of another.
 
-Nothing is imported here that is looked at: modules are read as text, and followed by their import statements.
+Modules are read as text and followed by their import statements. None of them is imported.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 class SourceSnapshot:
-    """The project's modules, each as it was on disk when it was first asked for."""
+    """The project's modules, each as it was on disk at the first request."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, frozenset[str]]] = {}
 
     def fingerprint(self, modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
-        """Hash of these modules of the project and of all that they import of it.
+        """Hash of these modules of the project and of everything of the project that they import.
 
-        Comments, docstrings, import statements and the modules' names do not count: a move changes nothing.
+        Comments, docstrings, import statements and names of modules do not count, so a move changes nothing.
 
         Args:
-            shallow: modules whose names begin so are looked at, but what they import is not.
-            texts: modules that are looked at as well; what they import is not, if nothing else imports it.
+            modules: dotted names.
+            shallow: prefix of modules that count, but whose imports do not.
+            texts: modules that count too, but whose imports do not.
         """
         done: set[str] = set()
         todo = sorted(modules)
@@ -53,7 +54,7 @@ _FIRST: Final = SourceSnapshot()
 
 
 def fingerprint(modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
-    """Of modules as they were when this process first asked for them (see `SourceSnapshot`)."""
+    """Hash of modules as they were when this process first asked for them (see `SourceSnapshot`)."""
     return _FIRST.fingerprint(modules, shallow=shallow, texts=texts)
 
 
@@ -84,7 +85,7 @@ def _parsed(name: str) -> tuple[str, frozenset[str]]:
 
 
 def _is_ignored(node: ast.stmt) -> bool:
-    """An import, or a string that is a statement: neither changes what the code computes."""
+    """Whether this is an import or a string statement, which do not change what the code computes."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return isinstance(node, ast.Import | ast.ImportFrom)

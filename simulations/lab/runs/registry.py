@@ -1,7 +1,7 @@
-"""Methods and problems by name, made from options as JSON can hold them, and what a run tells when it was played.
+"""Methods and problems by name, made from options that JSON can hold, and the answer of a run.
 
-Answers that are kept depend on the text of this file (`lab_runs.code_of`), each besides on its own method and problem
-alone: no class of a method or a problem may stand here, nor anything else of suites.
+Every kept answer depends on the text of this file (`runs.code_of`), and on the modules of its own method and problem.
+So this file holds no method, problem or suite.
 """
 
 from __future__ import annotations
@@ -77,16 +77,20 @@ METHODS: dict[str, Callable[..., Method]] = {
     "epidemic-churning": ChurningEpidemic,
     "epidemic-epochs": RobustEpochs,
 }
-"""what makes a method from its options; those of a baseline are the fields of its class"""
+"""makers of methods from their options; the options of a baseline are the fields of its class"""
 
 TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Pretrained, "flipped": FlippedLabels}
-"""what is trained: problems, and problems under conditions, which name the problem that they are `of`"""
+"""problems, and problems under conditions, which name their problem as `of`"""
 
 
 def answered(
     problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any], setting: Setting
 ) -> dict[str, Any]:
-    """One run, played here and now, as JSON can hold it."""
+    """Play one run here and now.
+
+    Returns:
+        What JSON can hold: parameters, points of the curve, and facts.
+    """
     made = METHODS[method](**options)
     curve = play(TASKS[problem](**data), made, setting)
     return {
@@ -97,7 +101,7 @@ def answered(
 
 
 def _facts(method: Method) -> dict[str, float]:
-    """What a method of ours has counted."""
+    """Counts of a method of this project."""
     match method:
         case PairwiseGossip():
             return asdict(method.tally)
@@ -107,10 +111,12 @@ def _facts(method: Method) -> dict[str, float]:
 def modules(
     problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any]
 ) -> tuple[set[str], set[str]]:
-    """What a run's answer depends on: modules with all that they import, and modules whose own text is enough.
+    """The code that a run's answer depends on.
 
-    Dictionaries of all methods import them all: of these it is the text, in which parameters are registered, and with
-    it the modules of what was taken from them.
+    The dictionaries of methods import all methods. Only their text counts, and the modules of the chosen method.
+
+    Returns:
+        Modules that count with all their imports, and modules of which only the text counts.
     """
     made = METHODS[method](**options)
     parts: list[object] = [TASKS[problem], made, *vars(made).values()]

@@ -1,7 +1,6 @@
-"""Runs of the laboratory as data, and playing them: a suite that was stopped goes on where it was.
+"""Runs of the laboratory as data, and playing them. A suite that was stopped continues where it was.
 
-A `Task` is what can be asked, an `Answer` what came of it (`lab_answers`). No suite may stand here, nor how anything is
-told.
+A `Task` is a question, an `Answer` its result (`answers.py`). This module knows no suite and no page.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ __all__ = ["AT_START", "METHODS", "TASKS", "Answer", "Run", "Task", "code_of", "
 
 
 class Task(Protocol):
-    """One question to the laboratory, from one seed; a dataclass, so that processes can be handed it."""
+    """One question to the laboratory, for one seed. A dataclass, so that it can be sent to a process."""
 
     @property
     def name(self) -> str:
-        """For whoever waits."""
+        """Description for the progress lines."""
 
     def seeded(self, seed: int) -> Task: ...
 
     def spec(self) -> dict[str, Any]:
-        """All that the answer depends on but the code."""
+        """Everything that the answer depends on except the code."""
 
     def modules(self) -> set[str]:
-        """Where the code begins that the answer depends on."""
+        """Modules that the answer depends on; their imports count too."""
 
     def play(self) -> dict[str, Any]:
         """The answer, as JSON can hold it."""
 
     def estimate(self) -> float:
-        """Seconds of one core, roughly."""
+        """Rough seconds of one core."""
 
 
 LONGEST: Final = 300
-"""characters of an error's message"""
+"""longest error message, characters"""
 CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
 
 
@@ -73,7 +72,7 @@ OWN_PACE: Final = {
 }
 
 SECONDS: Final = {"byte-mlp": 0.8e-3, "byte-transformer": 10e-3, "digits-mlp": 0.2e-3, "digits-cnn": 3e-3}
-"""of one core, one step of one replica and its share of the rest, as measured"""
+"""measured seconds of one core per step of one replica, with its share of the rest"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +101,7 @@ class Run:
         return self._code()[0]
 
     def texts(self) -> set[str]:
-        """Modules that count as well, but not what they import."""
+        """Modules of which only the text counts."""
         return self._code()[1]
 
     def _code(self) -> tuple[set[str], set[str]]:
@@ -115,7 +114,7 @@ class Run:
         return registry.answered(self.problem, self.data, self.method, self.options, self.setting)
 
     def curve(self, told: Mapping[str, Any], name: str = "") -> Curve:
-        """What `play` answered."""
+        """The curve in an answer of `play`."""
         points = tuple(Point(int(first), *rest) for first, *rest in told["points"])
         return Curve(name or self.method, self.problem, self.setting, told["parameters"], points)
 
@@ -128,10 +127,10 @@ class Run:
 
 
 def link(megabits: float, milliseconds: float, parameters: int, as_parameters: float) -> Link:
-    """A link of so many Mbit/s, as it is to a model of `as_parameters` parameters.
+    """A link of `megabits` Mbit/s and `milliseconds` one way, scaled from a model of `as_parameters` to `parameters`.
 
-    The laboratory trains a smaller one: its link is narrower by as much, so that a transfer of so many bytes for each
-    parameter lasts as long as it would with the other. Headers are as many for each parameter as here, which is more.
+    The laboratory trains a smaller model, so its link is narrower in proportion. A transfer of n bytes per parameter
+    then lasts as long as with the large model. Headers do not shrink, so they cost more here.
     """
     return Link(bandwidth=megabits * 125_000.0 * parameters / as_parameters, latency=milliseconds / 1000.0)
 
@@ -140,14 +139,14 @@ def link(megabits: float, milliseconds: float, parameters: int, as_parameters: f
 
 
 AT_START: Final = SourceSnapshot()
-"""of the code as it was when this process began to ask for it, which is what it imported"""
+"""the code as this process imported it"""
 
 
 def code_of(task: Task, reading: SourceSnapshot = AT_START) -> str:
-    """Fingerprint of all but the task that the answer depends on: the project's code, and versions.
+    """Fingerprint of the code and the versions that the answer depends on.
 
-    Of `gossipdp.protocol` only what is imported directly: the laboratory uses its constants, schedule and messages,
-    and none of its state machines. The standard library's sources are what language models learn from.
+    Of `gossipdp.protocol` only direct imports count: the laboratory uses its constants, schedule and messages, but none
+    of its state machines. The Python version counts because language models learn from the standard library.
     """
     texts = task.texts() if isinstance(task, Run) else set()
     code = reading.fingerprint(task.modules(), shallow="gossipdp.protocol", texts=texts)
@@ -155,16 +154,16 @@ def code_of(task: Task, reading: SourceSnapshot = AT_START) -> str:
 
 
 def name_of(task: Task) -> str:
-    """Under which its answer is kept."""
+    """The name under which the answer is kept."""
     return key(task.spec())
 
 
 def answer(task: Task, code: str) -> Answer:
-    """Play it here and now, on one core; `code` is what gives the answer."""
+    """Play the task here and now, on one core. `code` is the fingerprint of the code."""
     torch.set_num_threads(1)
     began = time.process_time()
     try:
-        # There and back: what cannot be kept is an error of this run, and no reason to lose the others.
+        # A result that JSON cannot hold fails this run, not the whole suite.
         told = rounded(json.loads(json.dumps(task.play(), default=list)))
     except Exception as error:
         return Answer({}, code, time.process_time() - began, _described(error), machine())
@@ -187,15 +186,19 @@ def play_all(
     any_code: bool = False,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> list[Answer]:
-    """Answers to all, in order: kept ones where the code is the same (any, if `any_code`), others by `jobs` processes.
+    """Answers to all tasks, in order. Finished runs are kept at once, so an interrupted call plays none of them again.
 
-    What is finished is kept at once, so that nothing is played twice whenever this ends.
+    Args:
+        kept: where answers are found and kept.
+        jobs: processes.
+        any_code: also accept kept answers of other code.
+        say: receives progress lines.
     """
     places = [name_of(task) for task in tasks]
     answers: dict[str, Answer] = {}
     left: dict[str, tuple[Task, str]] = {}
     for place, task in zip(places, tasks, strict=True):
-        # Of all, here, and before anything is played: what is on disk later is not what was imported.
+        # Fingerprints come before the first run, because the files on disk may change later.
         code = code_of(task)
         found = kept.find(task.spec(), code)
         if found is not None and (any_code or found.code == code):
@@ -217,7 +220,7 @@ def play_all(
 
 
 def _played(left: Mapping[str, tuple[Task, str]], jobs: int) -> Iterator[tuple[str, Answer]]:
-    # The longest first: at the end no process waits long for the last.
+    # The longest run goes first, so the last process does not keep the others waiting.
     ordered = sorted(left, key=lambda place: -left[place][0].estimate())
     if jobs == 1 or len(left) < 2:
         yield from ((place, answer(*left[place])) for place in ordered)

@@ -1,2 +1,4 @@
-"""The laboratory's suites: one question a file, as data, and what to read off its runs. How runs are played and kept is
-`lab_runs`' business, how they are told `lab_report`'s."""
+"""The suites of the laboratory: one question per file, as arms and as what to read from their outcomes.
+
+`runs` plays and keeps the runs, and `pages` writes the pages.
+"""

@@ -1,4 +1,4 @@
-"""Arms of a suite: ways, which are methods with options, under one setting."""
+"""Arms of a suite: variants, each a method with options, under one setting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from simulations.lab.suites.base import Arm, Scale
 __all__ = ["DAEMON", "Ways", "arms", "at_scale", "explicit_options", "with_short_start"]
 
 Ways: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""methods and their options, by label"""
+"""method and options, by label"""
 
 
 DAEMON: Final[Mapping[str, Any]] = {"momentum": Outer().momentum}
-"""what runs of pairwise say even where it is the default, so that an answer is not taken for that of another default"""
+"""options that runs of pairwise state even at the default, so that a new default makes a new task"""
 
 
 def explicit_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's options, and of `DAEMON` what they leave to the default."""
+    """A method's options, with those of `DAEMON` stated."""
     return {**DAEMON, **options} if method.startswith("pairwise") else dict(options)
 
 
@@ -36,7 +36,12 @@ def arms(
     seeds: int | None = None,
     rates: Mapping[str, float] = {},
 ) -> list[Arm]:
-    """All these ways under one setting; but a method that `rates` names trains at so many times its learning rate."""
+    """One arm per variant under one setting.
+
+    Args:
+        rates: factor of the learning rate, by method.
+        seeds: most seeds per arm; None for all.
+    """
     found = []
     for label, (method, options) in ways.items():
         rated = replace(setting, lr=setting.lr * rates.get(method, 1.0))
@@ -48,11 +53,11 @@ def arms(
 
 
 SHORT_START: Final = 5
-"""steps, if it is only to be seen whether it works"""
+"""steps of a warm start at scale quick"""
 
 
 def at_scale(setting: Setting, scale: Scale) -> Setting:
-    """Small enough to see whether it works, if that is all that is asked."""
+    """The setting, small at scale quick."""
     if scale != "quick":
         return setting
     few = min(setting.peers, 8)
@@ -60,7 +65,7 @@ def at_scale(setting: Setting, scale: Scale) -> Setting:
 
 
 def with_short_start(options: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
-    """A method's options, with a start of its own as short as `at_scale` has one."""
+    """A method's options, with a warm start as short as in `at_scale`."""
     if scale != "quick" or "warmup_steps" not in options:
         return dict(options)
     return {**options, "warmup_steps": min(options["warmup_steps"], SHORT_START)}

@@ -46,12 +46,12 @@ DRAWN: Final = (
     "DeMo",
     "local only",
 )
-"""not all, or nothing would be seen"""
+"""not all methods, so that single lines can be seen"""
 COLD: Final = ("pairwise", "pairwise, one exchange a round", LEAN)
-"""of which marks are asked from scratch"""
+"""variants with marks from scratch"""
 ASKED: Final = ("above DiLoCo fp32, nats", "DiLoCo's bytes over its own", "single replicas above their mean, nats")
 BUDGETS: Final = (5.0, 10.0, 20.0, 30.0, 60.0, 240.0, 450.0)
-"""bytes a parameter"""
+"""bytes per parameter"""
 
 
 def _rates(group: Mapping[str, Outcome]) -> Table:
@@ -122,25 +122,25 @@ def _read(results: Results) -> Findings:
 
 
 def _best_diloco(group: Mapping[str, Outcome]) -> str:
-    """At its best outer step, momentum and first step of those played with every seed."""
+    """The best outer step, momentum and first step of those played with every seed."""
     return best(group, [label for label in group if label.startswith("DiLoCo fp32") and label not in TUNED])
 
 
 def _best_noloco(group: Mapping[str, Outcome], ours: Outcome) -> str:
-    """The nearest to `ours` of all settings, by the seeds that both have."""
+    """The NoLoCo setting that is nearest to `ours`, by the seeds that both have."""
     labels = [label for label in group if label.startswith("NoLoCo")]
     return best(group, labels, lambda outcome: outcome.loss - ours.loss)
 
 
 def _at_equal_bytes(ours: Outcome, other: Outcome) -> Reported:
-    """Bytes are about equal, for rounds are whole: they are told."""
+    """Reported, not a mark. Bytes are only about equal, because rounds are whole, so the name states them."""
     bytes_ = f"{ours.bytes:.1f} against {other.bytes:.1f} B a parameter"
     name = f"{ours.arm.label} below {other.arm.label} at about as many bytes ({bytes_}), nats"
     return reported(name, other.loss - ours.loss, replicas=other.replica_loss - ours.replica_loss)
 
 
 def _against_diloco(cold: Mapping[str, Outcome]) -> dict[str, list[Check]]:
-    """Loss, bytes and gap, by whose."""
+    """Checks of loss, bytes and gap, by variant."""
     diloco, found = cold[_best_diloco(cold)], {}
     for label in COLD:
         ours = cold[label]
@@ -154,8 +154,11 @@ def _against_diloco(cold: Mapping[str, Outcome]) -> dict[str, list[Check]]:
 
 
 def _against_diloco_warm(warm: Mapping[str, Outcome], bytes_: float) -> dict[str, list[Check]]:
-    """Synchronous steps cost DDP's bytes, whoever takes them: the bytes compared are those of rounds, and only starts
-    of pairwise's own have such a mark."""
+    """The same after a warm start.
+
+    Synchronous steps cost DDP's bytes in every method, so only the bytes of rounds are compared. Only warm starts of
+    pairwise's own have a mark on bytes.
+    """
     diloco, found = warm[_best_diloco(warm)], {}
     for label in ("pairwise", *OWN_WARM, *SHORT_WARM):
         ours, said = warm[label], f"warm, {label}"
@@ -173,7 +176,7 @@ def _gap(said: str, ours: Outcome) -> Check:
 
 
 def _together(judged: Mapping[str, Sequence[Check]]) -> Table:
-    """What B1 asks of one method, all of it."""
+    """All that B1 asks of one variant."""
     rows = [
         (said, *(check.measured for check in checks), "yes" if all(check.passed for check in checks) else "no")
         for said, checks in judged.items()

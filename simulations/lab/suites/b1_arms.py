@@ -50,10 +50,10 @@ TUNED: Final[Ways] = {
     "CHOCO, local, gamma 0.25": ("choco-local", {"gamma": 0.25}),
     "GASLoC, gamma 0.7": ("gasloc", {"gamma": 0.7}),
 }
-"""beside settings that are better"""
+"""shown beside settings that are better"""
 
 LEAN: Final = "pairwise, 3 bits, two exchanges in 20 % of the rounds"
-"""the best of what costs as little as one exchange a round, by the suite defaults"""
+"""by the suite defaults, the best variant that costs no more than one exchange a round"""
 OURS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
@@ -105,14 +105,14 @@ EVERY_STEP: Final[Ways] = {
     "DeMo k=32, lr 0.008": ("demo", {"coefficients": 32, "lr": 0.008}),
     "parameter server, asynchronous": ("server-async", {}),
 }
-"""dear in bytes"""
+"""they send many bytes"""
 
 OTHERWISE: Final[Ways] = {
     "parameter server": ("server", {}),
     "D-PSGD ring": ("d-psgd-ring", {}),
     "D-PSGD ring, local": ("d-psgd-ring-local", {}),
 }
-"""the server makes DDP's very steps, and rings are the lesser graphs"""
+"""the server makes the same steps as DDP, and rings are weaker graphs"""
 
 FEWER: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, alpha 1, mu 0.6, H 133": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}, 133),
@@ -122,8 +122,9 @@ FEWER: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, alpha 1, mu 0, H 240": ("diloco", {"alpha": 1.0, "mu": 0.0, "plain_first": True}, 240),
     "DiLoCo 4-bit, alpha 1, mu 0.8, H 31": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}, 31),
 }
-"""as many steps in rounds so long that they cost about as many bytes as pairwise's: as it is, and (the last three) with
-one exchange a round"""
+"""as many steps, in rounds so long that they cost about as many bytes as pairwise; the last three, as pairwise with one
+exchange a round
+"""
 EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "local SGD, H 133": ("local-sgd", {}, 133),
     **{
@@ -140,7 +141,7 @@ EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "epidemic k=128, H 16": ("epidemic", EPIDEMIC, 16),
     "epidemic k=256, H 31": ("epidemic", WIDER, 31),
 }
-"""the same of other methods, to pairwise's bytes as it is"""
+"""the same of other methods, at pairwise's bytes"""
 AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
     "pairwise": (*tuple(FEWER)[:3], *EQUALLED),
     "pairwise, one exchange a round": tuple(FEWER)[3:],
@@ -165,7 +166,8 @@ OWN_WARM: Final[Ways] = {
         {"warmup_steps": WARMUP, "warmup_exchanges": 1, "early": 0.0},
     ),
 }
-"""no synchronous steps: exchanges back to back, three in each round of five steps as in the daemon, or one"""
+"""the daemon's warm start, with no synchronous steps: exchanges back to back, three in each round of five steps, or one
+"""
 SHORT: Final = 50
 SHORT_WARM: Final[Ways] = {
     f"pairwise, its own of {SHORT} steps, one exchange a round in both": (
@@ -173,7 +175,7 @@ SHORT_WARM: Final[Ways] = {
         {"warmup_steps": SHORT, "warmup_exchanges": 1, "early": 0.0},
     ),
 }
-"""and as many rounds more as it is shorter"""
+"""with as many more rounds as the start is shorter"""
 OTHERS_OWN: Final[Ways] = {
     "epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP}),
     "DiLoCo fp32, alpha 1, mu 0.8, its own warm start": (
@@ -187,13 +189,13 @@ WARM_GROUP: Final = "after a warm start"
 FEWER_GROUP: Final = "at as many bytes"
 RATES_GROUP: Final = "learning rates"
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""of the setting's rate: from half to twice that at which a method is played, and all between"""
+"""of the setting's rate: from half to twice the rate at which a method is played"""
 RATED: Final[Ways] = {
     label: way
     for label, way in {**OURS, **FIELD, **EVERY_STEP, **NOLOCO}.items()
     if not label.startswith(("CHOCO, g", "pairwise, mu"))
 }
-"""but for CHOCO at other gammas, and pairwise at another mu"""
+"""without CHOCO at other gammas, and pairwise at another mu"""
 
 
 def b1_arms(scale: Scale) -> list[Arm]:
@@ -225,10 +227,10 @@ def rated(label: str, factor: float) -> str:
 
 
 def _at_rates(setting: Setting) -> list[Arm]:
-    """Each method at every rate that is asked of it, its own included."""
+    """Every method at each of its rates, its own included."""
     found = []
     for label, (method, options) in RATED.items():
-        if method != "demo":  # whose rate is an option, see TUNED
+        if method != "demo":  # its rate is an option, see TUNED
             played = RATES.get(method, 1.0)
             for factor in (factor for factor in FACTORS if min(0.5 * played, 1.0) <= factor <= 2.0 * played):
                 faster = replace(setting, lr=setting.lr * factor)

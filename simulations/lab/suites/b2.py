@@ -104,8 +104,10 @@ def _read(results: Results) -> Findings:
 def _growth(
     many: Mapping[str, Outcome], ours_of_many: Outcome, few: Mapping[str, Outcome], ours_of_few: Outcome
 ) -> tuple[Figure, Figure]:
-    """By how much more ours is above DiLoCo, with the outer momentum that is the better one for so many peers, where
-    peers are many; and single replicas."""
+    """How much the distance above DiLoCo grows with the number of peers, for the model and for single replicas.
+
+    DiLoCo has the better outer momentum for each number of peers.
+    """
     diloco_of_many, diloco_of_few = (
         outcomes[best(outcomes, [label for label in outcomes if label.startswith("DiLoCo")])]
         for outcomes in (many, few)
@@ -118,7 +120,7 @@ def _growth(
 
 
 def _crossing(ratios: Mapping[int, float]) -> float:
-    """Where bytes grow with N - 1 on one side and not on the other: N at which the ratio is 1; NaN without a ratio."""
+    """The N at which the ratio is 1, if only one side's bytes grow, with N - 1. NaN without a ratio."""
     found = [1.0 + (peers - 1) / ratio for peers, ratio in ratios.items() if ratio > 0.0]
     return mean(found) if found else math.nan
 

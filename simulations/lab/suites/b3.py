@@ -1,4 +1,4 @@
-"""B3: peers that come and go, exchanges that come to nothing."""
+"""B3: churn, and exchanges that fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHURN: Final = {"every": 5, "share": 0.1}
 CALM, CHURNING, LOSING, BOTH = "calm", "churn", "loss", "churn and loss"
 SPARSE: Final = {**CHURN, "share": 0.05}
 DESIGNED: Final = "one goes, one comes, and loss"
-"""of 16 peers: a tenth that leaves or joins"""
+"""of 16 peers: a tenth leaves or joins"""
 STEADY: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
@@ -35,13 +35,13 @@ POOR: Final[Ways] = {
     "pairwise, joiners without moments": ("pairwise", {"moments": False}),
     "epidemic k=128, joiners without moments": ("epidemic", {**EPIDEMIC, "moments": False}),
 }
-"""`exchange.moments = false`; where nobody comes they are what they are with them"""
+"""`exchange.moments = false`; without joiners this changes nothing"""
 VARIANTS: Final = {
     "pairwise, no clipping": "pairwise, no clipping",
     "pairwise, joiners without moments": "pairwise",
     "epidemic k=128, joiners without moments": "epidemic k=128",
 }
-"""and with which calm run each is compared"""
+"""with the calm run that each is compared with"""
 OTHERS: Final[Ways] = {
     "DiLoCo fp32, mu 0.8": ("diloco", diloco(MLP.rounds)),
     "SwarmSGD": ("swarm", {}),

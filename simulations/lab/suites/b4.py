@@ -63,7 +63,7 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
         20,
     ),
 }
-"""fast hosts make more steps; each method with its options and the H asked for"""
+"""fast hosts make more steps; method, options and H"""
 ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, H 20": ("diloco", {}, 20),
     "DiLoCo fp32, H 80": ("diloco", {}, 80),
@@ -72,11 +72,11 @@ ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo 4-bit, H 80": ("diloco-4bit", {}, 80),
     "DiLoCo 4-bit, overlapped, H 20": ("diloco-4bit-overlapped", {}, 20),
 }
-"""all make as many steps as the slowest"""
+"""all hosts make as many steps as the slowest"""
 OURS_ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise, all as many steps": ("pairwise", {"own_pace": False}, 20),
 }
-"""what of pairwise's lead is its pace"""
+"""measures how much of pairwise's lead comes from its pace"""
 EPIDEMICS: Final = ("epidemic k=128", "epidemic k=128, alpha 1")
 MOMENTA: Final = (
     OURS,
@@ -89,20 +89,19 @@ MOMENTA: Final = (
     "DiLoCo 4-bit, H 20",
     "DiLoCo 4-bit, overlapped, H 20",
 )
-"""whose outer momentum and learning rate are varied"""
+"""with varied outer momentum and learning rate"""
 VARIED: Final = ", by outer momentum"
 BY_RATE: Final = ", by learning rate"
 FACTORS: Final = (0.5, 1.0, 2.0)
-"""of the learning rate at which a method is played"""
+"""factors of a method's learning rate"""
 WAYS: Final = PACED | OURS_ALIKE | ALIKE
 RATED: Final = 1200.0
-"""seconds of the runs whose outer momentum or learning rate is varied"""
+"""seconds of the runs with varied outer momentum or learning rate"""
 LENGTHS: Final = {SMALL: (600.0, 1200.0, 1800.0), LARGE: (600.0, 1200.0, 2400.0)}
-"""seconds of the runs, the same for all, each with a learning rate that falls over just that run"""
+"""seconds of the runs; in each the learning rate falls over just that run"""
 CALM, TARGET = "calm", "DiLoCo fp32"
 ABOVE: Final = 0.02
-"""nats by which the loss that counts is above what DiLoCo ends with, from the same seed, where hosts are equal and
-links take no time"""
+"""nats by which the target lies above DiLoCo's final loss, from the same seed, with equal hosts and instant links"""
 MARKS: Final = {"DiLoCo fp32": 2.0, "DiLoCo 4-bit": 1.2}
 Loss: TypeAlias = Callable[[Point], float]
 
@@ -130,8 +129,11 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale, *, factor: float = 1.0) -> list[Arm]:
-    """Every way for so many simulated seconds, with a model of `MODELS`, at so many times its learning rate; labels end
-    with the seconds."""
+    """Every variant for `seconds` simulated seconds, with a model of `MODELS`. Labels end with the seconds.
+
+    Args:
+        factor: of each variant's learning rate.
+    """
     found = []
     parameters = ByteMlp().parameters
     there = link(MEGABITS, MILLISECONDS, parameters, MODELS[model])
@@ -157,8 +159,11 @@ def _rated(way: str, factor: float) -> str:
 
 
 def _time(curves: Sequence[Curve], target: float, of: Loss) -> float:
-    """Seconds of one seed to the target: of a run of the length that ends there, by a line between those that were
-    played, shortest first; or on the way of one of them, if that was earlier. Infinite if none came to it."""
+    """Seconds of one seed to the target; infinite if no run reached it.
+
+    It interpolates between the ends of runs, shortest first. A run that reached the target on its way counts if that
+    was earlier.
+    """
     before: Curve | None = None
     for curve in curves:
         if of(curve.last) <= target:
@@ -172,7 +177,7 @@ def _time(curves: Sequence[Curve], target: float, of: Loss) -> float:
 
 
 def _times(outcomes: Mapping[str, Outcome], labels: Sequence[str], targets: Sequence[float], of: Loss) -> list[float]:
-    """One a seed, to the target of that seed; NaN where a run of any length failed."""
+    """Seconds to the target of each seed; NaN if a run of any length failed."""
     runs = zip(*(outcomes[label].answers for label in labels), strict=True)
     tasks = [outcomes[label].arm.task for label in labels]
     found = []
@@ -188,7 +193,7 @@ def _times(outcomes: Mapping[str, Outcome], labels: Sequence[str], targets: Sequ
 
 
 def _needed(times: Sequence[float], given: float) -> Figure:
-    """Of seeds that never came to the target, the time they were given, which is less than they need."""
+    """The given time of seeds that never reached the target, a lower bound."""
     return mean([given if time > given else time for time in times])
 
 
@@ -262,7 +267,7 @@ def _rounds(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
 
 
 def _clipped(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
-    """Of exchanges in pairs; of what has none, nothing."""
+    """Only of exchanges in pairs."""
     longest = outcomes[labels[-1]]
     chunks = longest.fact("chunks")
     return "" if math.isnan(chunks) else f"{100 * longest.fact('clipped') / chunks:.0f} %"

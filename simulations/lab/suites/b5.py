@@ -1,4 +1,4 @@
-"""B5: bad peers."""
+"""B5: attackers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DIGITS: Final = Setting(peers=16, every=10, rounds=40, lr=3e-3, evaluate_every=1
 BAD: Final = 3
 SHARES: Final = (0, 1, 2, 3, 4, 6)
 OVER: Final = ("sign flip", "alie z=1.5", "dissensus")
-"""attacks of the picture"""
+"""attacks in the picture"""
 DESIGNED: Final = ("sign flip", "alie", "dissensus", "nan")
-"""those of algorithms section 10"""
+"""the attacks of algorithms section 10"""
 HARSHER: Final = ("sign flip x10", "alie z=1.5")
-"""the first two with more strength; of all others the worst is told beside the marks"""
+"""the first two, stronger; of all other attacks the page shows the worst beside the marks"""
 MARKED: Final = (*DESIGNED, *HARSHER)
 
 LAG: Final = 5
-"""rounds of an epoch each after which the daemon's are settled"""
+"""rounds until an epoch settles in the daemon"""
 
 WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "epidemic, mean": ("epidemic-epochs", {"compressor": "topk128", "alpha": 3.0, "rule": "mean"}),
@@ -53,11 +53,11 @@ DEFENCES: Final = {
     "epidemic, NNM + trimmed, settled": 0.03,
     "pairwise, clipping": 0.08,
 }
-"""those of the design: accuracy that may be lost, by the honest peers' own models on average"""
+"""accuracy that may be lost, mean over the honest peers' own models; from the design"""
 BARE: Final = ("epidemic, mean", "pairwise, no clipping")
-"""what they do without any defence"""
+"""attacks without any defence"""
 TRIED: Final = tuple(label for label in WAYS if label not in (*DEFENCES, *BARE))
-"""other defences, of which nothing is the default: no marks"""
+"""other defences, which are not the default and have no marks"""
 
 
 def _group(attack: str, bad: int) -> str:
@@ -95,7 +95,7 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def _accuracy(outcome: Outcome, whose: Literal["honest", "worst"] = "honest") -> list[float]:
-    """Of each seed: the honest peers' own models, on average or the worst; in epochs all hold the same one."""
+    """Accuracy per seed of the honest peers' own models, mean or worst. With epochs all hold the same model."""
     same = outcome.last(lambda point: point.accuracy)
     told_by = [{} if answer.error else answer.result["facts"] for answer in outcome.answers if same]
     return [facts.get(whose, alike) for facts, alike in zip(told_by, same, strict=True)]
@@ -110,7 +110,7 @@ def _read(results: Results) -> Findings:
             for attack in ATTACKS
             if _group(attack, BAD) in results.groups
         }
-        # What was not measured is the worst of all.
+        # A missing figure counts as the worst.
         by_loss = sorted(lost, key=lambda attack: math.inf if math.isnan(lost[attack]) else lost[attack])
         for attacks in (DESIGNED, HARSHER):
             worst = [attack for attack in by_loss if attack in attacks][-1]

@@ -34,13 +34,13 @@ OTHERS: Final[Ways] = {
     "local only": ("local-only", {}),
 }
 FEW: Final = ("pairwise", "epidemic k=128", *OTHERS)
-"""where peers hardly differ"""
+"""for data that hardly differ"""
 WARMUP: Final = 200
 SPLITS: Final[dict[str, dict[str, float]]] = {
     "bytes": {"Dirichlet 0.1": 0.1, "Dirichlet 0.005": 0.005},
     "digits": {"Dirichlet 0.1": 0.1},
 }
-"""of 468 files, or of ten classes; a total concentration of 47 and 2.3, and of 1"""
+"""of 468 files, or of ten classes: total concentrations of 47 and 2.3, and of 1"""
 HARDEST: Final = {"bytes": "Dirichlet 0.005", "digits": "Dirichlet 0.1"}
 PROBLEMS: Final = {"bytes": "byte-mlp", "digits": "digits-mlp"}
 
@@ -53,7 +53,7 @@ def _arms(scale: Scale) -> list[Arm]:
         rates = RATES if problem == "byte-mlp" else {}
         half = max(1, setting.every // 2)
         faster = replace(setting, every=half, rounds=2 * setting.rounds, evaluate_every=6)
-        # The start is part of the run: all make as many steps.
+        # The start is part of the run, so all methods make equally many steps.
         warmup = WARMUP if scale != "quick" else setting.every
         with_short_start = replace(setting, rounds=setting.rounds - warmup // setting.every)
         splits: dict[str, dict[str, float]] = {

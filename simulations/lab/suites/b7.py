@@ -18,7 +18,7 @@ TRIALS: Final = 20_000
 PEERS: Final = 16
 """of `Still`"""
 EXACT: Final = "exact after"
-"""in the names of lines that leave no room"""
+"""marks names of lines that allow no deviation"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Still(Lines):
-    """`consensus.growth` without outer momentum, whatever kappa: nothing pulls at a momentum of 0."""
+    """`consensus.growth` without outer momentum. kappa has no effect then."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ def _read(results: Results) -> Findings:
         measured += f"; {outcome.failed} seeds failed" if outcome.failed else ""
         passed = all(line["ok"] for line in lines) and not outcome.failed
         checks.append(Check(first["formula"], mark, measured, passed))
-    # A task none of whose seeds was played has no lines to miss.
+    # If no seed of a task was played, there are no lines to miss.
     checks += [
         Check(f"all lines of {label}", "1 seed at the least", "failed", False)
         for label, outcome in results.only.items()
@@ -100,7 +100,7 @@ def _read(results: Results) -> Findings:
 
 
 def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:
-    """Each as the seeds have it."""
+    """Measured values, seed by seed."""
     return list(zip(*(answer.result["rows"] for answer in outcome.answers if not answer.error), strict=True))
 
 

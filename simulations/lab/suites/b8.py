@@ -19,24 +19,24 @@ from simulations.lab.suites.tables import best, curves_table
 __all__ = ["SIZES", "SUITE", "TRANSFORMER"]
 
 TRANSFORMER: Final = Setting(peers=8, every=30, rounds=32, lr=2e-3, evaluate_every=4)
-"""the learning rate is one of `FACTORS` in the middle; methods have theirs"""
+"""the middle one of `FACTORS`; methods have rates of their own"""
 SIZES: Final = (4, 8, 16, 32)
 WARMUP: Final = 120
 MANY: Final = 32
 """peers from which on a run has `FEWER` rounds"""
 FEWER: Final = 16
 SOME: Final = 8
-"""peers up to which DDP, which no mark is about, is played with every seed"""
+"""most peers at which DDP, which has no mark, is played with every seed"""
 
 OURS: Final = ("pairwise", "epidemic k=128", "epidemic k=256")
 SHIPPED: Final = "pairwise"
-"""what `auto` takes, whatever the number of peers"""
+"""the strategy that `auto` takes for any number of peers"""
 CROSSING: Final = 10
-"""peers up to which the rule of algorithms section 6, which nothing takes, would take epidemic"""
+"""most peers at which the rule of algorithms section 6, which nothing uses, would take epidemic"""
 TIE: Final = 0.02
-"""nats within which the simpler one is as good"""
+"""nats within which the simpler strategy counts as equal"""
 ENOUGH: Final = 3
-"""seeds, to decide"""
+"""seeds needed for the decision"""
 
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
@@ -55,13 +55,13 @@ OWN: Final[Ways] = {
     f"{label}{START}": (method, {**options, "warmup_steps": WARMUP})
     for label, (method, options) in {**WAYS, **WIDE}.items()
 }
-"""no synchronous steps: what the daemon does"""
+"""the daemon's warm start, without synchronous steps"""
 OWN_SIZES: Final = (4, 8, 16)
 
 FACTORS: Final = (0.5, 1.0, 2.0)
-"""of the setting's learning rate, at N = 4; at four times it all were worse by 0.3 nats, with seed 0"""
+"""factors of the setting's learning rate, at N = 4. At four times, seed 0 was worse by 0.3 nats"""
 RATES: Final[Mapping[str, float]] = {}
-"""by method: of `FACTORS` the best by the mean of three seeds; for all of them it is 1"""
+"""by method, the best of `FACTORS` by the mean of three seeds. It is 1 for all of them"""
 BY_RATE: Final = "N = 4, by learning rate"
 TRIED: Final[Ways] = {**WAYS, **WIDE, **DDP, **DILOCO}
 ALPHAS: Final[Ways] = {
@@ -159,17 +159,16 @@ def _read(results: Results) -> Findings:
 
 
 def _started(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """What had its own start, by what it is without it."""
+    """Labels of variants with a warm start of their own, by the label without it."""
     return {label.removesuffix(START): outcomes[label] for label in OWN}
 
 
 def decided(sizes: Mapping[int, Mapping[str, Outcome]]) -> tuple[str, int, str]:
-    """Which epidemic `auto` has to take while at most so many contribute, above which it is pairwise; 0 for never. With
-    what decided it.
+    """The epidemic that `auto` should take, up to how many contributing peers, and why. 0 for never.
 
-    An epidemic is taken up to the largest N at which, and at all smaller, it is better than pairwise by more than `TIE`
-    in the mean of `ENOUGH` seeds. Of two that which is taken further, or that of fewer bytes, unless the other is
-    better by more than `TIE` in the mean over these N.
+    An epidemic is taken up to the largest N at which, and below which, it beats pairwise by more than `TIE` in the mean
+    of `ENOUGH` seeds. Of two, the one taken further wins, or the one of fewer bytes. The other wins if it is better by
+    more than `TIE` in the mean over these N.
     """
     reach, said = {}, []
     for label in (label for label in OURS if label != SHIPPED):
@@ -205,7 +204,7 @@ def _rates(group: Mapping[str, Outcome]) -> Table:
 
 
 def _judged(group: str, outcomes: Mapping[str, Outcome]) -> tuple[list[Check], list[Reported]]:
-    """What ships has marks, from the start that is given and from its own; the others have none."""
+    """Marks of the shipped strategy, from the given start and from its own."""
     checks, figures = [], []
     diloco = [label for label in outcomes if label.startswith("DiLoCo")]
     starts: list[tuple[str, tuple[str, ...]]] = [(SHIPPED, OURS)]
@@ -228,14 +227,16 @@ def _judged(group: str, outcomes: Mapping[str, Outcome]) -> tuple[list[Check], l
 
 
 def _above(outcomes: Mapping[str, Outcome], label: str, others: Sequence[str]) -> tuple[str, Figure, Figure]:
-    """The best of the others by the seeds that both have, and how much worse than it this one is; single replicas."""
+    """The best rival by the seeds that both have, the distance above it, and that of single replicas."""
     ours = outcomes[label]
     other = best(outcomes, others, lambda outcome: outcome.loss - ours.loss)
     return other, ours.loss - outcomes[other].loss, ours.replica_loss - outcomes[other].replica_loss
 
 
 def _rules(title: str, groups: Mapping[str, Mapping[str, Outcome]], more: Mapping[str, tuple[str, int]]) -> Table:
-    """Each strategy, and rules that take an epidemic up to some N: how much worse than the best of ours."""
+    """Every strategy, and rules that take an epidemic up to some N: distance above the best of the project's
+    strategies.
+    """
     rules = {
         f"{SHIPPED}, which is what auto takes": (SHIPPED, 0),
         **{label: (label, sys.maxsize) for label in OURS if label != SHIPPED},
@@ -279,7 +280,7 @@ def _otherwise(groups: Mapping[str, Mapping[str, Outcome]], settings: Mapping[st
 
 
 def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
-    """Of the sizes that have as many rounds as the least."""
+    """The sizes with as many rounds as the smallest."""
     panels = {}
     for warm in (True, False):
         at = {peers: groups[_group(peers, warm=warm)] for peers in SIZES}

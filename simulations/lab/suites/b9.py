@@ -29,8 +29,9 @@ TRANSFORMING: Final = "transformer"
 LONG: Final = "MLP, five times as long"
 LONGER: Final = 5.0
 ESCALATES: Final = 0.95
-"""share of the time that rounds are to fill of who waits for each exchange: the clock that chooses them knows of no
-escalated block"""
+"""share of the time that rounds fill for a method that waits for each exchange; the clock that chooses the rounds knows
+no escalated blocks
+"""
 VARIED: Final = ", by outer momentum"
 OWN: Final = f"pairwise, {START}"
 AT_ONCE: Final = "pairwise, at once (no link is so fast)"
@@ -55,10 +56,10 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
 HALVED: Final[Clocked] = {
     f"{label}, half its rate": WAYS[label] for label in ("epidemic k=128", "epidemic k=128, alpha 1")
 }
-"""of the MLP: B1's rate is of a shorter run"""
+"""for the MLP, because B1's rate is that of a shorter run"""
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
-"""which in the transformer's time is the one round that "DiLoCo fp32, H 200" is, too"""
+"""without "DiLoCo fp32, H 200", the same single round in the transformer's time"""
 MOMENTA: Final = {
     LONG: (
         "pairwise",
@@ -81,7 +82,7 @@ MOMENTA: Final = {
         OTHERS,
     ),
 }
-"""whose outer momentum is varied"""
+"""with varied outer momentum"""
 PUBLISHED: Final = (
     ("Covenant-72B", "94.5 % utilisation, 146x compression", "arXiv 2603.08163"),
     ("INTELLECT-1", "83 to 96 % utilisation, 400x less traffic", "arXiv 2412.01152"),
@@ -95,7 +96,7 @@ PUBLISHED: Final = (
 def _arms(scale: Scale) -> list[Arm]:
     found = []
     for model, labels in MOMENTA.items():
-        # what landing late costs is cheaper to see on the other
+        # the other model shows the cost of landing late more cheaply
         but = SAME if model == TRANSFORMING else ()
         ways = {label: way for label, way in WAYS.items() if label not in but}
         if model == TRANSFORMING:
@@ -108,7 +109,7 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[str, float] = RATES) -> list[Arm]:
-    """Every way for as many simulated seconds as this model of `MOMENTA` has; `rates` are of the MLP."""
+    """Every variant for the seconds that this model has in `MOMENTA`. `rates` are those of the MLP."""
     transforms = model == TRANSFORMING
     parameters = ByteTransformer().parameters if transforms else ByteMlp().parameters
     base = replace(TRANSFORMER, rounds=1) if transforms else replace(MLP, peers=TRANSFORMER.peers)
@@ -130,7 +131,7 @@ def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[
 
 
 def utilisation(curve: Curve) -> float:
-    """Share of its time that a peer computes."""
+    """Share of its time in which a peer computes."""
     return curve.last.steps * curve.setting.step_seconds / curve.last.seconds
 
 

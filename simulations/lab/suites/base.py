@@ -1,7 +1,7 @@
-"""What a suite is: arms, each played with every seed, and what is read off them: tables, marks, graphs.
+"""What a suite is: arms, each played with every seed, and what it reads from their outcomes: tables, marks, graphs.
 
-A suite holds no result and plays nothing. Everything here works on answers as `lab_runs` keeps them; the figures of an
-arm of which a run failed are NaN, and no mark is met by NaN (`figures`).
+A suite holds no result and plays nothing. It reads answers as `runs.py` keeps them. Figures of an arm with a failed run
+are NaN, and NaN meets no mark (`figures.py`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from simulations.lab.suites.figures import Check, Figure, Reported, mean
 __all__ = ["FORMULA", "Arm", "Findings", "Graph", "Line", "Outcome", "Results", "Scale", "Suite", "Table"]
 
 Scale: TypeAlias = Literal["quick", "normal", "full"]
-"""quick: does it work? normal: minutes to an hour or two of one core. full: as algorithms section 10 has it, where that
-is dearer"""
+"""quick: only tests that the suite works. normal: minutes to two hours of one core. full: as in algorithms section 10,
+where that is more
+"""
 
 FORMULA: Final = ", by the formula"
-"""ends the label of a line that goes on where measuring ends"""
+"""ends the label of a line that continues beyond the measurements"""
 
 GENERAL: Final[Mapping[str, str]] = {
     "defaults": "other settings, one at a time: of `pairwise` alpha and mu, kappa, bits, fragments, whom to meet, "
@@ -31,18 +32,18 @@ GENERAL: Final[Mapping[str, str]] = {
     "trials": "what the product does not have (a rotation before the codec, outliers sent exactly, averaged momentum, "
     "groups of 4 and 8): [trials](trials.md)",
 }
-"""what was tried of our methods, by the page it is on"""
+"""what was tried with the project's methods, by page"""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting of one method, in one group of arms that are compared with each other."""
+    """One setting of one method, in a group of arms that are compared with each other."""
 
     group: str
     label: str
     task: Task
     seeds: int | None = None
-    """at most so many"""
+    """most seeds; None for all"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     dashed: bool = False
-    """not measured, but by a formula"""
+    """whether a formula gave it, not a measurement"""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """One picture: panels side by side, each with the same kinds of lines."""
+    """One picture: panels side by side with the same kinds of lines."""
 
     name: str
     """of the file"""
@@ -76,7 +77,7 @@ class Graph:
     log_x: bool = False
     log_y: bool = False
     tall: float = 1.2
-    """nats above the best that are shown, of a loss"""
+    """nats shown above the best, if it is a loss"""
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,14 @@ class Findings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Answers to one arm, one a seed."""
+    """The answers to one arm, one per seed."""
 
     arm: Arm
     answers: Sequence[Answer]
 
     @property
     def curves(self) -> list[Curve]:
-        """Of the seeds that did not fail."""
+        """Curves of the seeds that did not fail."""
         return [curve for curve in self._curves if curve is not None]
 
     @property
@@ -108,7 +109,7 @@ class Outcome:
 
     @property
     def failed(self) -> int:
-        """Seeds."""
+        """Number of seeds that failed."""
         return sum(bool(answer.error) for answer in self.answers)
 
     @property
@@ -118,7 +119,7 @@ class Outcome:
         return task.setting
 
     def each(self, of: Callable[[Curve], float]) -> list[float]:
-        """One a seed, NaN of those that failed; nothing if all of them did."""
+        """One value per seed, NaN for a failed one; empty if all failed."""
         return [math.nan if curve is None else of(curve) for curve in self._curves] if self.curves else []
 
     def last(self, of: Callable[[Point], float]) -> list[float]:
@@ -126,12 +127,12 @@ class Outcome:
 
     @property
     def losses(self) -> list[float]:
-        """Of the method's model: mostly the mean of the replicas, which nobody holds."""
+        """Final loss per seed of the method's model, mostly the mean of the replicas."""
         return self.last(lambda point: point.loss)
 
     @property
     def replica_losses(self) -> list[float]:
-        """Of single replicas."""
+        """Final loss per seed of single replicas."""
         return self.last(lambda point: point.replica_loss)
 
     @property
@@ -144,7 +145,7 @@ class Outcome:
 
     @property
     def bytes(self) -> Figure:
-        """Received for each parameter."""
+        """Bytes received per parameter."""
         return mean(self.last(lambda point: point.bytes))
 
     @property
@@ -153,11 +154,11 @@ class Outcome:
 
     @property
     def gap(self) -> Figure:
-        """How much worse single replicas are than the model."""
+        """Loss of single replicas above that of the model."""
         return mean(self.last(lambda point: point.replica_loss - point.loss))
 
     def fact(self, name: str) -> Figure:
-        """Of what the method counted."""
+        """Mean of one of the method's counts."""
         if self.failed == len(self.answers):
             return mean([])
         facts = [{} if answer.error else answer.result["facts"] for answer in self.answers]
@@ -177,7 +178,7 @@ class Results:
 
     @property
     def only(self) -> dict[str, Outcome]:
-        """Of the one group there is."""
+        """The outcomes of the only group."""
         (found,) = self.groups.values()
         return found
 
@@ -187,15 +188,16 @@ class Suite:
     name: str
     question: str
     about: str
-    """what is played, and where it is smaller than what was designed"""
+    """what is played, and where it is smaller than designed"""
     arms: Callable[[Scale], Sequence[Arm]]
     read: Callable[[Results], Findings]
     tried: str | Sequence[str | tuple[str, str]] = ()
-    """what was tried where a mark is missed, and on which page: for every mark, or for those whose names hold the first
-    of a pair; for marks in nats of which nothing is said here it is what `GENERAL` says"""
+    """what was tried where a mark is missed, with its page. A string holds for every mark, a pair for marks whose name
+    contains its first part. Marks in nats without an entry use `GENERAL`
+    """
 
     def attempts(self, mark: str) -> list[str]:
-        """What was tried to meet it."""
+        """What was tried to meet the mark."""
         said = (self.tried,) if isinstance(self.tried, str) else self.tried
         pairs = [("", one) if isinstance(one, str) else one for one in said]
         found = [line for part, line in pairs if part in mark]

@@ -1,4 +1,4 @@
-"""At equal time: where each method stands, on three links, with equal and with unequal hosts."""
+"""Equal time: where each method stands on three links, with equal and unequal hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIGABIT: Final = 1000.0
 SPEEDS: Final = {"equal": (1.0,), "1:2:4": (1.0, 2.0, 4.0)}
 PEERS: Final = 8
 SECONDS: Final = 1360.0
-"""as many of which whole steps of DDP fill on each of these links"""
+"""chosen so that whole steps of DDP fill the time on each link"""
 Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
 OWN: Final = f"pairwise, {START}"
 WAYS: Final[Clocked] = {
@@ -58,13 +58,13 @@ PACED: Final[Clocked] = {
     "DiLoCo 4-bit, overlapped, own pace, H 80": ("diloco-4bit-overlapped", {"own_pace": True}, 80),
     **OURS_ALIKE,
 }
-"""where hosts are unequal: nobody idles, as with pairwise; and pairwise where they do"""
+"""variants for unequal hosts: rivals that do not wait, as pairwise, and pairwise that waits"""
 STARTED: Final[Clocked] = {
     f"DiLoCo fp32, H 20, {START}": ("diloco", {"warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, H 20, {START}": ("diloco-4bit", {"warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, overlapped, H 20, {START}": ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 20),
 }
-"""rivals with the start that pairwise has"""
+"""rivals with the warm start of pairwise"""
 STARTED_PACED: Final[Clocked] = {
     f"DiLoCo 4-bit, own pace, H 20, {START}": ("diloco-4bit", {"own_pace": True, "warmup_steps": WARMUP}, 20),
     f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}": (
@@ -73,13 +73,13 @@ STARTED_PACED: Final[Clocked] = {
         20,
     ),
 }
-"""the same where hosts are unequal"""
+"""the same for unequal hosts"""
 SHORT: Final[Clocked] = {
     "DiLoCo fp32, own pace, H 5": ("diloco", {"own_pace": True}, 5),
     "DiLoCo 4-bit, own pace, H 5": ("diloco-4bit", {"own_pace": True}, 5),
     "DiLoCo 4-bit, overlapped, own pace, H 5": ("diloco-4bit-overlapped", {"own_pace": True}, 5),
 }
-"""the same, at 1 Gbit/s"""
+"""the same at 1 Gbit/s"""
 QUICK: Final[Clocked] = {
     "pairwise, H 5": ("pairwise", {}, 5),
     "DiLoCo fp32, H 5": ("diloco", {}, 5),
@@ -109,19 +109,20 @@ FIELD: Final[Clocked] = {
     "parameter server, asynchronous": ("server-async", {}, 20),
     "local only": ("local-only", {}, 20),
 }
-"""the rest; D-PSGD, SGP and CHOCO in every step, and once a round"""
+"""the other methods; D-PSGD, SGP and CHOCO exchange in every step and once a round"""
 LONG: Final[Clocked] = {
     f"{label.removesuffix(', H 20')}, H 80": (method, options, 80)
     for label, (method, options, _) in FIELD.items()
     if label.endswith(", H 20")
 }
-"""what of them exchanges once a round, where links are slow"""
+"""those of them that exchange once a round, for slow links"""
 HALVED: Final = {
     label: f"{label}, half its rate"
     for label in ("AD-PSGD", "SwarmSGD, H 20", "SwarmSGD, H 80", "parameter server, asynchronous")
 }
-"""who wait for nobody, and where hosts are equal train at more than pairwise's rate: where they are not, at half of
-that, too"""
+"""methods that do not wait, and whose rate is above pairwise's with equal hosts; with unequal hosts half of it is
+played too
+"""
 LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *LONG, *HALVED.values())
 DRAWN: Final = (
     "pairwise",
@@ -139,11 +140,11 @@ DRAWN: Final = (
     f"DiLoCo 4-bit, own pace, H 20, {START}",
     f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}",
 )
-"""not all, or nothing would be seen"""
+"""not all methods, so that single lines can be seen"""
 OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
 FREE: Final = {label for label, (method, *_) in {**FIELD, **LONG}.items() if method in OWN_PACE} | {*HALVED.values()}
-"""who waits for nobody"""
+"""a method that waits for no other peer"""
 ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", "DiLoCo", "local SGD")))
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
 RIVALS: Final = {
@@ -152,7 +153,7 @@ RIVALS: Final = {
     "not of this project": OTHERS,
 }
 NEAR: Final = 0.01
-"""nats, within which two are as good as each other"""
+"""nats within which two methods count as equal"""
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -251,7 +252,7 @@ def _ahead(where: str, fair: Mapping[str, Outcome], ours: str, kind: str, whom: 
 
 
 def _nearest(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Whose loss is the least, and all that are within `NEAR` of it, the best first."""
+    """Labels of the least loss and of all within `NEAR` of it, the best first."""
     least = outcomes[best(outcomes)].loss
     return sorted(
         (label for label in outcomes if outcomes[label].loss <= least + NEAR), key=lambda label: outcomes[label].loss

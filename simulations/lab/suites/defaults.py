@@ -1,4 +1,4 @@
-"""Which settings of `pairwise` and `epidemic` are good: small grids around the defaults, one thing at a time."""
+"""Good settings of `pairwise` and `epidemic`: small grids around the defaults, one option at a time."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
     )
 }  # fmt: skip
 CODECS: Final = ("dct128", "threshold3", "sign", "lowrank4", "twobit")
-"""in the place of top-k, at alpha 1; low rank is of the model's matrices, which the daemon's chunks cut through"""
+"""in place of top-k, at alpha 1. Low rank uses the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
 WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "bits and early exchanges")
-"""grids that are played after a warm start as well"""
+"""grids that are also played after a warm start"""
 STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
 ALPHA, BETA = 2.0, 0.95
-"""the daemon's, of epidemic"""
+"""the daemon's default for epidemic"""
 RIVAL: Final = "DiLoCo fp32, mu 0.8"
 INNERS: Final[Ways] = {BASE: ("pairwise", {}), RIVAL: ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True})}
 TUNED: Final[Ways] = {
@@ -78,9 +78,9 @@ TUNED: Final[Ways] = {
 }
 """at each of `RATES`"""
 UNEQUAL_GROUP: Final = f"N = {b4.PEERS}, hosts 1:2:4, as 100 M parameters on 100 Mbit/s"
-"""B4's, where a third of all chunks is clipped"""
+"""the setting of B4, where a third of all chunks is clipped"""
 MUON_RATES: Final = (0.004, 0.016, 0.032)
-"""besides the setting's own"""
+"""beside the setting's own"""
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -130,7 +130,7 @@ def _read(results: Results) -> Findings:
         ]  # fmt: skip
         columns = ("", "pairwise, but", "loss", "against the defaults", "bytes a parameter", "single replicas above")
         tables.append(Table(f"pairwise, {start}", columns, rows))
-        # What costs no more bytes could as well be the default.
+        # A rival that costs no more bytes could be the default.
         rivals = [label for label in group if not group[label].bytes > 1.02 * ours.bytes and label != BASE]
         other = group[best(group, rivals)]
         name = f"{start}: defaults above the best that costs no more ({other.arm.label}), nats"
@@ -147,7 +147,7 @@ def _read(results: Results) -> Findings:
 
 
 def _above(name: str, ours: Outcome, rivals: Mapping[str, Outcome]) -> list[Reported]:
-    """How much worse than the best of the rivals, by the seeds that both have; nothing where there is none."""
+    """Distance above the best rival, by the seeds that both have; nothing without a rival."""
     if not rivals:
         return []
     other = best(rivals, of=lambda outcome: outcome.loss - ours.loss)
@@ -160,7 +160,7 @@ def _cheaper(group: Mapping[str, Outcome], ours: Outcome) -> dict[str, Outcome]:
 
 
 def _epidemics(results: Results) -> list[Reported]:
-    """The daemon's alpha and beta, by k: against what costs as much, and against all that costs no more."""
+    """The daemon's alpha and beta, by k, against rivals of equal bytes and against rivals of no more bytes."""
     figures = []
     for start in STARTS:
         group = results.groups[f"epidemic, {start}"]
@@ -188,7 +188,7 @@ def _by_rate(results: Results, label: str, prefix: str = "lr ") -> dict[str, Out
 
 
 def _rates(results: Results) -> list[Reported]:
-    """Of each method, the learning rate that all have."""
+    """Every method at the same learning rates."""
     figures, own = [], f"lr {MLP.lr}"
     for label in TUNED:
         rates = _by_rate(results, label)
@@ -198,7 +198,7 @@ def _rates(results: Results) -> list[Reported]:
 
 
 def _lengths(results: Results) -> list[Reported]:
-    """At equal samples, which cost the more bytes the shorter a round is."""
+    """At equal samples; shorter rounds cost more bytes."""
     figures = []
     for label in INNERS:
         ours = results["inner adamw", label]
@@ -207,7 +207,7 @@ def _lengths(results: Results) -> list[Reported]:
 
 
 def _inner(results: Results) -> list[Reported]:
-    """Each with its own best learning rate of those played."""
+    """Every optimizer at its best learning rate of those played."""
     figures = []
     for label in INNERS:
         adamw = _by_rate(results, label) | {f"lr {MLP.lr}": results["inner adamw", label]}

@@ -1,11 +1,11 @@
-"""Figures of suites: means over the seeds, each of which is known; how they are told, and what marks they meet.
+"""Figures of suites: means over known seeds, their text, and the marks they meet.
 
     >>> ours, theirs = Figure([1.9, 1.8]), Figure([1.7, 1.7])
-    >>> told(ours - theirs, 2)
+    >>> formatted(ours - theirs, 2)
     '0.15 (0.10 to 0.20; 2 seeds)'
 
-What is computed of figures is computed seed by seed, so that a difference has a spread of its own. A seed that failed
-is NaN, so is every mean in which it stands, and no mark is met by NaN. No run and no arm is known here.
+Arithmetic works seed by seed, so a difference has a spread of its own. A failed seed is NaN, and so is every mean that
+contains it. NaN meets no mark. This module knows no run and no arm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simulations.check import Check
 __all__ = ["Check", "Figure", "Reported", "check", "formatted", "least", "mean", "most", "reported"]
 
 FEW: Final = 3
-"""seeds; of fewer, it is said how many"""
+"""fewest seeds whose number is not stated"""
 COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -33,23 +33,23 @@ COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True)
 class Reported:
-    """A figure that has no mark, and so is neither met nor missed."""
+    """A figure without a mark."""
 
     name: str
     measured: str
 
 
 class Figure(float):
-    """Mean of what the seeds from 0 on gave; NaN if one of them failed, or none is there.
+    """Mean of the values of seeds 0, 1, ...; NaN if one of them failed, or there is none.
 
-    Of two figures those seeds count that both have.
+    Arithmetic of two figures uses the seeds that both have.
     """
 
     each: tuple[float, ...]
 
     def __new__(cls, each: Iterable[float]) -> Figure:
         values = tuple(map(float, each))
-        # No fmean: it raises where infinities are of both signs.
+        # fmean would raise for infinities of both signs.
         made = super().__new__(cls, sum(values) / len(values) if values else math.nan)
         made.each = values
         return made
@@ -92,25 +92,25 @@ def _quotient(a: float, b: float) -> float:
 
 
 def mean(values: Sequence[float]) -> Figure:
-    """Of the seeds' figures; of figures of several seeds their mean, seed by seed."""
+    """Mean over the seeds. A mean of figures is taken seed by seed."""
     total: float = sum(values)
     return total / len(values) if isinstance(total, Figure) else Figure(values)
 
 
 def most(figures: Iterable[float]) -> float:
-    """The greatest; one that is NaN, if any is."""
+    """The greatest; NaN if any is NaN."""
     return max(figures, key=lambda figure: (math.isnan(figure), figure))
 
 
 def least(figures: Iterable[float]) -> float:
-    """The smallest; one that is NaN, if any is."""
+    """The smallest; NaN if any is NaN."""
     return min(figures, key=lambda figure: (not math.isnan(figure), figure))
 
 
 def formatted(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:
-    """Mean of the seeds, from where to where they went, of how many if they are few, and how many of them failed.
+    """Text of a figure: mean, range, number of seeds if few, and failed seeds.
 
-    A number that is no figure of seeds is told alone.
+    A plain number is formatted alone.
     """
     if not isinstance(values, Sequence):
         each = values.each if isinstance(values, Figure) else None
@@ -150,12 +150,13 @@ def check(
     *,
     replicas: float | Sequence[float] | None = None,
 ) -> Check:
-    """A mark; one that was not measured with every seed is not met.
+    """A mark. It is not met if a seed failed.
 
     Args:
-        must: "<= 0.05": what the mean has to be, if `passed` is not given.
-        measured: a figure, or one number a seed.
-        replicas: the same of single replicas, told beside it.
+        must: the condition on the mean, such as "<= 0.05".
+        measured: a figure, or one number per seed.
+        passed: whether the mark is met; by `must` if None.
+        replicas: the same figure of single replicas, shown beside it.
     """
     value = mean(measured) if isinstance(measured, Sequence) else measured
     met = _meets(must, value) if passed is None else bool(passed)

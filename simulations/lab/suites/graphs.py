@@ -1,4 +1,4 @@
-"""Graphs of outcomes: a line is a method, its band the seeds."""
+"""Graphs of outcomes: a line is a method, and its band the range of the seeds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simulations.lab.suites.base import Graph, Line, Outcome
 __all__ = ["bytes_graph", "distance_graph", "end_line", "graph", "seconds_graph"]
 
 APART: Final = 1e-3
-"""share of the largest distance below which none is drawn: equal replicas are apart by what rounding leaves"""
+"""share of the largest distance below which nothing is drawn, because rounding alone separates equal replicas"""
 
 
 def _line(curves: Sequence[Curve], x: Callable[[Point], float], y: Callable[[Point], float]) -> Line:
-    """Point by point over the seeds."""
+    """Mean, lowest and highest of the seeds, point by point."""
     at = list(zip(*(curve.points for curve in curves), strict=True))
     heights = np.array([[y(point) for point in points] for points in at])
     across = [fmean(x(point) for point in points) for points in at]
@@ -67,7 +67,7 @@ def distance_graph(panels: Mapping[str, Mapping[str, Outcome]]) -> Graph:
 
 
 def _above(share: float, lines: Mapping[str, Line]) -> dict[str, Line]:
-    """What of the lines is so much of the highest; one all of which is lower is left out."""
+    """The parts of lines that lie above `share` of the highest value. A line without such a part is left out."""
     least = share * max((y for line in lines.values() for y in line.y if math.isfinite(y)), default=0.0)
     found: dict[str, Line] = {}
     for label, line in lines.items():
@@ -79,7 +79,7 @@ def _above(share: float, lines: Mapping[str, Line]) -> dict[str, Line]:
 
 
 def end_line(outcomes: Mapping[float, Outcome], of: Callable[[Point], float]) -> Line:
-    """A figure at the end of the run, over whatever the keys are; of the seeds that did not fail."""
+    """A figure at the end of the run over the keys of `outcomes`, from the seeds that did not fail."""
     found = {x: [of(curve.last) for curve in outcome.curves] for x, outcome in outcomes.items() if outcome.curves}
     return Line(
         list(found),

@@ -1,4 +1,4 @@
-"""The model, setting and options that several suites share: those of B1."""
+"""The setting and options of B1 that several suites share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from simulations.lab.core import Setting
 __all__ = ["EPIDEMIC", "MLP", "WARMUP", "WIDER", "diloco"]
 
 MLP: Final = Setting(peers=16, every=20, rounds=60, lr=8e-3, evaluate_every=3)
-"""What B1 to B6 train with; the learning rate is near the best of pairwise and DiLoCo, others have theirs (rates)."""
+"""Setting of B1 to B6. The learning rate is near the best of pairwise and DiLoCo; `rates.py` has the others."""
 
 EPIDEMIC: Final = {"compressor": "topk128", "alpha": 2.0}
-"""alpha 1 is for runs longer than these (suite defaults)"""
+"""alpha 1 suits longer runs (suite defaults)"""
 WIDER: Final = {**EPIDEMIC, "compressor": "topk256"}
-"""the daemon's default"""
+"""with the daemon's default compressor"""
 
 WARMUP: Final = 200
-"""steps, the daemon's default"""
+"""steps of a warm start, the daemon's default"""
 FEW: Final = 30
 
 
 def diloco(rounds: int, peers: int = MLP.peers) -> dict[str, Any]:
-    """DiLoCo's options in other suites: the outer step and momentum that were the better ones in so many outer steps of
-    so many peers (alpha 1 of 0.7, 0.9 and 1; mu 0.8 in 60 rounds of 16, 0.6 in 15 and in 10, and of 8 peers in B4 and
-    B9), and a first outer step as plain as pairwise's, which was better in all."""
+    """DiLoCo's options in other suites, the best of those tried for this number of rounds and peers.
+
+    alpha was 1 among 0.7, 0.9 and 1. mu was 0.8 for 60 rounds of 16 peers, and 0.6 for 15 and 10 rounds and for 8 peers
+    (B4, B9). A plain first outer step, as in pairwise, was better in all of them.
+    """
     return {"alpha": 1.0, "mu": 0.8 if rounds >= FEW and peers >= MLP.peers else 0.6, "plain_first": True}

@@ -1,6 +1,6 @@
-"""Outer momentum, varied: what is late, or moves far in few rounds, bears less of it than B1's setting, where all wait.
+"""Variants of the outer momentum. Late averages, and few long rounds, need less momentum than B1's setting.
 
-No arm may stand here, and no mark.
+This module defines no arm and no mark.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from simulations.lab.suites.tables import best
 __all__ = ["MUS", "Clocked", "at_momenta", "best_momentum", "momenta_table"]
 
 Clocked: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any], int]]
-"""methods with their options and the H asked for, by label"""
+"""method, options and H, by label"""
 
 MUS: Final = (0.0, 0.4, 0.6, 0.8)
 
 
 def at_momenta(ways: Clocked) -> dict[str, tuple[str, dict[str, Any], int]]:
-    """Each way at each momentum."""
+    """Every variant at every momentum."""
     return {
         _label(label, mu): (method, {**options, "momentum" if method == "pairwise" else "mu": mu}, every)
         for label, (method, options, every) in ways.items()
@@ -34,7 +34,7 @@ def _label(label: str, mu: float) -> str:
 
 
 def best_momentum(label: str, usual: Outcome, varied: Mapping[str, Outcome]) -> tuple[str, Outcome]:
-    """The best of what is as usual and of what of it was varied, with what its name has more."""
+    """The best of `usual` and its variants of the momentum, with the suffix of its label."""
     found = {"": usual} | {f", mu {mu:g}": varied[_label(label, mu)] for mu in MUS if _label(label, mu) in varied}
     least = best(found)
     return least, found[least]

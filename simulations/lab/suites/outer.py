@@ -1,6 +1,6 @@
-"""The outer step of `pairwise`: which alpha and mu, where rounds are few or many, links free or slow.
+"""The outer step of `pairwise`: alpha and mu for few and many rounds, free and slow links.
 
-Each place is another suite's, setting and all. No mark of theirs may stand here.
+Each place is the setting of another suite. This suite repeats none of their marks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ UNEQUAL: Final = {f"speeds 1:2:4, {model} (B4)": model for model in (SMALL, LARG
 LATE: Final = {f"10^9 parameters, {model} (B9)": model for model in (LONG, TRANSFORMING)}
 RIVAL: Final = "DiLoCo fp32, alpha 1, mu 0.8"
 WITHIN: Final = 0.02
-"""nats behind the best at any place"""
+"""nats behind the best step, at any place"""
 ALLOWED: Final = 0.05
-"""nats above DiLoCo's at B1's place, cold: its mark (algorithms section 10)"""
+"""nats above DiLoCo at B1's place, cold: the mark of B1 (algorithms section 10)"""
 
 
 def _label(step: Step) -> str:
@@ -50,7 +50,7 @@ def _place(name: str, start: str) -> str:
 
 
 def _ways(start: str, every: int) -> Clocked:
-    """Options as b4 and b9 write them, which so have played some of these."""
+    """Options as B4 and B9 write them, so that kept answers of those suites are found."""
     return {
         _label((alpha, mu)): (
             "pairwise",
@@ -75,7 +75,7 @@ def _arms(scale: Scale) -> list[Arm]:
         for name, model in UNEQUAL.items():
             found += unequal(_place(name, start), model, _ways(start, 20), RATED, scale)
         for name, model in LATE.items():
-            # Of the transformer, which is dear, what the daemon does.
+            # With the slow transformer, only the daemon's warm start.
             if model != TRANSFORMING or start == OWN:
                 found += late(_place(name, start), model, _ways(start, 50), scale)
     return found
@@ -124,7 +124,7 @@ def _told(so: bool) -> str:
 
 
 def _behind(outcomes: Mapping[Step, Outcome]) -> dict[Step, float]:
-    """Of each step, how much worse than the best one its mean over the seeds is; NaN for all if one failed."""
+    """Distance of each step's mean over the seeds above the best step; NaN for all if one failed."""
     least = most([-outcome.loss for outcome in outcomes.values()])
     return {step: float(outcome.loss) + least for step, outcome in outcomes.items()}
 
@@ -134,8 +134,11 @@ def _farthest(step: Step, behind: Mapping[str, Mapping[Step, float]]) -> float:
 
 
 def decided(behind: Mapping[str, Mapping[Step, float]], above: Mapping[Step, float]) -> Step:
-    """The step that is never far behind the best: of those that are not above DiLoCo by more than is allowed, where
-    that is known, the one of which the most that it is behind at any place is least."""
+    """The step that is never far behind the best.
+
+    Among the steps that stay within the allowed distance above DiLoCo, where that is known, it is the one whose largest
+    distance behind the best is least.
+    """
     allowed = [step for step in STEPS if not above.get(step, 0.0) > ALLOWED]
     return min(allowed or STEPS, key=lambda step: _farthest(step, behind))
 

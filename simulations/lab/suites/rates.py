@@ -1,9 +1,11 @@
-"""Learning rates of methods on the byte-level MLP: how many times that of `b1.MLP`, which is near pairwise's best.
+"""Learning rates of methods on the byte-level MLP, as multiples of that of `model.MLP`, which is near pairwise's best.
 
-The mean of N replicas' steps is shorter than each of them, and outer momentum makes up for it. So a method without it
-wants a greater rate, and at pairwise's it would look worse than it is. Chosen by the mean of three seeds of B1's
-setting, of 1, 2, 4 and 8 times (one seed misleads: by seed 0 DDP's was twice as great, which costs the others 0.06
-nats); B1 tells what the others give. No arm may stand here.
+The mean of the steps of N replicas is shorter than each step. Outer momentum makes up for it, so a method without it
+needs a larger rate.
+
+Each rate is the best mean of three seeds in B1's setting among 1, 2, 4 and 8 times. One seed would mislead: with seed 0
+DDP's rate was twice as large, which costs 0.06 nats on the other seeds. The page of B1 lists all rates. This module
+defines no arm.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ RATES: Final[Mapping[str, float]] = {
     "sparseloco": 2.0,
     "swarm": 2.0,
 }
-"""by method; 1 of those not named"""
+"""by method; 1 for methods not named"""
 UNEQUAL: Final[Mapping[str, float]] = {**RATES, "epidemic": 1.0}
-"""where fast hosts make more steps: of 1, 2 and 4 times the best after 1,200 s of B4, which plays half of it, too; for
-all others that were tried the rate of B1 is the best of half, once and twice as much"""
+"""rates where fast hosts make more steps: the best of 1, 2 and 4 times after 1,200 s of B4. For all other methods
+tried, B1's rate is the best of half, once and twice
+"""

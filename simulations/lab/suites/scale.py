@@ -1,4 +1,4 @@
-"""From 8 to 256 peers, and by the formulas to 10,000."""
+"""From 8 to 256 peers, and by formulas to 10,000."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["SUITE"]
 SIZES: Final = (8, 16, 32, 64, 128, 256)
 FAR: Final = 10_000
 LEFT: Final = 0.01
-"""share of the distance at which replicas count as agreed"""
+"""share of the first distance at which replicas count as agreed"""
 LEARNING: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
 FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
-"""everybody applies what everybody sends: the square of N here, in one process"""
+"""every peer applies the messages of all peers, so one process takes time in the square of N"""
 MEETING: Final[dict[str, dict[str, Any]]] = {
     "random matching": {"schedule": ""},
     "hypercube": {"schedule": "hypercube", "early": 1.0, "early_exchanges": 1},
@@ -54,8 +54,10 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def rounds_of_cycle(curve: Curve) -> float:
-    """The same by a schedule, in whole rounds, counted from the begin of a cycle: it is exact at a cycle's end, and the
-    first round of a run makes the second step of its first cycle."""
+    """Whole rounds until agreement by a schedule, counted from the begin of a cycle.
+
+    A schedule is exact at the end of a cycle. The first round of a run makes the second step of its first cycle.
+    """
     begin = (curve.setting.peers - 1).bit_length() - 1
     first, *points = (point for point in curve.points if point.round >= begin)
     agreed = (point for point in points if point.distance <= LEFT * first.distance)
@@ -63,7 +65,7 @@ def rounds_of_cycle(curve: Curve) -> float:
 
 
 def rounds_to_agree(curve: Curve) -> float:
-    """Until the distance is `LEFT` of the first; between rounds by a line of its logarithm."""
+    """Rounds until the distance is `LEFT` of the first, interpolated in its logarithm."""
     first, before = curve.points[0].distance, curve.points[0]
     for point in curve.points[1:]:
         if point.distance <= LEFT * first:
@@ -82,7 +84,7 @@ def _sizes(results: Results, prefix: str) -> dict[int, dict[str, Outcome]]:
 
 
 def _formula(label: str, peers: float, a_message: float, constant: float) -> float:
-    """Bytes a parameter and round."""
+    """Bytes per parameter and round, by formula."""
     if label.startswith("epidemic"):
         return a_message * (peers - 1.0)
     if label.startswith("DiLoCo"):

@@ -1,4 +1,4 @@
-"""Tables of outcomes: losses, curves, losses at equal bytes; and which outcome is best."""
+"""Tables of outcomes: losses, curves, losses at equal bytes. Also which outcome is best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOSSES: Final = ("loss", "single replicas")
 
 
 def loss_cells(outcome: Outcome) -> tuple[str, str]:
-    """Loss of the model and of single replicas: who leaves replicas further apart may have the better mean of them."""
+    """Loss of the model and of single replicas. A method that leaves replicas far apart may have the better mean."""
     return formatted(outcome.losses), formatted(outcome.replica_losses)
 
 
@@ -28,7 +28,7 @@ def best(
     labels: Iterable[str] | None = None,
     of: Callable[[Outcome], float] = lambda outcome: outcome.loss,
 ) -> str:
-    """Label of the least; what is NaN, as with a seed that failed, is so only if all are."""
+    """Label of the least value. NaN, as of a failed seed, loses against any number."""
 
     def height(label: str) -> tuple[bool, float]:
         value = of(outcomes[label])
@@ -38,8 +38,10 @@ def best(
 
 
 def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:
-    """Those that ended no later than the one of label `clock`, who waits for nobody: a round may last longer than all
-    the time there is."""
+    """Outcomes that ended no later than that of label `clock`, a method that does not wait.
+
+    A single round of another method may last longer than the whole time.
+    """
     limit = 1.02 * mean(outcomes[clock].last(lambda point: point.seconds))
     return {
         label: outcome
@@ -65,10 +67,11 @@ def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") ->
 
 
 def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, replicas: bool = False) -> Table:
-    """Loss by the time so many bytes a parameter have come, between points by a line; nothing past a run's own end.
+    """Loss after given bytes per parameter, interpolated; empty beyond the end of a run.
 
     Args:
-        replicas: of single ones, not of the model.
+        budgets: bytes per parameter.
+        replicas: use single replicas, not the model.
     """
 
     def at(curve: Curve, budget: float) -> float:
@@ -77,7 +80,7 @@ def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, re
         return float(np.interp(budget, spent, losses)) if spent[0] <= budget <= spent[-1] else math.nan
 
     def cell(outcome: Outcome, budget: float) -> str:
-        # A seed that was not so dear has not failed.
+        # A seed that received fewer bytes has not failed.
         within = not any(math.isnan(at(curve, budget)) for curve in outcome.curves)
         return formatted(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
 

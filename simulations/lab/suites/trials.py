@@ -1,4 +1,4 @@
-"""What was tried of `pairwise` and is not in the product: rotation, outliers, momentum, groups of peers."""
+"""Changes to `pairwise` that were tried and are not in the product: rotation, outliers, momentum, groups of peers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRAPPED: Final[Ways] = {
 }
 """each with every number of exchanges"""
 FREE: Final = ", no clipping"
-"""ends the labels of twins: groups, and momenta, are never clipped"""
+"""ends the labels of twins without clipping, because groups and momenta are never clipped"""
 TWINS: Final[Ways] = {
     label + FREE: (WRAPPED[label][0], {**WRAPPED[label][1], "clip": math.inf}) for label in (BASE, "3 bits", "fp32")
 }
@@ -109,13 +109,13 @@ def _table(name: str, outcomes: Mapping[str, Outcome], late: bool) -> Table:
 
 
 def _quotient(outcome: Outcome, above: str, below: str) -> float:
-    """Of what was counted; NaN where nothing was."""
+    """The quotient of two counts; NaN if the second is 0."""
     whole = outcome.fact(below)
     return outcome.fact(above) / whole if whole else math.nan
 
 
 def _best(name: str, outcomes: Mapping[str, Outcome]) -> Check:
-    """Does anything that costs no more do better than what there is, by as much as would be worth a change?"""
+    """Whether any variant of no more bytes beats pairwise by enough to change the product."""
     ours = outcomes[BASE]
     rivals = [label for label in outcomes if not outcomes[label].bytes > 1.02 * ours.bytes]
     other = outcomes[best(outcomes, rivals)]

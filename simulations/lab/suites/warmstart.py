@@ -1,4 +1,4 @@
-"""The warm start: how long, with which H afterwards, who starts."""
+"""The warm start: how long it is, which H follows, and which peers make it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["SUITE"]
 LENGTHS: Final = (0, 50, 100, 200, 400)
 EVERY: Final = (10, 20, 50)
 STEPS: Final = 1000
-"""with those of the start"""
+"""the steps of the start included"""
 FOUNDED: Final = 200
-"""steps of founders"""
+"""steps of the founders"""
 FOUNDERS: Final = (1, 4, 16)
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
@@ -31,7 +31,7 @@ OWN: Final = "pairwise, its own"
 EPIDEMIC_OWN: Final = "epidemic k=128, its own"
 """at B1's H"""
 DEFAULT: Final = 200
-"""steps, of the daemon"""
+"""steps, the daemon's default"""
 
 
 def _group(length: int, every: int) -> str:
@@ -43,7 +43,7 @@ def _who(founders: int) -> str:
 
 
 def _rounds(length: int, every: int) -> int:
-    """What the start leaves of the steps."""
+    """Rounds left after the start."""
     return (STEPS - length) // every
 
 

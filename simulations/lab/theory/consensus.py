@@ -1,9 +1,10 @@
-"""How fast replicas agree, in closed form and as measured: every line of the table of algorithms section 7.
+"""How fast replicas agree, in closed form and measured: every line of the table of algorithms section 7.
 
-`measure` gives the table: contraction of the disagreement by each way of meeting, its growth under outer momentum, and
-how far replicas of a quadratic with known noise stay apart. Matchings are vectorised draws; schedules are the
-product's own, and so are the exchanges of the lines that name `pairwise`, by `lab_methods`. How fast a protocol finds
-its partners is asked in `consensus`; here all meet at once.
+`measure` returns the table: the contraction of the disagreement, its growth under outer momentum, and the stationary
+distance of replicas of a quadratic with known noise.
+
+Matchings are vectorised draws. Schedules are the product's own, and lines that name `pairwise` run its exchanges
+(`methods/pairwise.py`). All peers meet at once here; `matchings.py` asks how fast a protocol finds partners.
 
     python -m simulations.lab.theory.consensus
 """
@@ -43,18 +44,18 @@ __all__ = [
 Values = NDArray[np.float64]
 
 WITHIN: Final = 0.01
-"""relative, of factors"""
+"""largest relative deviation of a factor"""
 WITHIN_NOISE: Final = 0.1
-"""of a stationary distance squared (algorithms section 9, 13)"""
+"""the same of a squared stationary distance (algorithms section 9, 13)"""
 EXACT: Final = 1e-24
-"""share of a sum of squares that rounding may leave"""
+"""share of a sum of squares that rounding errors may leave"""
 SIZES: Final = (4, 8, 16, 64)
 MOMENTA: Final = (0.5, 0.8, 0.9)
 LR: Final = 0.7
 
 
 class Row(NamedTuple):
-    """One line: `formula` in words, what it says and what was measured, and their relative deviation."""
+    """One line: the formula in words, its value, the measured value, and their relative deviation."""
 
     formula: str
     expected: float
@@ -67,33 +68,39 @@ class Row(NamedTuple):
 
 
 def matching(peers: int, weight: float = 0.5) -> float:
-    """Factor of sum ||a_i - mean||^2 by a random perfect matching that moves both by `weight` of their difference."""
+    """Factor of sum ||a_i - mean||^2 by a random perfect matching that moves both sides by `weight` of their
+    difference.
+    """
     rho = (peers - 2) / (2.0 * (peers - 1))
     return 1.0 - 4.0 * weight * (1.0 - weight) * (1.0 - rho)
 
 
 def fragment(peers: int, parts: int) -> float:
-    """The same when a matching is of one coordinate in `parts`."""
+    """The same for a matching of one coordinate in `parts`."""
     return 1.0 - (1.0 - matching(peers)) / parts
 
 
 def one_pair(peers: int) -> float:
-    """The same when one random pair meets."""
+    """The same for one random pair."""
     return 1.0 - 1.0 / (peers - 1)
 
 
 def push_sum(peers: int) -> float:
-    """Factor of Kempe's potential when all send half to a target drawn from all, themselves included (Kempe, Dobra,
-    Gehrke 2003, "Gossip-based computation of aggregate information", section 2)."""
+    """Factor of Kempe's potential if every peer sends half to a random target, itself included.
+
+    Source: Kempe, Dobra, Gehrke 2003, "Gossip-based computation of aggregate information", section 2.
+    """
     return 0.5 - 0.25 / peers
 
 
 def momentum(peers: int, mu: float, kappa: float, lr: float = LR) -> float:
-    """Growth a round of the root mean square disagreement, when nothing is learned: the spectral radius of how a round
-    maps E[a^2], E[a v], E[v^2] of the deviations, which in two peers correlate by -1/(N - 1).
+    """Growth per round of the root mean square disagreement when no peer learns.
 
-    Outer step with D = 0: v' = mu v, a' = a - lr mu v'. Mixing of i with j: with d = (a_j - a_i)/2, a' = a + d and
-    v' = v - (kappa/lr) d.
+    It is the spectral radius of the map of a round on E[a^2], E[a v], E[v^2] of the deviations. Those of two peers
+    correlate by -1/(N - 1).
+
+    Outer step with D = 0: v' = mu v, a' = a - lr mu v'. Mixing of i with j: with d = (a_j - a_i)/2, a' = a + d and v' =
+    v - (kappa/lr) d.
     """
     c, g, k = 1.0 / (peers - 1), kappa / lr, lr * mu * mu
     mixing = [[(1.0 - c) / 2.0, 0.0, 0.0], [0.0, (1.0 - c) / 2.0, 0.0], [g * g * (1.0 + c) / 2.0, g * (1.0 + c), 1.0]]
@@ -102,13 +109,15 @@ def momentum(peers: int, mu: float, kappa: float, lr: float = LR) -> float:
 
 
 def stationary(peers: int, curvature: float, lr: float, every: int, noise: float) -> float:
-    """CD^2 after the mixing of a round, in the long run, of replicas that average their parameters (alpha 1, mu 0) in
-    random pairs after so many SGD steps on a quadratic, with E||noise of a gradient||^2 = noise^2.
+    """Stationary CD^2 after the mixing of a round, for replicas that average parameters (alpha 1, mu 0) in random
+    pairs.
+
+    The replicas make `every` SGD steps per round on a quadratic, with E||noise of a gradient||^2 = noise^2.
 
         CD^2 = rho (lambda CD^2 + sigma^2),   lambda = (1 - lr curvature)^(2 every)
 
-    With no curvature this is rho sigma^2/(1 - rho) of algorithms section 9. Each peer's own noise is 1 - 1/N of it away
-    from the mean of all.
+    Without curvature this is rho sigma^2/(1 - rho) of algorithms section 9. A share 1 - 1/N of each peer's noise lies
+    off the mean of all.
     """
     rho, shrink = matching(peers), (1.0 - lr * curvature) ** 2
     steps = float(sum(shrink**step for step in range(every)))
@@ -120,18 +129,18 @@ def stationary(peers: int, curvature: float, lr: float, every: int, noise: float
 
 
 def _disagreement(x: Values) -> float:
-    """Sum of squared distances to the mean over the peers, the next to last axis."""
+    """Sum of squared distances to the mean over the peers, which are the next to last axis."""
     return float(np.square(x - x.mean(-2, keepdims=True)).sum())
 
 
 def _pairs(random: np.random.Generator, trials: int, peers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A random perfect matching for each trial: both sides, each of shape (trials, peers // 2)."""
+    """A random perfect matching per trial: both sides, each of shape (trials, peers // 2)."""
     order = random.random((trials, peers)).argsort(1)
     return order[:, 0::2], order[:, 1::2]
 
 
 def _line(trials: int, peers: int) -> Values:
-    """Where who meets whom matters: peers on a line, shape (trials, peers, 1)."""
+    """Peers on a line, so that the choice of partners matters; shape (trials, peers, 1)."""
     return np.tile(np.arange(peers, dtype=np.float64)[:, None], (trials, 1, 1))
 
 
@@ -143,7 +152,7 @@ def _mix(x: Values, first: NDArray[np.int64], second: NDArray[np.int64], weight:
 
 
 def measured_matching(peers: int, weight: float, parts: int, trials: int, seed: int, rounds: int = 3) -> float:
-    """Of random perfect matchings, each of one coordinate in `parts`; geometric mean of the rounds' factors."""
+    """Measured factor of random perfect matchings of one coordinate in `parts`; geometric mean over the rounds."""
     random = np.random.default_rng(seed)
     x = _line(trials, peers)
     before = _disagreement(x)
@@ -154,8 +163,11 @@ def measured_matching(peers: int, weight: float, parts: int, trials: int, seed: 
 
 
 def measured_pairwise(peers: int, weight: float, parts: int, seed: int, size: int = 2**16) -> float:
-    """Of one round of the product's `pairwise` at random, whose coordinates begin at independent points: over many of
-    them any one matching does what all do on average, so they take the place of trials."""
+    """Measured factor of one round of the product's `pairwise` with random partners.
+
+    The coordinates begin at independent points. So one matching acts on many of them as many matchings would on
+    average, and coordinates replace trials.
+    """
     options = PairwiseOptions(
         lr=1.0,
         momentum=0.0,
@@ -174,7 +186,7 @@ def measured_pairwise(peers: int, weight: float, parts: int, seed: int, size: in
 
 
 def measured_one_pair(peers: int, trials: int, seed: int) -> float:
-    """Of as many ticks as there are peers."""
+    """Measured factor of one random pair; geometric mean over as many ticks as there are peers."""
     random = np.random.default_rng(seed)
     x = _line(trials, peers)
     before = _disagreement(x)
@@ -185,7 +197,10 @@ def measured_one_pair(peers: int, trials: int, seed: int) -> float:
 
 
 def measured_push_sum(peers: int, trials: int, seed: int, rounds: int = 3) -> float:
-    """Of sum_ij (v_ij - w_i / N)^2, v_ij being what of peer j's mass is at peer i, and w_i the sum of it."""
+    """Measured factor of sum_ij (v_ij - w_i / N)^2.
+
+    v_ij is the mass of peer j at peer i, and w_i is the sum of v_ij over j.
+    """
     random = np.random.default_rng(seed)
     v = np.tile(np.eye(peers), (trials, 1, 1))
     rows = np.arange(trials)
@@ -204,7 +219,7 @@ def measured_push_sum(peers: int, trials: int, seed: int, rounds: int = 3) -> fl
 
 
 def exact_after(peers: int, seed: int = 0) -> int:
-    """Steps after which all hold the mean, by the product's schedule; one cycle of it, whichever comes first."""
+    """Steps of the product's schedule after which all peers hold the mean; sys.maxsize if one cycle is not enough."""
     ids = [number.to_bytes(32, "big") for number in range(peers)]
     schedule = Schedule(ids, seed.to_bytes(8, "big"))
     x = np.random.default_rng(seed).standard_normal((peers, 64))
@@ -223,7 +238,7 @@ def exact_after(peers: int, seed: int = 0) -> int:
 
 
 def exact_on(graph: Graph, peers: int, seed: int = 0) -> int:
-    """Steps after which all hold the mean, if each averages with whom it hears; 2 N at the most."""
+    """Steps on `graph` after which all peers hold the mean; sys.maxsize if 2 N are not enough."""
     x = np.random.default_rng(seed).standard_normal((peers, 64))
     before = _disagreement(x)
     for step in range(2 * peers):
@@ -235,7 +250,7 @@ def exact_on(graph: Graph, peers: int, seed: int = 0) -> int:
 
 
 def growth(peers: int, mu: float, kappa: float, trials: int, seed: int, rounds: int = 16) -> float:
-    """What `momentum` says, of trials that each draw their own matchings; the first half of the rounds is to forget."""
+    """The growth that `momentum` predicts, over independent trials. The first half of the rounds is a burn-in."""
     random = np.random.default_rng(seed)
     a, v = random.standard_normal((2, trials, peers, 1))
     rows, middle = np.arange(trials)[:, None], 0.0
@@ -256,8 +271,11 @@ def growth(peers: int, mu: float, kappa: float, trials: int, seed: int, rounds: 
 def measured_growth(
     peers: int, mu: float, kappa: float, seed: int, runs: int, size: int = 256, rounds: int = 16
 ) -> float:
-    """The same of the product's `pairwise`, where training makes no step, over so many runs; the first half of the
-    rounds is to forget that momentum began at zero. Coordinates of one run all meet alike, and are no trials."""
+    """The same with the product's `pairwise` and no training, over `runs` runs.
+
+    The first half of the rounds is a burn-in, because momentum begins at zero. All coordinates of a run share its
+    matchings, so they are no independent trials.
+    """
     options = PairwiseOptions(
         lr=LR, momentum=mu, kappa=kappa, codec="fp32", schedule="", early=0.0, clip=math.inf, landing="at once"
     )
@@ -273,7 +291,7 @@ def measured_growth(
 def measured_stationary(
     peers: int, curvature: float, lr: float, every: int, noise: float, size: int, rounds: int, seed: int
 ) -> float:
-    """Mean CD^2 over `rounds`, of the product's `pairwise` on replicas of a quadratic."""
+    """Mean CD^2 over `rounds` rounds of the product's `pairwise` on replicas of a quadratic."""
     options = PairwiseOptions(lr=1.0, momentum=0.0, codec="fp32", schedule="", early=0.0, clip=float("inf"))
     forget = 12
     setting = Setting(peers=peers, every=every, rounds=forget + rounds, inner="sgd", lr=lr, decay=False, seed=seed)
@@ -290,14 +308,14 @@ def _row(formula: str, expected: float, measured: float, within: float = WITHIN)
 
 
 def _factor(formula: str, expected: float, measured: float) -> Row:
-    """Of a contraction also the rate counts, the logarithm: near 1 any two factors are close to each other."""
+    """A row of a contraction. The rate, the logarithm, must match too, because any two factors near 1 are close."""
     deviation = max(abs(measured / expected - 1.0), abs(math.log(measured) / math.log(expected) - 1.0))
     return Row(formula, expected, measured, deviation, deviation <= WITHIN)
 
 
 def contraction(trials: int, seed: int, sizes: Sequence[int] = SIZES) -> Iterable[Row]:
     """The table of algorithms section 7."""
-    # The fewer peers, the fewer trials are left with any disagreement.
+    # With fewer peers, fewer trials have any disagreement left.
     many = {peers: trials * max(1, 16 // peers) for peers in sizes}
     for peers in sizes:
         measured = measured_matching(peers, 0.5, 1, many[peers], seed)
@@ -330,7 +348,7 @@ def contraction(trials: int, seed: int, sizes: Sequence[int] = SIZES) -> Iterabl
 
 
 def momenta(trials: int, seed: int) -> Iterable[Row]:
-    """Decoupled (kappa 0), the default share of 0.3, and coupled (kappa 1)."""
+    """Decoupled (kappa 0), the default kappa 0.3, and coupled (kappa 1)."""
     for kappa in (0.0, 0.3, 1.0):
         for mu in MOMENTA:
             measured = growth(16, mu, kappa, trials, seed)
@@ -338,7 +356,7 @@ def momenta(trials: int, seed: int) -> Iterable[Row]:
 
 
 def product(runs: int, seed: int) -> Iterable[Row]:
-    """What ships, and what would not come to agree, by the daemon's own code."""
+    """The shipped setting, and one that does not agree, by the daemon's own code."""
     ships = PairwiseOptions()
     for kappa, mu in ((ships.kappa, ships.momentum), (1.0, 0.9)):
         measured = measured_growth(16, mu, kappa, seed, runs)
@@ -355,7 +373,7 @@ def quadratic(seed: int, size: int = 1024, rounds: int = 40) -> Iterable[Row]:
 
 
 def measure(trials: int = 80_000, seed: int = 0) -> list[Row]:
-    """Every line; B7 is passed if all are ok."""
+    """Every line of the table. B7 passes if all are ok."""
     return [
         *contraction(trials, seed),
         *momenta(trials // 4, seed),

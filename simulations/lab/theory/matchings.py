@@ -1,13 +1,15 @@
-"""How fast pairwise averaging agrees, by who meets whom: random matching against the hypercube and Base-2 schedules.
+"""How fast pairwise averaging agrees, by the choice of partners: random matching, hypercube and Base-2 schedules.
 
-Numbers in the place of models, meetings in the place of exchanges; no message and no vector work is here. Peers want
-`exchanges` meetings a round and begin their rounds out of step; a meeting lasts `LASTING` and may fail, and then mixes
-nothing. Whoever has no partner yet looks again after a pause, and a meeting not held by the end of the round is
-dropped. Run `python -m simulations.lab.theory.matchings` for two tables:
+Numbers stand for models and meetings for exchanges. There are no messages and no vectors. Peers want `exchanges`
+meetings per round and begin their rounds out of step. A meeting lasts `LASTING` ticks. It may fail, and then mixes
+nothing. A peer without a partner looks again after a pause. A meeting that is not held by the end of the round is
+dropped.
 
-    agreement     sum of squared distances to the mean, as a share of what it was at first, after so many rounds
-    training      every peer adds unit noise in each round, as an outer step does: what of it stays between rounds, as
-                  sum of squared distances / (N - 1) at the ends of rounds; without averaging it grows by 1 a round
+`python -m simulations.lab.theory.matchings` prints two tables:
+
+    agreement     sum of squared distances to the mean after n rounds, as a share of the sum at the start
+    training      every peer adds unit noise in each round, as an outer step does. The figure is the sum of squared
+                  distances / (N - 1) at the ends of rounds; without averaging it grows by 1 a round
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 __all__ = ["POLICIES", "Conditions", "Meetings", "agreement", "training"]
 
 TICKS = 40
-"""a round"""
+"""ticks of a round"""
 LASTING = 4
 """ticks of one meeting"""
 LONGEST_PAUSE = 16
@@ -39,26 +41,27 @@ AFTER = (1, 2, 3, 4, 5, 6, 8, 11, 16)
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     spread: float = 0.0
-    """rounds between the first peer's beginning of a round and the last one's, at the most"""
+    """rounds between the earliest and the latest begin of a round, at most"""
     failing: float = 0.0
-    """share of the meetings that mix nothing"""
+    """share of the meetings that fail"""
     exchanges: int = 1
-    """wanted in each round"""
+    """meetings wanted in each round"""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`patience`: ticks to wait for the scheduled partner; then anybody, if `otherwise`, or nobody."""
+    """How peers choose partners: `patience` ticks for the scheduled one, then a random one if `otherwise`."""
 
     name: str
     scheduled: bool = True
     patience: int = TICKS // 2
     otherwise: bool = True
     halves: bool = False
-    """every meeting by 1/2, whatever the schedule says"""
+    """every meeting has weight 1/2, whatever the schedule says"""
     ahead: float = 1
-    """rounds' worth of meetings that are accepted before they are wanted, and wanted the fewer in the next round: one,
-    as by peers; none: both must want; any number, and none the fewer wanted, if infinite"""
+    """rounds' worth of meetings that a peer accepts before it wants them; it wants as many fewer in the next round. 1,
+    as in the product; 0: both must want; infinite: any number, and none fewer wanted
+    """
 
 
 CONDITIONS = (
@@ -77,7 +80,7 @@ POLICIES = (
 
 
 class Meetings:
-    """Peers that look for partners in virtual time, under one policy; `x` is what they average, shape (N, trials)."""
+    """Peers that look for partners in virtual time under one policy; `x` is what they average, shape (N, trials)."""
 
     def __init__(self, count: int, policy: Policy, conditions: Conditions, seed: int, columns: int) -> None:
         self._count, self._policy, self._conditions = count, policy, conditions
@@ -87,20 +90,20 @@ class Meetings:
         self._schedule, self._ids = Schedule(ids, seed.to_bytes(8, "big")), ids
         self._begins = [self._random.randrange(round(conditions.spread * TICKS) or 1) for _ in ids]
         self._reached, self._done = [0] * count, [0] * count
-        """steps allowed so far, and steps behind it, of each peer"""
+        """per peer: steps allowed, and steps done"""
         self._since = [0] * count
-        """when it began to look for the meeting of its present step"""
+        """per peer: the tick when it began to look for its current meeting"""
         self._ahead = [0] * count
-        """meetings held that no round has wanted yet"""
+        """per peer: meetings held that no round has wanted yet"""
         self._given_up = [False] * count
-        """it takes anybody for its present step"""
+        """per peer: whether it takes any partner for its current step"""
         self._free_at, self._look_at, self._pause = [0] * count, [0] * count, [1] * count
         self._held: list[tuple[int, int, int, float, bool, bool]] = []
         self.tick = 0
         self.meetings = 0
 
     def run(self, rounds: int, noise: float = 0.0) -> None:
-        """So many rounds more; each peer adds `noise` at the beginning of each of its own."""
+        """Run `rounds` more rounds. Each peer adds `noise` at the begin of each of its rounds."""
         for _ in range(rounds * TICKS):
             self._end_meetings()
             for peer, begins in enumerate(self._begins):
@@ -114,7 +117,7 @@ class Meetings:
             self.tick += 1
 
     def disagreement(self) -> float:
-        """Sum of squared distances to the mean, mean of the trials."""
+        """Sum of squared distances to the mean; mean over the trials."""
         return _disagreement(self.x)
 
     def _begin_round(self, peer: int, noise: float) -> None:
@@ -144,7 +147,7 @@ class Meetings:
             return self._step(peer, step + 1)
         partner = int.from_bytes(met[0], "big")
         if self._done[partner] == step and self._free_at[partner] <= self.tick and not self._given_up[partner]:
-            # It may not have come to this step yet; it is through with the one before, which is what counts.
+            # The partner may not have reached this step, but it has finished the one before, which is what counts.
             self._meet(peer, partner, 0.5 if self._policy.halves else met[1], True)
         elif (
             self._done[partner] > step
@@ -154,7 +157,7 @@ class Meetings:
             self._miss(peer)
 
     def _miss(self, peer: int) -> None:
-        """Nothing has come, or will come, of the present step's meeting."""
+        """The meeting of the current step failed or will not happen."""
         if not self._policy.scheduled or self._policy.otherwise:
             self._given_up[peer] = True
         else:
@@ -164,7 +167,7 @@ class Meetings:
         partner = self._random.randrange(self._count - 1)
         partner += partner >= peer
         wants = self._done[partner] < self._reached[partner]
-        # Who follows the schedule gives a meeting to others beside it, and keeps its own.
+        # A peer that follows the schedule keeps its own meeting when it accepts another one.
         counts = wants and (self._given_up[partner] or not self._policy.scheduled)
         room = self._ahead[partner] < self._policy.ahead * self._conditions.exchanges
         if self._free_at[partner] <= self.tick and (counts or room):
@@ -196,7 +199,7 @@ class Meetings:
 
 
 def perfect(count: int, failing: float, seed: int, columns: int) -> Iterable[NDArray[np.float64]]:
-    """Values after each step of random perfect matchings in lock step: what no protocol without a centre can do."""
+    """Values after each step of random perfect matchings in lock step, which only a central matcher reaches."""
     normal = np.random.default_rng(seed)
     x = normal.standard_normal((count, columns))
     while True:
@@ -209,8 +212,11 @@ def perfect(count: int, failing: float, seed: int, columns: int) -> Iterable[NDA
 def agreement(
     count: int, policy: Policy | None, conditions: Conditions, after: Sequence[int], trials: int
 ) -> tuple[list[float], float]:
-    """Of `policy`, or of perfect matchings if None: the share of disagreement left after so many rounds, and the
-    meetings that each peer took part in, a round."""
+    """The share of disagreement left after each number of rounds in `after`, and the meetings per peer and round.
+
+    Args:
+        policy: None for perfect matchings.
+    """
     left, held = np.zeros(len(after)), 0.0
     for seed in range(trials):
         if policy is None:
@@ -229,7 +235,7 @@ def agreement(
 
 
 def training(count: int, policy: Policy, conditions: Conditions, rounds: int, trials: int) -> tuple[float, float]:
-    """What stays of unit noise a round, and the meetings that each peer took part in, a round."""
+    """The stationary share of unit noise per round, and the meetings per peer and round."""
     left, held, warmup = [], 0, 20
     for seed in range(trials):
         meetings = Meetings(count, policy, conditions, seed, 16)
@@ -243,7 +249,7 @@ def training(count: int, policy: Policy, conditions: Conditions, rounds: int, tr
 
 
 def _disagreement(x: NDArray[np.float64]) -> float:
-    """Sum of squared distances to the mean, mean of the trials."""
+    """Sum of squared distances to the mean; mean over the trials."""
     return float(np.square(x - x.mean(0)).sum(0).mean())
 
 
@@ -277,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _power(share: float) -> str:
-    """Two digits of a share; rounding errors are told as what they are."""
+    """Two digits of a share; "exact" if only rounding errors are left."""
     return "exact" if share < 1e-28 else f"{share:.0e}" if share < 0.01 else f"{share:.2f}"
 
 

@@ -1,7 +1,6 @@
-"""One chunk of a group's exchange: gathered by its owner, averaged, returned, by the codec of the exchange.
+"""One chunk of a group's exchange: its owner gathers it, averages it and returns it, by the codec of the exchange.
 
-For the trial of groups in `lab_trial_groups`, where it stands who they are and when. It is not in the product. No clock
-may stand here.
+`groups.py` decides who is in a group and when. The trial is not in the product.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["GroupExchange", "Traffic"]
 
 @dataclass
 class Traffic:
-    """Of one chunk: bytes of each member, in their order, and blocks of all conversations about it."""
+    """Traffic of one chunk: bytes per member, in their order, and blocks of all dialogues about it."""
 
     received: NDArray[np.int64]
     sent: NDArray[np.int64]
@@ -41,21 +40,23 @@ class Traffic:
 
 @dataclass(frozen=True)
 class GroupExchange(Dialogue):
-    """Terms of a group's exchange, and how a chunk of it is averaged. The first member has invited the others."""
+    """The terms of a group's exchange, and how it averages a chunk. The first member invites the others."""
 
     members: tuple[Replica, ...]
 
     def average(self, chunk: int, owner: int) -> Traffic:
-        """Gather `chunk` at its owner o, average, return. All on one grid, the widest that any member asks for:
+        """Gather `chunk` at its owner o, average, return. All members use one grid, the widest that any of them needs:
 
             gather     D_m = u_m - u_o                             from codes of m; o knows which blocks failed
             average    sum_m D_m = G q + r,   0 <= r < G;   w_m = q + 1 for r of all G members, q for the others
             return     a_m += s (w_m - D_m),   a_o -= the same     codes of u_o + w_m, from which m knows it too
 
-        so a_o moves by s w_o: the remainder of the division is dealt out, or the owner would bear (G - 1) times the
-        rounding. Each return is a dialogue of two as any other, about the owner's wish for m and a_m, whose codes the
-        owner has already; it is antisymmetric to the last bit, and the sum of all anchors stays exact. Momentum is
-        pulled as in `pairwise`. Nothing is clipped.
+        So a_o moves by s w_o. The remainder r is dealt out to the members. Otherwise the owner would bear (G - 1) times
+        the rounding error.
+
+        Each return is a dialogue of two, about the owner's target for m and a_m, whose codes the owner already has. It
+        is antisymmetric to the last bit, so the sum of all anchors stays exact. Momentum is pulled as in `pairwise`.
+        Nothing is clipped.
         """
         one = self.members[owner]
         others = [place for place in range(len(self.members)) if place != owner]
@@ -83,13 +84,13 @@ class GroupExchange(Dialogue):
     def _side(self, replica: Replica, chunk: int, values: Vector, lower: bool) -> ChunkCodec:
         algorithm, blocks = replica.algorithm, _blocks(replica, chunk)
         predicted = algorithm.range[blocks] + algorithm.moved[blocks]
-        # One seed for all of the group: equal values have equal codes.
+        # One seed for the group, so equal values have equal codes.
         name = hashlib.blake2b(b"%d,%d" % (self.exchange, chunk), digest_size=8).digest()
         seed = int.from_bytes(name, "little")
         return CODECS[self.codec].chunk(values, predicted, lower=lower, seed=seed)
 
     def _ranges(self, chunk: int, owner: int, counted: Traffic) -> Buffer:
-        """Everybody's to the owner, the largest of each block back."""
+        """Collect the ranges of all members at the owner; return the widest of each block, which all receive."""
         span = self.initiator.ledger.span(chunk)
         told = [self._side(each, chunk, each.ledger.a[span], True).ranges()[0] for each in self.members]
         widest: bytes = np.max([np.frombuffer(each, np.uint8) for each in told], 0).tobytes()
@@ -102,7 +103,7 @@ class GroupExchange(Dialogue):
     def _pair(
         self, chunk: int, owner: int, place: int, target: Vector, ranges: Buffer
     ) -> tuple[ChunkCodec, ChunkCodec]:
-        """A conversation of the owner, about `target`, with a member, about its anchor."""
+        """Both sides of a dialogue: the owner with `target`, a member with its anchor."""
         one, other = self.members[owner], self.members[place]
         here = self._side(one, chunk, target, one.id < other.id)
         there = self._side(other, chunk, other.ledger.a[other.ledger.span(chunk)], other.id < one.id)
@@ -115,8 +116,10 @@ class GroupExchange(Dialogue):
     def _gathered(
         self, chunk: int, pair: tuple[int, int], here: ChunkCodec, there: ChunkCodec, counted: Traffic
     ) -> None:
-        """The owner learns the member's codes. What the owner would say in a dialogue is not sent: a bit a block says
-        which ones failed, and the member sends more of those."""
+        """The owner learns the member's codes.
+
+        It sends no codes of its own. One bit per block says which blocks failed, and the member sends more of those.
+        """
         owner, place = pair
         data = Data(self.exchange, chunk, 1, math.inf)
         failing = bytes(-(-there.blocks // 8))
@@ -131,7 +134,7 @@ class GroupExchange(Dialogue):
         self._count(counted, here)
 
     def _targets(self, chunk: int, start: Vector, deltas: Sequence[Vector], ranges: Buffer) -> list[Vector]:
-        """What each of the others should come to hold."""
+        """The target of each of the other members."""
         codec, count = CODECS[self.codec], len(deltas) + 1
         if not isinstance(codec, ModuloCodec):
             mean = start + np.sum(deltas, 0, np.float64) / count
@@ -168,8 +171,11 @@ class GroupExchange(Dialogue):
         return side.mix(2.0 * self.weight, ledger.a[span], ledger.pending(chunk), momentum, self.pull)
 
     def _learn_ranges(self, replica: Replica, chunk: int, largest: Vector) -> None:
-        """How far it was from the average. Another's anchor is further, but the widest range of all members counts:
-        wider ones escalate hardly less, and make every step of the grid coarser."""
+        """Update the ranges by the member's distance from the average.
+
+        Other members are further away, but the widest range of the group counts. Wider ranges would escalate hardly
+        less, and make every step of the grid coarser.
+        """
         algorithm, blocks = replica.algorithm, _blocks(replica, chunk)
         algorithm.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * algorithm.range[blocks])
         algorithm.moved[blocks] = 0.0
@@ -185,7 +191,7 @@ def _blocks(replica: Replica, chunk: int) -> slice:
 
 
 def _delta(side: ChunkCodec, size: int) -> Vector:
-    """From the own values to the partner's."""
+    """The difference from the own values to the partner's, shape (size,)."""
     found: Vector = np.zeros(size, np.float32)
     side.mix(1.0, found, np.zeros_like(found), None, 0.0)
     return found

@@ -1,8 +1,8 @@
-"""Wrappers of the exchange's codecs that are on trial: a rotation in front, and outliers sent exactly.
+"""Wrappers of the exchange's codecs on trial: a rotation in front, and outliers sent exactly.
 
-Both are for heavy tails: a block's grid is as wide as its largest difference, and so as coarse for all 256 of it. A
-wrapper is a `ChunkCodec` on both sides alike, and keeps what one promises: opposite differences, equal verdicts.
-Neither is in the product. Nothing here may know an algorithm, a replica or torch.
+Both are for heavy tails. The largest difference of a block sets its grid, so one outlier makes the grid coarse for all
+256 values. A wrapper is a `ChunkCodec` on both sides, and keeps its promises: opposite differences, equal verdicts.
+Neither is in the product. This module knows no algorithm, no replica and no torch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gossipdp.codecs.dense import finite
 __all__ = ["OutlierChunk", "RotatedChunk", "by_blocks", "rotated"]
 
 _SIGNS: Final = np.random.default_rng(0x5349474E).choice([-1.0, 1.0], BLOCK)
-"""of every block, the same for all peers: ranges are of rotated blocks, and last from one exchange to the next"""
+"""equal in all blocks and peers, because ranges of rotated blocks must hold from one exchange to the next"""
 
 
 def rotated(values: Vector) -> Vector:
     """D H D / 16 of each block of 256, with random signs D and the Walsh-Hadamard matrix H.
 
-    Orthogonal and its own inverse: D D = I, H H = 256 I. Of additions alone (Fino & Algazi 1976), in fp64: every host
-    finds the same, and rotated(-x) is -rotated(x) to the last bit. A last block that is short is filled with zeros.
+    It is orthogonal and its own inverse: D D = I, H H = 256 I. It uses additions alone (Fino & Algazi 1976) in fp64, so
+    every host finds the same, and rotated(-x) is -rotated(x) to the last bit. Zeros fill a short last block.
 
     Returns:
         Shape (256 ceil(n / 256),).
@@ -45,14 +45,14 @@ def rotated(values: Vector) -> Vector:
 
 
 def by_blocks(values: Vector) -> Vector:
-    """A copy by blocks, shape (blocks, 256), filled with zeros."""
+    """A copy in blocks, shape (blocks, 256), padded with zeros."""
     rows: Vector = np.zeros(-(-len(values) // BLOCK) * BLOCK, np.float32)
     rows[: len(values)] = values
     return rows.reshape(-1, BLOCK)
 
 
 class _Wrapper(ABC):
-    """One side of a chunk whose codec is told something else than the anchor: a `ChunkCodec` around another."""
+    """One side of a chunk: a `ChunkCodec` around another that encodes something else than the anchor."""
 
     def __init__(self, inner: ChunkCodec, size: int) -> None:
         self.inner, self.size = inner, size
@@ -81,8 +81,10 @@ class _Wrapper(ABC):
 
     @abstractmethod
     def delta(self) -> tuple[Vector, Vector]:
-        """To the partner's anchor, shape (n,), opposite on the other side to the last bit; and the largest value that
-        the grid of each block has to reach, shape (blocks,)."""
+        """The difference to the partner's anchor, shape (n,), and the largest value that each block's grid must reach.
+
+        The difference is opposite on the other side to the last bit. The second vector has shape (blocks,).
+        """
 
     def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
         delta, largest = self.delta()
@@ -100,13 +102,13 @@ class _Wrapper(ABC):
 
 
 class RotatedChunk(_Wrapper):
-    """Both sides rotate their anchors and encode R a; being linear, R gives the difference back:
+    """Both sides rotate their anchors and encode R a. R is linear, so it returns the difference:
 
         delta = R^-1 (decoded difference of R a_j and R a_i),   R = R^-1 = `rotated`
 
-    A value far from the others is spread over its block: |R delta|_inf is about 3 ||delta|| / 16, however the values
-    are distributed (QuIP, Chee et al. 2023, arXiv 2307.13304; QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, of
-    weights and activations). No byte more is sent.
+    The rotation spreads an outlier over its block: |R delta|_inf is about 3 ||delta|| / 16 for any distribution. (QuIP,
+    Chee et al. 2023, arXiv 2307.13304; QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, for weights and activations.) It
+    costs no byte.
 
     Args:
         predicted: range of each *rotated* block.
@@ -121,17 +123,19 @@ class RotatedChunk(_Wrapper):
 
 
 class OutlierChunk(_Wrapper):
-    """Each side names the `count` parameters of each block which it thinks will differ most. The named, of either side,
-    travel in fp32; to the codec they are 0 on both sides, so that its grid reaches for the others alone.
+    """Each side names the `count` parameters of each block that it expects to differ most.
+
+    Named parameters of either side travel in fp32. The codec sees 0 for them on both sides, so its grid covers the
+    others alone.
 
         named = own | theirs;   delta_k = a_j,k - a_i,k (k in named),   decoded (others)
 
-    Costs `count` bytes a block with the ranges (a place in the block is one byte), then 4 bytes for each named
-    parameter: 2 to 4 times `count` parameters where one side's choice is half, or all, the other's.
+    The ranges grow by `count` bytes per block (an index in the block is one byte). Each named parameter costs 4 bytes.
+    There are 2 to 4 times `count` per block, if half or all of the choices coincide.
 
     Args:
-        predicted: range of each block's parameters but those of `own`.
-        own: places of the named in their blocks, shape (blocks, count).
+        predicted: range of each block without the parameters of `own`.
+        own: indices of the named parameters in their blocks, shape (blocks, count).
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class OutlierChunk(_Wrapper):
         told = array_of(ranges, "u1", self.blocks + self._own.size)
         theirs = self._places(told[self.blocks :].reshape(self._own.shape))
         self._named = np.union1d(self._places(self._own), theirs)
-        # As wide as was told, though less is left to reach for: both sides must use one grid.
+        # The range stays as wide as announced, although less is left to cover: both sides must use one grid.
         self.inner = self._coded(self._named)
         self.inner.open(np.maximum(self._levels, told[: self.blocks]).data)
         self._outbox = [self._a[self._named].astype("<f4").data.cast("B")]
@@ -182,7 +186,7 @@ class OutlierChunk(_Wrapper):
         return found, largest
 
     def _places(self, own: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """In the chunk; a short last block may have been told of places that it has not."""
+        """Indices in the chunk. A short last block drops those beyond its end."""
         blocks = np.arange(len(own), dtype=np.int64)[:, None] * BLOCK
         places = np.unique(blocks + own)
         return places[places < len(self._a)]

@@ -1,8 +1,8 @@
-"""A trial: `pairwise` in which groups of peers average, each chunk at one of them, in the place of pairs.
+"""A trial: groups of peers average instead of pairs, each chunk at one member.
 
-Groups of G are those of Moshpit all-reduce (Ryabinin et al. 2021, arXiv 2103.03239), without an all-reduce inside:
-whoever owns a chunk gathers it from the others, averages, and returns it (`lab_trial_circle`). Outer steps, and rounds
-of pairs where there are any, stay `pairwise`'s. It is not in the product. No other trial may stand here.
+The groups of G are those of Moshpit all-reduce (Ryabinin et al. 2021, arXiv 2103.03239), without an all-reduce inside.
+The owner of a chunk gathers it from the others, averages it and returns it (`circle.py`). Outer steps and rounds of
+pairs are those of `pairwise`. The trial is not in the product.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from simulations.lab.trials.circle import GroupExchange
 __all__ = ["GroupGossip", "groups_of"]
 
 TURNS: Final = 7
-"""messages of a group's exchange that wait for one another: invitation, accept, ranges, the largest of them, codes, the
-average, acknowledgement. Those of several chunks overlap"""
+"""sequential messages of a group's exchange: invitation, accept, ranges, the widest of them, codes, the average,
+acknowledgement. Chunks overlap
+"""
 IDENTITY: Final = 32
-"""bytes of a peer's id, of which an invitation names all but the receiver's"""
+"""bytes of a peer's id; an invitation names all members except the receiver"""
 
 
 def groups_of(peers: int, size: int, number: int, random: np.random.Generator | None) -> list[list[int]]:
-    """Who average together in round `number`: all peers, in groups of `size`.
+    """The groups of `size` peers that average in round `number`.
 
-    Without `random`, for powers of two, those whose numbers differ in log2(size) bits alone, the next ones in each
-    round: after ceil(log2 N / log2 size) rounds everybody has everybody's, exactly, as after log2 N of the hypercube.
+    Without `random`, for powers of two, the numbers of a group's members differ in log2(size) bits only. The next round
+    takes the next bits. After ceil(log2 N / log2 size) rounds every peer holds the exact mean, as after log2 N rounds
+    of the hypercube.
     """
     if random is not None:
         return [sorted(part.tolist()) for part in np.array_split(random.permutation(peers), max(1, peers // size))]
@@ -44,16 +46,17 @@ def groups_of(peers: int, size: int, number: int, random: np.random.Generator | 
 
 
 class GroupGossip(PairwiseGossip):
-    """`pairwise`, but in groups of `size` once a round, in all rounds or in the early ones.
+    """`pairwise` in groups of `size` once a round, in all rounds or in early ones.
 
-    A peer receives 2 (1 - 1/G) vectors a round. It owns every G-th chunk, another at each exchange, and G chunks are
-    under way at a time, one of each owner. Groups follow the hypercube by several bits a round where N and G are
-    powers of two and `PairwiseOptions.schedule` says so, in all rounds; else they are drawn anew in each. One that
-    cannot be reached (`Setting.failing`) is left out.
+    A peer receives 2 (1 - 1/G) vectors per round. It owns every G-th chunk, a different one in each exchange. G chunks
+    are under way at a time, one per owner.
+
+    Groups follow several bits of the hypercube per round if N and G are powers of two and `PairwiseOptions.schedule` is
+    set. Otherwise each round draws them anew. A member that cannot be reached (`Setting.failing`) is left out.
 
     Args:
         size: G.
-        always: in all rounds; else in the early ones of `options`, and in others pairs as in `pairwise`.
+        always: in all rounds. Otherwise in the early rounds of `options`, and in pairs as in `pairwise` later.
     """
 
     def __init__(self, options: PairwiseOptions | None = None, *, size: int, always: bool = True) -> None:
@@ -62,7 +65,7 @@ class GroupGossip(PairwiseGossip):
             raise ValueError(f"groups of {size} average whole vectors, and have no warm-up but the laboratory's own")
         self._size, self._always = size, always
         self._planned: list[list[int]] = []
-        """groups of the round that have not begun yet"""
+        """groups of this round that have not begun"""
         self._planned_for = 0
 
     def begin(self, lab: Lab) -> None:
@@ -78,7 +81,7 @@ class GroupGossip(PairwiseGossip):
             super().round(lab)
 
     def _grouped(self, lab: Lab, before: int) -> bool:
-        """Is the round of groups that has so many before it?"""
+        """Whether the round after `before` rounds is one of groups."""
         return self._always or before < self.options.early * lab.setting.rounds
 
     def _random_pairs(self, lab: Lab) -> list[tuple[int, int, float]]:
@@ -90,7 +93,7 @@ class GroupGossip(PairwiseGossip):
             super()._advance(lab)
 
     def _gather(self, lab: Lab) -> bool:
-        """Begin the exchanges of groups whose members are all free. Others wait, for a round at the most."""
+        """Begin the exchange of each group whose members are all free. Other groups wait one round at most."""
         if self._planned_for != self._rounds:
             even = all(count & (count - 1) == 0 for count in (lab.peers, self._size))
             random = None if even and self.options.schedule else lab.random

@@ -1,7 +1,7 @@
-"""A trial: `pairwise` whose partners average a fragment of their outer momenta as well.
+"""A trial: partners of `pairwise` average a fragment of their outer momenta too.
 
-What is averaged is another vector by the same dialogue; who meets whom stays `pairwise`'s. It is not in the product.
-No other trial may stand here.
+The momentum is one more vector in the same dialogue. Partners are chosen as in `pairwise`. The trial is not in the
+product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _MomentumLedger(Ledger):
 
 
 class _MomentumPairwise(Pairwise):
-    """A replica's momentum in the place of an anchor: v itself, not a copy. It has ranges of its own, and no clipping.
+    """A replica's momentum in the place of an anchor, with ranges of its own and no clipping.
 
     moved_b = |v - v at the last exchange of the block|_inf, by outer steps and by kappa
     """
@@ -58,7 +58,7 @@ class _MomentumPairwise(Pairwise):
 
 @dataclass(frozen=True)
 class _WithMomenta(Dialogue):
-    """Of two anchors, and of the momenta in some chunks."""
+    """A dialogue about two anchors, and about the momenta in some chunks."""
 
     momenta: Dialogue
     parts: int
@@ -74,12 +74,12 @@ class _WithMomenta(Dialogue):
 
 
 class MomentumGossip(PairwiseGossip):
-    """`pairwise`, and in each M-th chunk, in turn by rounds, the same for the momenta, after the anchors:
+    """`pairwise` that also averages the momenta, in every M-th chunk, in turn by rounds, after the anchors:
 
-        v_i += gamma (v_j - v_i),   v_j -= gamma (v_j - v_i)        by the same codec, kappa's pull as it was
+        v_i += gamma (v_j - v_i),   v_j -= gamma (v_j - v_i)        by the same codec, with kappa's pull unchanged
 
-    so sums of a and of v stay exact. 1/M of the bytes of an exchange more. Where either side has stepped as if alone,
-    and where mu is 0, there is no momentum to average. A chunk of a momentum is counted as messages of its own.
+    The sums of a and of v stay exact. An exchange takes 1/M more bytes. There is no momentum to average if mu is 0, or
+    if either side stepped as if alone. A chunk of a momentum counts as messages of its own.
 
     Args:
         parts: M; 1 is the whole momentum.

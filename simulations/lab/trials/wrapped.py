@@ -1,7 +1,7 @@
 """Trials: `pairwise` with a rotation in front of its codec, and with outliers sent exactly.
 
-What a wrapped codec does stands in `lab_trial_codecs`; here, which ranges it is told, and the methods. Who meets whom
-and what is done with a difference stays `pairwise`'s. No other trial may stand here.
+`codecs.py` has the wrapped codecs. This module predicts their ranges and holds the methods. Partners and mixing are
+those of `pairwise`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["OutlierGossip", "RotatedGossip"]
 
 
 class _Wrapping(Pairwise, ABC):
-    """Puts a wrapper around each chunk's codec."""
+    """`Pairwise` with a wrapper around each chunk's codec."""
 
     @abstractmethod
     def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
-        """In front of `codec`; `predicted` are the ranges as `pairwise` has them."""
+        """The wrapper around `codec`. `predicted` are the ranges that `pairwise` predicts, shape (blocks,)."""
 
     @abstractmethod
     def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
-        """How far each block of the chunk has moved since its last exchange, this outer step included."""
+        """Movement of each block since its last exchange, this outer step included, shape (blocks,)."""
 
     def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
         super()._codec(key, codec, lower)
@@ -52,7 +52,9 @@ class _Wrapping(Pairwise, ABC):
 
 
 class _Rotated(_Wrapping):
-    """Ranges are of rotated blocks: `RotatedChunk` tells the largest rotated difference, and steps are rotated here."""
+    """Ranges of rotated blocks: `RotatedChunk` reports the largest rotated difference, and this class rotates the
+    steps.
+    """
 
     def _wrapped(self, codec: Codec, chunk: int, predicted: NDArray[np.float32], lower: bool, seed: int) -> ChunkCodec:
         return RotatedChunk(codec, self.ledger.a[self.ledger.span(chunk)], predicted, lower=lower, seed=seed)
@@ -62,7 +64,7 @@ class _Rotated(_Wrapping):
 
 
 class _WithOutliers(_Wrapping):
-    """Predicts for every parameter k what `pairwise` predicts for a block, and names the `count` largest of a block:
+    """Predicts for every parameter k what `pairwise` predicts per block, and names the `count` largest of a block:
 
     r_k <- max(0.6 |delta_k|, 0.8 r_k);   d_k = |own steps on k since|;   named: largest r_k + d_k
     predicted range of the others = max r_k + max d_k
@@ -97,7 +99,7 @@ class _WithOutliers(_Wrapping):
             span = self.ledger.span(job.key.chunk)
             delta = np.abs(side.delta()[0])
             self._reach[span] = np.maximum(RANGE_SHARE * delta, RANGE_DECAY * self._reach[span])
-            # No step is taken in the middle of a chunk here.
+            # The laboratory takes no outer step in the middle of a chunk.
             self._drift[span] = 0.0
         return result
 
@@ -106,7 +108,7 @@ class _WithOutliers(_Wrapping):
 
 
 class RotatedGossip(PairwiseGossip):
-    """`pairwise`, its chunks as in `RotatedChunk`."""
+    """`pairwise` with the chunks of `RotatedChunk`."""
 
     def __init__(self, options: PairwiseOptions | None = None) -> None:
         super().__init__(options, "pairwise, rotated")
@@ -118,10 +120,10 @@ class RotatedGossip(PairwiseGossip):
 
 
 class OutlierGossip(PairwiseGossip):
-    """`pairwise`, its chunks as in `OutlierChunk`.
+    """`pairwise` with the chunks of `OutlierChunk`.
 
     Args:
-        count: parameters of a block of 256 that each side names; 2 make some 1 % of all exact, or a little more.
+        count: parameters per block of 256 that each side names. With 2, some 1 % of all parameters are exact.
     """
 
     def __init__(self, options: PairwiseOptions | None = None, *, count: int = 2) -> None:
