@@ -67,8 +67,8 @@ class ChurningPairwise(PairwiseGossip):
     def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
         super()._average_chunk(lab, exchange)
         if exchange.left:
-            compressed = exchange.mixed / (exchange.mixed + len(exchange.left))
-            if any(peer in self._leaving and compressed > self._leaving[peer].after for peer in exchange.pair):
+            done = exchange.mixed / (exchange.mixed + len(exchange.left))
+            if any(peer in self._leaving and done > self._leaving[peer].after for peer in exchange.pair):
                 exchange.cut()
                 self.tally.count_cut()
 

@@ -45,8 +45,8 @@ class Answer:
 
 def key(spec: Mapping[str, Any]) -> str:
     """Name of a task's answer, a function of its spec alone."""
-    result = json.dumps(spec, sort_keys=True, default=list)
-    return hashlib.sha256(result.encode()).hexdigest()[:24]
+    text = json.dumps(spec, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 class Answers:

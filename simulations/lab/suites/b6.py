@@ -55,7 +55,7 @@ def _arms(scale: Scale) -> list[Arm]:
         faster = replace(setting, every=half, rounds=2 * setting.rounds, evaluate_every=6)
         # The start is part of the run, so all methods make equally many steps.
         warmup = WARMUP if scale != "quick" else setting.every
-        with_short_start = replace(setting, rounds=setting.rounds - warmup // setting.every)
+        fewer_rounds = replace(setting, rounds=setting.rounds - warmup // setting.every)
         splits: dict[str, dict[str, float]] = {
             "iid": {},
             **{split: {"dirichlet": value} for split, value in SPLITS[told_as].items()},
@@ -67,7 +67,7 @@ def _arms(scale: Scale) -> list[Arm]:
             if all_of:
                 own = ("pairwise", {"warmup_steps": warmup})
                 found += arms(group, faster, {HALF: ("pairwise", {})}, problem=problem, data=data)
-                found += arms(group, with_short_start, {OWN: own}, problem=problem, data=data)
+                found += arms(group, fewer_rounds, {OWN: own}, problem=problem, data=data)
     return found
 
 

@@ -136,16 +136,16 @@ def _read(results: Results) -> Findings:
         checks += found
         figures += others
     panels = {group: outcomes for group, outcomes in groups.items() if group.endswith("warm")}
-    with_short_start = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
-    kind, upto, why = decided({_size(group): outcomes for group, outcomes in with_short_start.items()})
+    own_starts = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
+    kind, upto, why = decided({_size(group): outcomes for group, outcomes in own_starts.items()})
     tables = [
         _rules("Nats above the best of these three, by what is taken", groups, {}),
         _rules(
             "The same from the starts that the daemon has, which decide",
-            with_short_start,
+            own_starts,
             {f"what the rule decides ({_told_rule(kind, upto)})": (kind, upto)},
         ),
-        _bytes(with_short_start),
+        _bytes(own_starts),
         *(curves_table(group, outcomes) for group, outcomes in groups.items()),
     ]
     if settings:

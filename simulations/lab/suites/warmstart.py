@@ -87,7 +87,7 @@ def _read(results: Results) -> Findings:
         by_length("Loss of single replicas", lambda outcome: outcome.replica_loss),
         by_length("Bytes a parameter", lambda outcome: outcome.bytes, 1),
     ]
-    with_short_start = [
+    founded = [
         (
             _who(founders),
             f"{FOUNDED} + {_steps(results[_who(founders), 'pairwise'])}",
@@ -98,7 +98,7 @@ def _read(results: Results) -> Findings:
     who = Table(
         "Who starts",
         ("start", "steps", *WAYS),
-        with_short_start,
+        founded,
         "These steps were made before the run, by so many peers on other data; their bytes are on nobody's account.",
     )
     panels: dict[str, dict[str, Line]] = {}

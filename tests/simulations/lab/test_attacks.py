@@ -1,4 +1,4 @@
-"""The attacks are what their papers say, and each meets the rules (campaign T13, mark B5): what accuracy is lost."""
+"""Attacks match their papers, and each rule limits the accuracy they cost (campaign T13, mark B5)."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def meeting(bad=3, honest=13):
 @pytest.mark.parametrize(
     ("n", "bad", "supporters", "z"), [(50, 12, 14, 0.33), (50, 24, 2, 1.43), (16, 3, 6, 0.10), (10, 2, 4, 0.0)]
 )
-def test_alie_hides_behind_as_many_honest_rows_as_a_majority_lacks(n, bad, supporters, z):
+def test_alie_hides_behind_the_supporters_that_a_majority_needs(n, bad, supporters, z):
     assert bad + supporters == n // 2 + 1
     assert ALIE.z_max(n, bad) == pytest.approx(z, abs=0.01)
     assert NormalDist().cdf(ALIE.z_max(n, bad)) == pytest.approx((n - bad - supporters) / (n - bad))
 
 
-def test_alie_of_a_majority_has_nobody_to_hide_behind():
+def test_alie_of_a_majority_is_refused():
     with pytest.raises(ValueError, match="supporters"):
         ALIE.z_max(10, 6)
 
 
-def test_alie_is_so_many_deviations_from_the_mean_of_each_coordinate():
+def test_alie_is_z_deviations_from_the_mean_of_each_coordinate():
     honest = rows(0, 13)
     found = sent(ALIE(z=1.5), honest, rows(1, 3))
     away = (found - honest.mean(axis=0)) / honest.std(axis=0, ddof=1)
@@ -74,7 +74,7 @@ def test_ipm_points_against_the_mean_and_may_turn_the_mean_of_all():
     np.testing.assert_allclose(all_rows.mean(axis=0), -13 / 16 * mean, atol=1e-5)
 
 
-def test_dissensus_of_epsilon_one_undoes_what_the_honest_neighbours_do():
+def test_dissensus_of_epsilon_one_cancels_the_honest_neighbours():
     met = meeting()
     told = Dissensus(epsilon=1.0).anchor(met, 0, np.random.default_rng(0))
     w = 1 / 16
@@ -91,7 +91,7 @@ def test_scaled_movement_of_an_anchor_is_that_of_the_increment():
         np.testing.assert_allclose(told - met.start, scale * (met.own - met.start), rtol=1e-3, atol=1e-4)
 
 
-def test_anchors_of_ipm_and_alie_reckon_with_all_the_bad_peers():
+def test_anchors_of_ipm_and_alie_count_all_bad_peers():
     met = meeting(bad=6)
     towards = met.honest.mean(axis=0) - met.start
     told = IPM(epsilon=None).anchor(met, 0, np.random.default_rng(0))
@@ -102,7 +102,7 @@ def test_anchors_of_ipm_and_alie_reckon_with_all_the_bad_peers():
     np.testing.assert_allclose(told, expected, atol=1e-4)
 
 
-def test_noise_is_as_large_as_it_says_and_of_each_its_own():
+def test_noise_has_the_stated_size_and_differs_by_peer():
     own = rows(1, 3) + np.float32(2.0)
     found = sent(Noise(scale=10.0), rows(0, 13), own) - own
     size = np.sqrt((own**2).mean(axis=1))
@@ -117,7 +117,7 @@ def test_label_flip_turns_classes_round_and_back():
 
 
 @pytest.mark.parametrize("name", ["sign flip", "label flip", "dissensus"])
-def test_sleeper_is_honest_until_it_wakes_and_then_what_it_dreamt_of(name):
+def test_sleeper_is_honest_and_then_attacks(name):
     attack = ATTACKS[name]
     sleeper = Sleeper(attack=attack, rounds=4)
     honest, own, labels, met = rows(0, 5), rows(1, 2), np.arange(10), meeting()
@@ -130,7 +130,7 @@ def test_sleeper_is_honest_until_it_wakes_and_then_what_it_dreamt_of(name):
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_keeps_shapes_and_types_and_leaves_what_it_saw_alone(name):
+def test_every_attack_keeps_shapes_and_types_and_its_inputs(name):
     attack, honest, own, met = ATTACKS[name], rows(0, 13), rows(1, 3), meeting()
     before = [one.copy() for one in (honest, own, met.own, met.start, met.partner, met.honest)]
     for round in (0, 20):
@@ -145,7 +145,7 @@ def test_every_attack_keeps_shapes_and_types_and_leaves_what_it_saw_alone(name):
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attack_that_knows_only_itself_does_the_same_whatever_the_honest_send(name):
+def test_attack_that_knows_only_itself_ignores_the_honest_rows(name):
     attack, own = ATTACKS[name], rows(1, 3)
     found, other = (sent(attack, rows(seed, 13), own, 20) for seed in (0, 5))
     assert np.array_equal(found, other, equal_nan=True) == (attack.knows == "itself")
@@ -166,7 +166,7 @@ def trial():
 @pytest.mark.campaign("T13")
 @pytest.mark.parametrize(("peers", "bad", "rule"), [(16, 3, "nnm-trimmed"), (10, 2, "nnm-median")])
 def test_no_attack_takes_three_points_from_epidemic_with_mixing(peers, bad, rule, record_property):
-    """B5; the sleeper has slept for 10 of the rounds."""
+    """the attacks of B5; the sleeper sleeps for 10 of the rounds"""
     trial = trial_of(peers, bad)
     undisturbed = epidemic(trial, ATTACKS["none"], RULES["mean"])
     lost = {name: undisturbed - epidemic(trial, attack, RULES[rule]) for name, attack in ATTACKS.items()}
@@ -206,8 +206,8 @@ def test_more_bad_peers_than_the_rules_allow_for_break_them():
 
 
 @pytest.mark.long
-def test_digits_hold_as_well():
-    """B5 names them; without scikit-learn there are none."""
+def test_rules_hold_on_digits():
+    """Runs the attacks that B5 names. Skipped without scikit-learn."""
     datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn brings the digits")
     pixels, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
@@ -236,8 +236,10 @@ def calm():
     "name", ["sign flip x10", "x100", "nan", "alie z=1.5", "ipm reversing", "label flip", "dissensus", "sleeper"]
 )
 def test_clipping_keeps_every_honest_peer_within_eight_points(calm, name, record_property):
-    """At the product's defaults, momentum and all: where only its own steps widen a peer's bound, and no liar by way of
-    them. Mean and worst, for dissensus is not seen in a mean."""
+    """With the product's defaults, a peer's own steps widen its clipping bound, and no liar does.
+
+    Checks mean and worst, because dissensus does not show in a mean.
+    """
     trial, undisturbed = calm
     found = pairwise(trial, ATTACKS[name])
     lost = fmean(undisturbed) - fmean(found)
@@ -250,7 +252,7 @@ def test_clipping_keeps_every_honest_peer_within_eight_points(calm, name, record
 @pytest.mark.campaign("T13")
 @pytest.mark.parametrize(("bad", "worst"), [(1, 0.12), (2, 0.12), (3, 0.20)])
 def test_clipping_holds_under_every_attack_at_other_shares_of_bad_peers(bad, worst, record_property):
-    """With 3 of 10, more than is promised, dissensus drives one peer further from the others than with 3 of 16."""
+    """With 3 of 10 bad peers, more than promised, dissensus drives one peer further off than with 3 of 16."""
     for seed in range(5):
         trial = trial_of(10, bad, seed)
         undisturbed = fmean(pairwise(replace(trial, bad=0), ATTACKS["none"]))
@@ -269,7 +271,7 @@ def test_pairwise_loses_far_more_without_clipping(calm, name):
     assert free < clipped - 0.2
 
 
-def test_table_has_a_line_an_attack_and_a_column_a_rule(capsys):
+def test_table_has_a_line_per_attack_and_a_column_per_rule(capsys):
     assert convex.main(["--peers", "6", "--bad", "1", "--rounds", "2", "--seeds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = lines[lines.index(next(line for line in lines if line.startswith("attack"))) + 1 :]

@@ -1,4 +1,4 @@
-"""Baselines: identities that hold exactly, and that all of them learn. What they cost: `test_baselines_costs`."""
+"""Baselines: exact identities, and that all of them learn. `test_baselines_costs` has their costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS, BATCH = 512, 8
 
 
 def rows_of(peers, steps, seed):
-    """Which examples, shape (peers, BATCH)."""
+    """The examples that these peers draw, shape (peers, BATCH)."""
     first = 7919 * seed + 977 * np.asarray(peers) + 131 * np.asarray(steps)
     return torch.from_numpy((first[:, None] + 37 * np.arange(BATCH)) % ROWS)
 
@@ -63,7 +63,7 @@ class Line:
 
 
 class OneLarge(Line):
-    """The batches of `count` peers are one batch."""
+    """Draws the batches of `count` peers as one batch."""
 
     def __init__(self, count):
         super().__init__()
@@ -115,11 +115,11 @@ LINK = Link(bandwidth=1000.0, latency=0.25)
 SGD = Setting(peers=4, every=3, rounds=4, inner="sgd", lr=0.05)
 ADAM = Setting(peers=8, every=4, rounds=6, lr=0.03)
 STILL = replace(SGD, peers=8, lr=0.0)
-"""nobody trains: what moves a replica is communication"""
+"""no training, so only communication moves a replica"""
 
 
 def ran(method, setting, problem=LINE, apart=0.0):
-    """The lab after the run. Replicas begin so far apart."""
+    """The lab after the run. `apart` is the initial distance of the replicas."""
     lab = Lab(problem, setting)
     lab.x += apart * torch.from_numpy(np.random.default_rng(3).normal(size=lab.x.shape)).float()
     method.begin(lab)
@@ -146,7 +146,7 @@ def test_diloco_of_one_step_without_outer_optimizer_is_ddp():
     assert same(ran(method, replace(SGD, every=1, rounds=12)).x, ran(Ddp(), replace(SGD, every=1, rounds=12)).x)
 
 
-def test_diloco_is_nesterov_in_his_own_form_on_the_mean_of_the_replicas():
+def test_diloco_is_nesterov_momentum_on_the_mean_of_the_replicas():
     method, lab = DiLoCo(), Lab(LINE, SGD)
     method.begin(lab)
     before = lab.mean
@@ -163,7 +163,7 @@ def test_diloco_is_nesterov_in_his_own_form_on_the_mean_of_the_replicas():
 
 @pytest.mark.parametrize("kind", [DiLoCo, FourBitDiLoCo, OverlappedDiLoCo, OverlappedFourBitDiLoCo])
 def test_first_outer_step_may_be_plain_and_momentum_begins_with_the_second(kind):
-    """theta <- theta - Delta; the next one is the first of plain DiLoCo, from there."""
+    """Step plainly: theta <- theta - Delta. Plain DiLoCo takes the second step from there."""
     setting = replace(ADAM, rounds=1)
     method, lab = kind(plain_first=True), Lab(MLP, setting)
     method.begin(lab)
@@ -177,22 +177,22 @@ def test_first_outer_step_may_be_plain_and_momentum_begins_with_the_second(kind)
     assert same(method.anchor, theta - method.alpha * (1.0 + method.mu) * method.v) and method.v.any()
 
 
-def test_first_step_is_not_plain_unless_that_is_asked_for():
+def test_first_step_is_not_plain_by_default():
     method = DiLoCo()
     ran(method, replace(SGD, rounds=1))
     assert method.v.any()
 
 
 @pytest.mark.parametrize(("late", "waits"), [(OverlappedDiLoCo, DiLoCo), (OverlappedFourBitDiLoCo, FourBitDiLoCo)])
-def test_overlapped_diloco_is_diloco_where_links_take_no_time(late, waits):
+def test_overlapped_diloco_with_instant_links_is_diloco(late, waits):
     method, other = late(mu=0.6), waits(mu=0.6)
     ran(method, ADAM, MLP), ran(other, ADAM, MLP)
     assert same(method.anchor, other.anchor, 1e-5)
 
 
-def test_overlapped_diloco_keeps_the_steps_made_while_its_mean_was_on_its_way():
-    """x_i = theta + what it has learned since the snapshot, where the mean has landed; the drift before that."""
-    setting = replace(SGD, link=Link(latency=0.7), rounds=1)  # lands 2.8 s into a round of 3: at its end
+def test_overlapped_diloco_keeps_the_steps_made_before_its_mean_lands():
+    """x_i is theta plus the progress since the snapshot once the mean landed, and the drift before."""
+    setting = replace(SGD, link=Link(latency=0.7), rounds=1)  # lands 2.8 s into a round of 3 s: at its end
     method, lab = OverlappedDiLoCo(mu=0.5), Lab(LINE, setting)
     method.begin(lab)
     method.round(lab)
@@ -206,7 +206,7 @@ def test_overlapped_diloco_keeps_the_steps_made_while_its_mean_was_on_its_way():
     assert lab.seconds == 6.0
 
 
-def test_diloco_of_which_each_steps_at_its_own_pace_averages_them_alike():
+def test_diloco_at_its_own_pace_weighs_all_peers_equally():
     setting = replace(SGD, speeds=(1.0, 2.0, 4.0), rounds=1)
     method, alone = DiLoCo(alpha=1.0, mu=0.0, own_pace=True), Lab(LINE, setting)
     alone.train(np.array([3, 6, 12, 3]))
@@ -216,7 +216,7 @@ def test_diloco_of_which_each_steps_at_its_own_pace_averages_them_alike():
 
 
 @pytest.mark.parametrize("made", [DiLoCo, OverlappedDiLoCo])
-def test_a_start_of_diloco_is_short_rounds_of_plain_averaging(made):
+def test_warm_start_of_diloco_is_short_rounds_of_plain_averaging(made):
     setting, rounds = replace(SGD, decay=False, every=12), []
     method, lab = made(mu=0.9, warmup_steps=12), Lab(LINE, setting)
     method.outer = lambda lab, outer=method.outer: (rounds.append(int(lab.steps[0])), outer(lab))
@@ -230,7 +230,7 @@ def test_a_start_of_diloco_is_short_rounds_of_plain_averaging(made):
         assert same(lab.x, plain.x)
 
 
-def test_a_start_of_diloco_has_rounds_as_long_as_their_collective():
+def test_warm_start_of_diloco_has_rounds_as_long_as_their_collective():
     setting = replace(SGD, every=50, link=Link(latency=8.0))
     method, lab = DiLoCo(warmup_steps=40), Lab(LINE, setting)
     method.begin(lab)
@@ -255,7 +255,7 @@ OTHERWISE_ALONE = {
     **dict.fromkeys(("noloco", "gasloc", "sparseloco"), "an outer optimizer"),
     "demo": "an optimizer of its own",
 }
-"""why a lone peer is not the bare optimizer: a new method of which that is true has its line here"""
+"""reasons why a lone peer differs from the bare optimizer, by method"""
 
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if name not in OTHERWISE_ALONE])
@@ -277,8 +277,8 @@ def test_d_psgd_on_the_complete_graph_averages_all_and_adds_the_steps():
     assert same(after.x, before.mean - SGD.lr * before.gradients())
 
 
-def test_d_psgd_with_local_steps_mixes_what_they_have_led_to():
-    """x_i <- inner^H(x_i), then W x (Koloskova et al. 2020): all replicas are the mean of what all came to."""
+def test_d_psgd_with_local_steps_mixes_their_results():
+    """x_i <- inner^H(x_i), then W x (Koloskova et al. 2020): all replicas become the mean of their local results."""
     setting = replace(SGD, rounds=1, decay=False)
     alone, lab = Lab(LINE, setting), ran(DPsgd(complete, "complete", local=True), setting)
     alone.train(setting.every)
@@ -309,7 +309,7 @@ def test_graphs_are_doubly_stochastic(graph, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8])
-def test_matching_pairs_everybody_but_one_of_an_odd_number(count):
+def test_matching_pairs_all_peers_but_one_of_an_odd_number(count):
     partner = matching(Lab(LINE, replace(SGD, peers=count)))
     assert (partner[partner] == np.arange(count)).all()
     assert (partner == np.arange(count)).sum() == count % 2
@@ -340,7 +340,7 @@ def _copied(value):
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def test_gasloc_moves_the_mean_as_nesterov_whoever_met():
+def test_gasloc_moves_the_mean_as_nesterov_for_any_matching():
     method, lab = Gasloc(), Lab(LINE, replace(SGD, peers=7, failing=0.2))
     method.begin(lab)
     before = lab.mean
@@ -357,7 +357,7 @@ def test_gasloc_moves_the_mean_as_nesterov_whoever_met():
 
 
 class Exact:
-    """Sends everything."""
+    """A compressor that sends everything."""
 
     name, contraction = "exact", 1.0
 
@@ -376,7 +376,7 @@ def test_choco_with_an_exact_codec_and_gamma_1_is_averaging_on_the_ring():
     assert same(choco.x, ran(DPsgd(ring, "ring"), replace(STILL, rounds=1, every=2), apart=1.0).x)
 
 
-def test_choco_neighbours_agree_about_what_they_believe_of_each_other():
+def test_choco_neighbours_agree_about_their_states():
     method = Choco(COMPRESSORS["sign"])
     lab = ran(method, replace(ADAM, failing=0.3), MLP)
     heard = torch.from_numpy(ring(8, 0))
@@ -411,7 +411,7 @@ def test_demo_moves_every_parameter_by_a_sign_on_all_replicas():
     assert (moved > 0).float().mean() > 0.9
 
 
-def test_sparta_averages_what_it_chose_and_nothing_else():
+def test_sparta_averages_the_chosen_parameters_only():
     lab = ran(Sparta(p=0.3), replace(STILL, rounds=1, every=1), apart=1.0)
     spread = lab.x.std(0)
     assert 1 <= (spread < 1e-6).sum() < 20
@@ -435,11 +435,11 @@ def test_four_bits_are_a_sign_and_one_of_seven_powers_or_zero():
     assert torch.equal(e3m0(torch.zeros(1, 300)), torch.zeros(1, 300))
 
 
-def test_four_bit_all_reduce_rounds_what_each_sends_and_then_the_mean():
+def test_four_bit_all_reduce_rounds_the_rows_and_then_the_mean():
     drifts = torch.zeros(4, 20)
     drifts[:, 0] = 1.0
     drifts[:, 1] = torch.tensor([0.74, 0.74, 0.74, 1.0])
-    # 0.5, 0.5, 0.5 and 1 are received: 0.625 is sent on.
+    # 0.5, 0.5, 0.5 and 1 arrive, so 0.625 is sent on.
     assert FourBitDiLoCo().reduce(Lab(LINE, SGD), drifts).tolist() == [1.0, 0.5] + [0.0] * 18
 
 
@@ -513,7 +513,7 @@ def test_a_run_that_diverges_ends_with_a_loss_that_says_so(name):
 
 
 @pytest.mark.parametrize("name", ["swarm", "ad-psgd", "noloco", "gasloc", "sparta", "sgp"])
-def test_another_seed_draws_other_meetings(name):
+def test_another_seed_draws_other_pairs(name):
     labs = [Lab(LINE, replace(STILL, seed=seed, rounds=2, failing=0.3)) for seed in (0, 1)]
     for lab in labs:
         lab.x.copy_(torch.randn(lab.x.shape, generator=torch.Generator().manual_seed(2)))

@@ -1,4 +1,4 @@
-"""What baselines cost: bytes and simulated seconds as their docstrings state them, and who waits for whom."""
+"""Costs of baselines: bytes and simulated seconds as their docstrings state, and which peers wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulations.lab.core import Lab, Link, Score, Setting
 
 
 class Slope:
-    """The gradient is 1 wherever one stands."""
+    """A problem whose gradient is 1 everywhere."""
 
     name, embeddings, parameters = "slope", (), 412
     shapes = ((412,),)
@@ -79,7 +79,7 @@ COSTS = {
     "choco": (H * 2 * SIGN, H * (1 + took(2 * SIGN))),
     "choco-local": (2 * SIGN, H + took(2 * SIGN)),
 }
-"""of a round at equal speeds: bytes a peer receives, seconds"""
+"""bytes that a peer receives and seconds of a round, at equal speeds"""
 
 
 def test_costs_of_all_are_stated():
@@ -95,11 +95,11 @@ def test_bytes_and_seconds_are_as_stated(name):
     assert (lab.steps == 2 * H).all()
 
 
-def test_overlapped_diloco_waits_only_for_what_takes_longer_than_a_round():
+def test_overlapped_diloco_waits_only_for_a_collective_longer_than_a_round():
     setting = replace(SETTING, link=LINK, rounds=3)
     lab = ran(BASELINES["diloco-overlapped"](), setting)
     assert lab.received.mean() == pytest.approx(3 * REDUCE * 4 * P)
-    # The first begins nothing late; in the two after it the mean of the one before comes 0.38 s after the last step.
+    # The first round lands nothing. In the next two the mean comes 0.38 s after the last step.
     assert lab.seconds == pytest.approx(H + 2 * took(REDUCE * 4 * P, 6)) and took(REDUCE * 4 * P, 6) > H
 
 
@@ -115,7 +115,7 @@ OWN_PACE = {"local-only", "server-async", "gasloc", "swarm", "ad-psgd"}
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_who_waits_makes_the_steps_of_the_slowest_others_their_own(name):
+def test_methods_that_wait_make_the_steps_of_the_slowest(name):
     lab = ran(BASELINES[name](), replace(SETTING, speeds=(1.0, 2.0, 4.0)))
     own = 2 * H * lab.setting.all_speeds
     assert lab.steps.tolist() == (own.tolist() if name in OWN_PACE else [2 * H] * N)
@@ -161,7 +161,7 @@ def test_asynchronous_server_divides_the_rate_by_the_staleness():
     setting = Setting(peers=4, every=2, rounds=1, inner="sgd", lr=0.5, decay=False)
     method = AsynchronousServer()
     lab = ran(method, setting)
-    # All have pulled version 0: updates 1 to 4 find it 0 to 3 old, and all pulls after that are 3 old.
+    # All pulled version 0. Updates 1 to 4 find it 0 to 3 old, and all later pulls are 3 old.
     wanted = torch.full((P,), -0.5 * (1 + 1 + 1 / 2 + 1 / 3 + 4 / 3))
     assert torch.allclose(method.model(lab), wanted, rtol=0.0, atol=1e-6)
 

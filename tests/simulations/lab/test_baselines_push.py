@@ -1,4 +1,4 @@
-"""Push-sum: no event between peers makes or loses mass (algorithms section 9, invariant 9)."""
+"""Push-sum: no event between peers creates or loses mass (algorithms section 9, invariant 9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZE = 6
 
 
 class World:
-    """Peers, and messages that may be lost, doubled, late and in any order. Who has left is still asked."""
+    """Peers, and messages that may be lost, doubled, late or reordered. A peer that left still answers."""
 
     def __init__(self, count, seed):
         self.random = np.random.default_rng(seed)
@@ -21,7 +21,7 @@ class World:
         self.z, self.w = self.mass()
 
     def mass(self):
-        """Of peers and of outboxes; a message whose receiver has it is in its receiver."""
+        """Mass of peers and outboxes. A delivered message counts at its receiver only."""
         kept = [m for peer in self.peers.values() for m in peer.outbox.values() if not self.peers[m.receiver].has(m)]
         z = sum(peer.z for peer in self.peers.values()) + sum(m.z.astype(np.float64) for m in kept)
         return z, sum(peer.w for peer in self.peers.values()) + sum(m.w for m in kept)
@@ -77,12 +77,12 @@ class World:
             self.flying += self.peers[peer].leave(self.other(peer))
 
     def settle(self):
-        """Everything that is in an outbox arrives."""
+        """Deliver everything in the outboxes."""
         while any(peer.outbox for peer in self.peers.values()):
             self.retry()
             while self.flying:
                 self.deliver()
-            # What arrives at one who has left is passed on.
+            # A peer that left passes arriving mass on.
             for peer in self.leaving:
                 if self.peers[peer].w or self.peers[peer].z.any():
                     self.peers[peer].leave(self.other(peer))
@@ -102,7 +102,7 @@ def test_mass_is_constant_under_loss_retry_duplication_reordering_join_and_leave
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_all_that_remain_agree_on_the_first_mean_once_messages_arrive(seed):
+def test_remaining_peers_agree_on_the_first_mean_once_messages_arrive(seed):
     world = World(5, seed)
     for _ in range(300):
         world.event()
@@ -118,7 +118,7 @@ def test_all_that_remain_agree_on_the_first_mean_once_messages_arrive(seed):
         assert np.allclose(world.peers[peer].mean, world.z / world.w, atol=1e-6)
 
 
-def test_what_was_sent_is_subtracted_and_its_rounding_stays_home():
+def test_sender_subtracts_the_rounded_message():
     peer = PushSum(0, np.array([1.0 / 3.0]), 1.0)
     message = peer.push(1)
     assert message.z.dtype == np.float32

@@ -1,8 +1,8 @@
-"""The toy of meetings against the mathematics of averaging in pairs: how fast it agrees, in closed form.
+"""The meetings of `matchings` agree as the mathematics of pairwise averaging says.
 
-A round of random perfect matchings multiplies the sum of squared distances to the mean by (N-2)/(2(N-1)), whatever
-the distances are: the mean of a pair stays, its difference goes, and two different peers correlate by -1/(N-1) under
-a random matching (Boyd et al. 2006, section II). Where something is drawn, three standard errors are allowed.
+A round of random perfect matchings multiplies the sum of squared distances to the mean by (N-2)/(2(N-1)). The mean of a
+pair stays, its difference goes, and two peers correlate by -1/(N-1) under a random matching (Boyd et al. 2006, section
+II). Random measurements may be three standard errors off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def contraction(count: int) -> float:
 
 
 def factors(count: int, failing: float = 0.0, trials: int = 150, rounds: int = 4) -> list[float]:
-    """By which factor the disagreement went down, of every round of every trial that had any left."""
+    """Factor of the disagreement in every round of every trial that had any left."""
     found = []
     for seed in range(trials):
         history = [disagreement(x) for x, _ in zip(perfect(count, failing, seed, 8), repeat(0, rounds), strict=False)]
@@ -36,7 +36,7 @@ def factors(count: int, failing: float = 0.0, trials: int = 150, rounds: int = 4
 
 
 def standard_errors(found: list[float], expected: float) -> float:
-    """How many of its standard errors the mean is away."""
+    """Distance of the mean from `expected`, in standard errors."""
     return abs(mean(found) - expected) / (stdev(found) / len(found) ** 0.5)
 
 
@@ -47,7 +47,7 @@ def test_random_perfect_matching_contracts_by_its_closed_form(count: int) -> Non
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_meeting_with_a_chance_of_one_in_m_contracts_as_a_fragment_of_one_in_m(parts: int) -> None:
-    """1 - (1 - rho)/M: to a coordinate, not being in the fragment and a meeting that fails are the same."""
+    """1 - (1 - rho)/M: for one coordinate, a failed meeting and a fragment without it are the same."""
     expected = 1 - (1 - contraction(16)) / parts
     assert standard_errors(factors(16, failing=1 - 1 / parts), expected) < 3
 
@@ -62,7 +62,7 @@ def test_hypercube_is_exact_after_log2_rounds_and_not_before(steps: int, name: s
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 @pytest.mark.parametrize("conditions", [Conditions(), Conditions(spread=1.0, failing=0.2, exchanges=2)])
-def test_means_never_move_and_nobody_grows_apart(policy: object, conditions: Conditions) -> None:
+def test_means_never_move_and_disagreement_never_grows(policy: object, conditions: Conditions) -> None:
     meetings = Meetings(9, policy, conditions, 5, 16)  # type: ignore[arg-type]
     before, history = meetings.x.mean(0), [meetings.disagreement()]
     for _ in range(8):
@@ -81,8 +81,8 @@ def test_random_matching_without_a_centre_is_behind_the_perfect_one_and_the_hype
     assert scheduled[0] < 1e-28 < perfectly[0] < offered[0]
 
 
-def test_noise_of_a_round_stays_by_what_one_meeting_leaves_of_it() -> None:
-    """Without meetings unit noise a round would add up; with one, less than 1/(1 - 1/2) of it is ever there."""
+def test_stationary_noise_is_bounded_by_one_meeting_per_round() -> None:
+    """Without meetings unit noise adds up. With one per round it stays below 1/(1 - 1/2)."""
     stays, _ = training(8, BY_NAME["schedule"], Conditions(), 20, 3)
     none, _ = training(8, BY_NAME["schedule"], Conditions(failing=1.0), 20, 1)
     assert stays < 1.0 and none > 20.0

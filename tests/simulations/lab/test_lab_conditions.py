@@ -1,4 +1,4 @@
-"""The laboratory's own `epidemic`, and its conditions: churn, founders, flipped labels, liars."""
+"""The laboratory's `epidemic`, and its conditions: churn, founders, flipped labels, attackers."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_epidemic_lands_late_on_slow_links_and_never_waits():
     assert (late.model(other) - quick.model(lab)).norm() < moved
 
 
-def test_epidemic_is_judged_with_all_that_was_published_though_it_has_not_arrived():
-    """Its model is what the anchors come to once nothing is on its way; their mean now lacks some of it."""
+def test_model_of_epidemic_includes_messages_on_their_way():
+    """The model is the anchors' value after all messages arrive. Their mean lacks some of them now."""
     messages = 7 * (COMPRESSORS["topk128"].most_bytes(DIGITS.parameters) + HEADERS)
     method = EpidemicGossip()
     lab = ran(method, replace(SETTING, link=Link(bandwidth=messages / 6.0)))
@@ -76,8 +76,8 @@ def test_epidemic_is_judged_with_all_that_was_published_though_it_has_not_arrive
     assert (told - now).norm() > 0.1 * (told - DIGITS.start(0)).norm() / SETTING.rounds
 
 
-def test_epidemic_warm_starts_as_the_daemon_does_and_alpha_is_not_for_that():
-    """Increments that leave nothing out, with alpha 1: replicas average their models, but for bfloat16."""
+def test_epidemic_warm_starts_as_the_daemon_with_alpha_1():
+    """With whole increments and alpha 1, replicas average their models up to bfloat16."""
     warm = EpidemicGossip("topk64", alpha=8.0, warmup_steps=10)
     lab, mean = Lab(DIGITS, SETTING), Lab(DIGITS, SETTING)
     warm.begin(lab)
@@ -101,7 +101,7 @@ def test_epidemic_alone_is_the_bare_optimizer():
     assert not lab.received.any()
 
 
-def test_messages_weigh_as_many_steps_as_are_in_them():
+def test_messages_weigh_by_their_steps():
     lab = ran(method := EpidemicGossip(), replace(SETTING, speeds=(1.0, 3.0)))
     assert lab.steps.tolist() == [24, 72] * 4
     assert method._weights == pytest.approx([1 / 16, 3 / 16] * 4)
@@ -121,7 +121,7 @@ def test_churn_replaces_peers_by_copies_and_the_run_goes_on():
     assert play(CHUNKS, ChurningPairwise(every=2, share=0.25), setting) == curve
 
 
-def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle_of_it(monkeypatch):
+def test_half_of_the_leaving_peers_finish_their_exchange_and_half_crash_in_it(monkeypatch):
     seen = []
 
     class Watched(ChurningPairwise):
@@ -137,7 +137,7 @@ def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle
             super()._end_exchange(lab, meeting)
 
     chunks = []
-    # An exchange of three chunks lasts some two of four seconds; who goes is in one, and in no other after it.
+    # An exchange of three chunks takes two of four seconds. A leaving peer is in one, and begins no other.
     monkeypatch.setattr(
         conditions, "departures", lambda lab, share, number: [Departure(1, 5, 0.1), Departure(2, 4, 0.1)]
     )
@@ -152,7 +152,7 @@ def test_half_of_those_who_go_finish_their_exchange_and_half_crash_in_the_middle
     assert sorted(chunks) == [1, 3] and method.tally.cut == 1
 
 
-def test_the_same_peers_go_and_are_copied_whatever_the_method():
+def test_every_method_loses_and_copies_the_same_peers():
     drawn = []
     for method in (ChurningPairwise(every=2), ChurningPairwise(AT_ONCE, every=2), ChurningEpidemic(every=2)):
         gone = []
@@ -168,7 +168,7 @@ def test_the_same_peers_go_and_are_copied_whatever_the_method():
     assert drawn[0] == drawn[1] == drawn[2] and len(drawn[0]) == 3
 
 
-def test_who_comes_without_moments_holds_a_peers_anchor_and_nothing_else():
+def test_joiner_without_moments_holds_only_a_peers_anchor():
     lab = Lab(DIGITS, SETTING)
     method = ChurningPairwise(PairwiseOptions(moments=False))
     method.begin(lab)
@@ -184,7 +184,7 @@ def test_who_comes_without_moments_holds_a_peers_anchor_and_nothing_else():
 
 
 @pytest.mark.parametrize("made", [lambda **options: ChurningPairwise(PairwiseOptions(**options)), ChurningEpidemic])
-def test_who_comes_may_have_the_moments_of_whom_it_copies(made):
+def test_joiner_may_have_the_moments_of_the_copied_peer(made):
     cost = {}
     for moments in (False, True):
         lab, method = Lab(DIGITS, SETTING), made(moments=moments)
@@ -204,14 +204,14 @@ def test_who_comes_may_have_the_moments_of_whom_it_copies(made):
 # -- starts and labels ---------------------------------------------------------------------------------------------
 
 
-def test_started_begins_where_founders_ended():
+def test_pretrained_problem_begins_where_founders_ended():
     problem = Pretrained("digits-mlp", founders=2, steps=30, lr=3e-3, hidden=32)
     begun, fresh = problem.start(0), DIGITS.start(0)
     assert DIGITS.evaluate(begun).loss < DIGITS.evaluate(fresh).loss - 0.5
     assert torch.equal(begun, problem.start(0)) and not torch.equal(begun, problem.start(1))
 
 
-def test_labels_are_flipped_for_the_bad_alone():
+def test_labels_are_flipped_for_attackers_only():
     plain, flipped = DigitsMlp(), FlippedLabels("digits-mlp", bad=2, attack="label flip")
     peers, steps = np.array([1, 2, 0]), np.zeros(3, np.int64)
     pixels, labels = plain.batches(peers, steps, 0)
@@ -223,13 +223,13 @@ def test_labels_are_flipped_for_the_bad_alone():
 # -- liars ---------------------------------------------------------------------------------------------------------
 
 
-def test_pairwise_with_nobody_bad_is_pairwise():
+def test_attacked_pairwise_without_attackers_is_pairwise():
     attacked, plain = AttackedPairwise(AT_ONCE, "sign flip", 0), PairwiseGossip(AT_ONCE)
     assert torch.equal(attacked.model(ran(attacked)), plain.model(ran(plain)))
 
 
 @pytest.mark.parametrize("attack", ["dissensus", "noise"])
-def test_clipping_bounds_what_liars_do(attack):
+def test_clipping_bounds_the_damage_of_attackers(attack):
     setting = replace(SETTING, rounds=10)
     accuracy = []
     for clip in (math.inf, 2.0):
@@ -239,7 +239,7 @@ def test_clipping_bounds_what_liars_do(attack):
     assert accuracy[1] > accuracy[0] + 0.2
 
 
-def test_liar_goes_on_in_private_as_if_it_had_not_lied():
+def test_attacker_continues_in_private_as_if_honest():
     method = AttackedPairwise(AT_ONCE, "x100", 1)
     lab = ran(method, replace(SETTING, rounds=4))
     honest = np.stack([replica.ledger.a for replica in method.replicas[1:]])
@@ -247,19 +247,19 @@ def test_liar_goes_on_in_private_as_if_it_had_not_lied():
     assert np.linalg.norm(method.replicas[0].ledger.a - honest.mean(0)) < 10.0 * max(spread, float(lab.distance()))
 
 
-def test_momentum_and_ranges_of_a_liar_are_those_of_an_honest_peer():
-    """Whom it meets is no more like it than others are, but what it has told them leaves no trace in itself."""
+def test_momentum_and_ranges_of_an_attacker_are_those_of_an_honest_peer():
+    """An attacker resembles its partner no more than others do, and its lies leave no trace in itself."""
     method = AttackedPairwise(AT_ONCE, "x100", 1)
     ran(method, replace(SETTING, rounds=6))
     liar, *honest = (float(np.linalg.norm(replica.ledger.v)) for replica in method.replicas)
     assert 0.6 * min(honest) < liar < 1.6 * max(honest)
-    # Honest ranges allow for what they were told.
+    # Honest ranges cover what the peers received.
     liar, *honest = (float(replica.algorithm.range.max()) for replica in method.replicas)
     assert liar < min(honest)
 
 
-def test_honest_peers_own_models_are_told_and_no_liars(monkeypatch):
-    """Dissensus drives them apart, which their mean does not show; liars are looked at by nobody."""
+def test_tally_has_the_models_of_honest_peers_only(monkeypatch):
+    """Dissensus drives honest peers apart, which their mean hides. The tally leaves out attackers."""
     seen = []
     evaluate = DigitsMlp.evaluate
     monkeypatch.setattr(DigitsMlp, "evaluate", lambda self, at: (seen.append(at.clone()), evaluate(self, at))[1])
@@ -282,7 +282,7 @@ def test_epochs_under_the_mean_are_sparseloco():
 
 
 @pytest.mark.parametrize("attack", ["x100", "nan", "ipm reversing"])
-def test_robust_rule_stands_what_the_mean_does_not(attack):
+def test_robust_rule_withstands_what_breaks_the_mean(attack):
     assert attack in ATTACKS
     setting = replace(SETTING, rounds=10)
     found = {}
@@ -291,12 +291,12 @@ def test_robust_rule_stands_what_the_mean_does_not(attack):
         found[rule] = DIGITS.evaluate(method.model(ran(method, setting))).loss
     calm = RobustEpochs(alpha=3.0)
     assert found["nnm-trimmed"] < DIGITS.evaluate(calm.model(ran(calm, setting))).loss + 0.3
-    if attack != "nan":  # which every receiver refuses
+    if attack != "nan":  # every receiver refuses it
         assert found["mean"] > found["nnm-trimmed"] + 0.3
 
 
-def test_increments_that_land_epochs_later_do_not_overshoot_for_each_peer_leads_by_its_own():
-    """Without a lead nothing is learned at such a delay; with it, as much as without one, a little later."""
+def test_late_epochs_do_not_overshoot_because_own_increments_are_ahead():
+    """Without its own increments ahead, a peer learns nothing at this delay. With them it learns a little later."""
     setting = replace(SETTING, rounds=24, evaluate_every=24)
     found = {}
     for lag in (0, 5):

@@ -24,8 +24,8 @@ def begun(method, setting):
     return lab
 
 
-def test_who_comes_has_a_peers_state_bit_for_bit_and_what_that_one_waits_for():
-    # A message of some 400 bytes at a time: most are still on their way when the round ends.
+def test_joiner_has_a_peers_state_bit_for_bit_and_its_pending_messages():
+    # One message of 400 bytes at a time, so most are still on their way at the end of the round.
     method = ChurningEpidemic("topk64")
     lab = begun(method, replace(SETTING, link=Link(bandwidth=600.0)))
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_who_comes_has_a_peers_state_bit_for_bit_and_what_that_one_waits_for():
     one, other = method.replicas[3], method.replicas[5]
     assert (one.ledger.fixed == other.ledger.fixed).all() and torch.equal(lab.x[3], torch.from_numpy(other.ledger.a))
     assert not one.ledger.v.any() and other.ledger.v.any()
-    # Adam's moments as their codec has them.
+    # The moments as Adam's codec stores them.
     assert lab.inner.m[5].any() and torch.allclose(
         lab.inner.m[3], lab.inner.m[5], atol=0.02 * lab.inner.m[5].abs().max()
     )
@@ -44,7 +44,7 @@ def test_who_comes_has_a_peers_state_bit_for_bit_and_what_that_one_waits_for():
     assert lab.received[3] - before[3] > DIGITS.parameters and (np.delete(lab.received - before, 3) == 0.0).all()
 
 
-def test_replicas_are_the_same_bits_however_many_came_and_went():
+def test_replicas_stay_bit_equal_under_churn():
     method = ChurningEpidemic("topk64", every=2, share=0.25)
     lab = begun(method, replace(SETTING, failing=0.2))
     for _ in range(6):
@@ -63,7 +63,7 @@ def test_churn_costs_some_loss_and_is_the_same_from_the_same_seed():
     assert abs(curve.last.loss - calm.last.loss) < 0.3
 
 
-def test_low_rank_is_of_the_models_matrices():
+def test_low_rank_uses_the_models_matrices():
     method = EpidemicGossip("lowrank4")
     lab = begun(method, replace(SETTING, every=2, rounds=1))
     method.round(lab)

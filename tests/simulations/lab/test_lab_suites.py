@@ -1,4 +1,4 @@
-"""The laboratory's suites: that all of them can be played and told, and what holds with a wide margin in small."""
+"""The suites of the laboratory: all can be played and reported, and small runs hold with a wide margin."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_single_replicas_are_hardly_worse_than_their_mean(ends):
 
 
 def test_in_so_few_rounds_epidemic_is_behind_pairwise_and_cheaper(ends):
-    """Most of what it has to say is in the residual still."""
+    """Most of its increments are still in the residual."""
     assert ends["epidemic"].loss > ends["pairwise"].loss + 0.15
     assert ends["epidemic"].bytes < ends["pairwise"].bytes / 2
 
@@ -90,7 +90,7 @@ def test_in_so_few_rounds_epidemic_is_behind_pairwise_and_cheaper(ends):
 
 
 def answered(arm, loss, seed):
-    """As if it had been played."""
+    """An answer as a run would give it."""
     if not isinstance(arm.task, Run):
         rows = [Row("any", 0.5, 0.5, 0.0, True)._asdict(), Row("CD^2 of a", 1.0, 0.95, 0.05, True)._asdict()]
         return Answer({"rows": rows}, "code", 1.0)
@@ -119,7 +119,7 @@ def answered(arm, loss, seed):
 @pytest.mark.parametrize(
     "scale", ["quick", *(pytest.param(each, marks=pytest.mark.long) for each in ("normal", "full"))]
 )
-def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
+def test_runs_of_a_suite_can_be_made_and_reported(name, scale):
     suite = SUITES[name]
     grid = suite.arms(scale)
     assert len({(arm.group, arm.label) for arm in grid}) == len(grid) > 0
@@ -135,13 +135,13 @@ def test_suite_is_made_of_runs_that_can_be_made_and_told(name, scale):
     about = About(command="x", seeds=2, scale=scale, commit="c", machines=["m"], on="2026-01-02", runs=2, hours=0.1)
     text = page(suite, findings, about, {each.name: "file.png" for each in findings.graphs})
     assert suite.question in text
-    assert not re.search(r"\bnan\b(?!, 3 bad| \(|,|\))", text)  # but for the attack of that name
+    assert not re.search(r"\bnan\b(?!, 3 bad| \(|,|\))", text)  # except the attack of that name
     for lines in (lines for each in findings.graphs for lines in each.panels.values()):
         assert lines and all(len(line.x) == len(line.y) > 0 for line in lines.values())
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_suite_of_which_every_run_failed_is_told_and_meets_nothing(name):
+def test_suite_with_only_failed_runs_is_reported_and_meets_no_mark(name):
     suite = SUITES[name]
     outcomes = [Outcome(arm, [Answer({}, "code", 1.0, "fell over")]) for arm in suite.arms("quick")]
     findings = suite.read(Results(outcomes))
@@ -149,7 +149,7 @@ def test_suite_of_which_every_run_failed_is_told_and_meets_nothing(name):
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_suite_of_which_one_seed_failed_is_told_and_meets_nothing(name):
+def test_suite_with_a_failed_seed_is_reported_and_meets_no_mark(name):
     suite = SUITES[name]
     outcomes = [
         Outcome(arm, [answered(arm, 2.0, 0), Answer({}, "code", 1.0, "fell over"), answered(arm, 2.0, 2)])
@@ -174,17 +174,17 @@ def test_marks_of_b1_are_met_and_missed_by_the_figures_they_name():
 
 
 def b1_findings(losses):
-    """Of one value a seed by label, three seeds at the most; single replicas as good as their mean."""
+    """Findings of B1 from one loss per seed by label. Single replicas are as good as their mean."""
     outcomes = []
     for arm in b1.SUITE.arms("normal"):
         answers = [answered(arm, 0.0, 0) for _ in range(min(arm.seeds or 3, 3))]
         for answer, loss in zip(answers, losses.get(arm.label, (9.0, 9.0, 9.0)), strict=False):
-            answer.formatted["points"][-1][4] = answer.formatted["points"][-1][6] = loss
+            answer.result["points"][-1][4] = answer.result["points"][-1][6] = loss
         outcomes.append(Outcome(arm, answers))
     return b1.SUITE.read(Results(outcomes))
 
 
-def test_b1_is_judged_against_every_setting_of_noloco_with_every_seed():
+def test_b1_compares_with_every_setting_of_noloco_and_every_seed():
     others = {"NoLoCo 0.7, 0.7, 0.7": (2.5, 2.5, 2.5), "NoLoCo 0.3, 0.9, 0.9": (3.0, 1.9, 1.9)}
     found = {check.name: check for check in b1_findings({"pairwise": (2.3, 2.3, 2.3), **others}).checks}
     mark = found["pairwise below the best NoLoCo of the grid (NoLoCo 0.3, 0.9, 0.9), nats"]
@@ -192,13 +192,13 @@ def test_b1_is_judged_against_every_setting_of_noloco_with_every_seed():
     assert all(arm.seeds is None for arm in b1.SUITE.arms("normal") if arm.label in b1_arms.NOLOCO)
 
 
-def test_b1_marks_the_gap_of_each_method_and_tells_all_that_is_asked_of_it_together():
+def test_b1_marks_the_gap_of_each_variant_and_sums_up_its_marks():
     findings = b1_findings({"pairwise": (2.0, 2.0, 2.0)})
     gaps = [check.name for check in findings.checks if "single replicas above their mean, nats" in check.name]
     assert len(gaps) == len(b1.COLD) + len(b1_arms.OWN_WARM) + len(b1_arms.SHORT_WARM)
     assert all(b1.SUITE.attempts(name) for name in gaps)
     rows = {row[0]: row[1:] for row in findings.tables[0].rows}
-    assert len(rows) == len(gaps) and rows["pairwise"][-1] == "no"  # of bytes all have as many here
+    assert len(rows) == len(gaps) and rows["pairwise"][-1] == "no"  # all runs have the same bytes here
     assert rows["pairwise"][2] == "0.0000"
 
 
@@ -207,8 +207,9 @@ def grid_of(name):
 
 
 def b4_results(ends, seeds=(0.0,)):
-    """As if every run fell along a line from 3 nats at 0 s to where `ends` of its arm has it; of each seed all is so
-    many nats higher."""
+    """Findings as if every loss fell on a line from 3 nats at 0 s to the end given for its arm. `seeds` shift all
+    losses.
+    """
     outcomes = []
     for arm in b4.SUITE.arms("normal"):
         setting, end = arm.task.setting, ends(arm)
@@ -234,11 +235,11 @@ def test_b4_gives_each_method_the_run_that_reaches_the_target_soonest():
         return 1.95 if arm.label.startswith("pairwise") and " 600 s" not in arm.label else 2.05
 
     found = {check.name: check for check in b4_results(ends).checks}
-    # Between 600 s, 2.05 nats, and 1,200 s, 1.95, pairwise comes to 2.0 in the middle; DiLoCo between 1,200 and 2,400.
+    # Pairwise is at 2.05 nats at 600 s and 1.95 at 1,200 s, so it reaches 2.0 halfway; DiLoCo after 1,200 s.
     what = "100 million parameters: the best {}'s seconds, {} ({}), by pairwise's"
     fp32 = found[what.format("DiLoCo fp32", "all as many steps", "DiLoCo fp32, H 80")]
     assert fp32.measured.startswith("2.00x") and fp32.passed
-    # None of 4 bits came to it: the time that all were given is less than it needs, and counts.
+    # No 4-bit run reached it, so the time given counts as a lower bound.
     four = found[what.format("DiLoCo 4-bit", "each at its own pace", "DiLoCo 4-bit, own pace, H 20")]
     assert four.measured.startswith("2.67x") and four.passed
 
@@ -247,9 +248,9 @@ def test_b4_measures_each_seed_by_its_own_target():
     def ends(arm):
         return 1.98 if arm.group == b4.CALM else 1.95 if " 600 s" not in arm.label else 2.05
 
-    play_arms, loss_cells = b4_results(ends), b4_results(ends, (0.0, 1.0))
-    assert [one.passed for one in play_arms.checks] == [one.passed for one in loss_cells.checks]
-    for one, of_two in zip(play_arms.checks, loss_cells.checks, strict=True):
+    single, double = b4_results(ends), b4_results(ends, (0.0, 1.0))
+    assert [one.passed for one in single.checks] == [one.passed for one in double.checks]
+    for one, of_two in zip(single.checks, double.checks, strict=True):
         assert of_two.measured.startswith(one.measured.partition(" (")[0] + " (2 seeds)"), "and the same of each"
 
 
@@ -258,7 +259,7 @@ def test_b4_counts_a_pairwise_that_never_arrives_as_a_miss():
     assert found.checks and not any(check.passed for check in found.checks)
 
 
-def test_b4_plays_all_ways_for_the_same_lengths_of_time():
+def test_b4_plays_all_variants_for_the_same_times():
     for name in b4.MODELS:
         found = {}
         for arm in b4.SUITE.arms("normal"):
@@ -268,9 +269,9 @@ def test_b4_plays_all_ways_for_the_same_lengths_of_time():
         assert set(map(tuple, found.values())) == {b4.LENGTHS[name]}
 
 
-def test_b4_tells_the_time_of_single_replicas_apart():
+def test_b4_reports_the_time_of_single_replicas_separately():
     found = b4_results(lambda arm: 1.98 if arm.group == b4.CALM else 1.9)
-    # All models arrive, and no replica ever does: neither pairwise's nor the others'.
+    # All models reach the target, but no single replica does.
     assert all(check.measured.endswith("; single replicas 1.00x (1 seed)") for check in found.checks)
 
 
@@ -303,7 +304,7 @@ def test_b3_marks_the_churn_of_its_design_beside_the_harsher_one():
     assert lab == 1
 
 
-def test_defaults_tell_of_what_has_no_mark():
+def test_defaults_report_epidemic_without_marks():
     losses = {"k 256, alpha 1.0, beta 0.95": 1.9, "k 256, alpha 2.0, beta 0.95": 1.95}
     outcomes = [
         Outcome(arm, [answered(arm, losses.get(arm.label, 2.0), seed) for seed in range(min(arm.seeds or 3, 3))])
@@ -316,7 +317,7 @@ def test_defaults_tell_of_what_has_no_mark():
     assert sum("AdamW at its best lr" in name for name in found) == sum(": H 20 above" in name for name in found) == 2
 
 
-def test_b9_tells_apart_who_began_cold_and_how_many_steps_a_round_had():
+def test_b9_labels_cold_starts_and_steps_per_round():
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in grid_of("b9")]
     names = [figure.name for figure in b9.SUITE.read(Results(outcomes)).reported]
     where = f"{b9.TRANSFORMING}, both cold: pairwise below DiLoCo fp32, H 200 (1 of 639 steps) at equal time, nats"
@@ -337,7 +338,7 @@ def test_b7_says_which_lines_are_exact_and_meets_none_if_a_seed_failed():
     assert not any(check.passed for check in checks) and "1 seeds failed" in checks[0].measured
 
 
-def test_clock_names_all_that_are_as_good_as_the_best():
+def test_clock_names_all_methods_near_the_best():
     losses = {"DDP": 2.0, "pairwise": 2.009, "DiLoCo fp32, H 20": 2.011}
     outcomes = [Outcome(arm, [answered(arm, losses.get(arm.label, 2.5), 0)]) for arm in clock.SUITE.arms("quick")]
     note = clock.SUITE.read(Results(outcomes)).notes[0]
@@ -354,7 +355,7 @@ def b8_findings(losses, seeds=1):
     return b8.SUITE.read(Results(outcomes))
 
 
-def test_b8_marks_what_ships_and_tells_of_the_rest():
+def test_b8_marks_the_shipped_strategy_and_reports_the_others():
     mus = {"DiLoCo fp32, mu 0.6": 2.15, "DiLoCo fp32, mu 0.8": 2.16}
     own = {"pairwise, its own warm start": 2.11, "epidemic k=128, its own warm start": 2.1}
     own |= {"epidemic k=256, its own warm start": 2.12}
@@ -379,13 +380,13 @@ def test_b8_marks_what_ships_and_tells_of_the_rest():
 
 
 @pytest.mark.parametrize("label", ["epidemic k=256", *b8.OWN, *b8.DILOCO])
-def test_b8_plays_with_every_seed_what_a_mark_may_be_about(label):
+def test_b8_plays_every_seed_of_arms_with_marks(label):
     found = [arm for arm in b8.SUITE.arms("normal") if arm.label == label and not arm.group.startswith(b8.BY_RATE)]
     assert found and all(arm.seeds is None for arm in found)
 
 
 def b8_decision(lost, seeds=3):
-    """What is to be taken where an epidemic of its own start is worse than pairwise by so much, by k and N."""
+    """The decision if an epidemic with its own start is worse than pairwise by `lost` nats, by k and N."""
 
     def ended_at(label, peers):
         more = lost.get((label, peers), 0.1)
@@ -404,10 +405,10 @@ LEAN, WIDE = "epidemic k=128", "epidemic k=256"
     ("lost", "kind", "upto"),
     [
         ({}, LEAN, 0),
-        ({(LEAN, 4): -0.019, (LEAN, 8): -0.03}, LEAN, 0),  # a tie at the smallest N is pairwise's
-        ({(LEAN, 4): -0.03, (LEAN, 16): -0.5}, LEAN, 4),  # no further than to the first N at which it is not better
+        ({(LEAN, 4): -0.019, (LEAN, 8): -0.03}, LEAN, 0),  # a tie at the smallest N goes to pairwise
+        ({(LEAN, 4): -0.03, (LEAN, 16): -0.5}, LEAN, 4),  # only up to the first N at which it is not better
         ({(LEAN, 4): -0.03, (WIDE, 4): -0.03, (WIDE, 8): -0.03}, WIDE, 8),
-        ({(LEAN, 4): -0.03, (WIDE, 4): -0.045}, LEAN, 4),  # of two as far that of fewer bytes
+        ({(LEAN, 4): -0.03, (WIDE, 4): -0.045}, LEAN, 4),  # of two that reach equally far, the one of fewer bytes
         ({(LEAN, 4): -0.03, (WIDE, 4): -0.06}, WIDE, 4),
         ({(LEAN, 4): math.nan}, LEAN, 0),
     ],
@@ -422,7 +423,7 @@ def test_b8_decides_nothing_with_fewer_seeds_than_three():
     assert b8_decision(better)[1] == 16 and b8_decision(better, seeds=2)[1] == 0
 
 
-def test_b8_says_what_auto_has_to_take():
+def test_b8_says_which_strategy_auto_should_take():
     own = {"pairwise, its own warm start": 2.1, "epidemic k=256, its own warm start": 2.0}
     findings = b8_findings(own | {"epidemic k=128, its own warm start": 2.09}, seeds=3)
     assert (
@@ -458,13 +459,13 @@ def test_b8_compares_with_one_seed_by_that_seed():
     assert told_by["N = 16, cold: pairwise above DDP at equal samples, nats"].startswith("0.100 (1 seed)")
 
 
-def test_b8_draws_sizes_of_as_many_rounds():
+def test_b8_draws_sizes_with_equally_many_rounds():
     (drawn,) = (graph for graph in b8_findings({}).graphs if graph.name == "peers")
     assert {tuple(line.x) for lines in drawn.panels.values() for line in lines.values()} == {(4.0, 8.0, 16.0)}
 
 
 def test_schedule_is_counted_from_the_begin_of_a_cycle():
-    """The first round of a run is the second step of its first cycle: of eight peers 2 rounds end it."""
+    """The first round of a run is the second step of its first cycle. With eight peers, 2 rounds end the cycle."""
     still = Setting(peers=8, every=1, rounds=8, inner="sgd", lr=0.0)
     options = {**scale.AGREEING, **scale.MEETING["hypercube"]}
     run = Run(setting=still, problem="consensus", data={"peers": 8}, options=options)
@@ -474,7 +475,7 @@ def test_schedule_is_counted_from_the_begin_of_a_cycle():
         assert scale.rounds_of_cycle(curve) == 3.0 < scale.rounds_to_agree(curve) <= 5.0
 
 
-def test_scale_tells_by_the_formula_what_it_did_not_play():
+def test_scale_fills_missing_sizes_by_formula():
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in scale.SUITE.arms("normal")]
     costs = scale.SUITE.read(Results(outcomes)).tables[0]
     epidemic = next(row for row in costs.rows if row[0] == "epidemic k=128")
@@ -482,7 +483,7 @@ def test_scale_tells_by_the_formula_what_it_did_not_play():
     assert at["N = 64"] == "2.00 (1 seed)" and at["N = 128"] == f"*{2.0 * 127 / 63:.2f}*"
 
 
-def test_clock_compares_with_the_best_all_reduce_apart():
+def test_clock_compares_with_the_best_all_reduce_separately():
     losses = {"pairwise, its own warm start": 1.9, "pairwise": 2.1, "DiLoCo 4-bit, overlapped, H 20": 2.0}
     losses[other := "DiLoCo fp32, H 20, its own warm start"] = 1.0
     outcomes = [Outcome(arm, [answered(arm, losses.get(arm.label, 2.5), 0)]) for arm in clock.SUITE.arms("quick")]
@@ -496,8 +497,8 @@ def test_clock_compares_with_the_best_all_reduce_apart():
     assert not {"SwarmSGD, H 20", "NoLoCo, H 20", "DeMo", "parameter server"} & set(clock.ALL_REDUCE)
 
 
-def test_arms_of_b1_at_equal_bytes_cost_about_as_many():
-    """By methods' own accounts, without training: 3 to 5 % more bytes are those of blocks that are sent anew."""
+def test_arms_of_b1_at_equal_bytes_cost_about_the_same():
+    """By the methods' own byte counts, without training. Escalated blocks add 3 to 5 %."""
     grid = {arm.label: arm.task for arm in grid_of("b1") if arm.group in (b1_arms.COLD_GROUP, b1_arms.FEWER_GROUP)}
     for label in b1_arms.EQUALLED:
         run = replace(grid[label], setting=replace(grid[label].setting, peers=16))
@@ -517,13 +518,13 @@ def test_b5_reports_what_happens_without_defence():
     assert any(name.startswith("pairwise, clip 1: accuracy lost, worst of sign flip, alie") for name in names)
 
 
-def test_b5_marks_the_attacks_of_its_design_apart_from_stronger_ones():
+def test_b5_marks_the_designed_attacks_separately_from_stronger_ones():
     grid = SUITES["b5"].arms("quick")
     outcomes = []
     for arm in grid:
         answer = answered(arm, 2.0, 0)
         if arm.group.startswith("sign flip x10"):
-            answer.formatted["points"][-1][5] = 0.2
+            answer.result["points"][-1][5] = 0.2
         outcomes.append(Outcome(arm, [answer]))
     met = {check.name: check.passed for check in SUITES["b5"].read(Results(outcomes)).checks}
     assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 6
@@ -534,7 +535,7 @@ def test_b5_marks_the_attacks_of_its_design_apart_from_stronger_ones():
 
 @dataclass(frozen=True)
 class Counting:
-    """A task that leaves a mark in a folder whenever it is played."""
+    """A task that leaves a file in a folder whenever it is played."""
 
     folder: str
     seed: int = 0
@@ -576,16 +577,16 @@ def played(tmp_path):
     return folder
 
 
-def test_what_was_played_is_not_played_again(tmp_path, played):
+def test_finished_runs_are_not_played_again(tmp_path, played):
     tasks = [Counting(str(played), seed) for seed in (0, 1, 1)]
     first = play_all(tasks[:1], Answers(tmp_path / "kept"), say=quiet)
     again = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
-    assert [answer.formatted["seed"] for answer in again] == [0, 1, 1]
+    assert [answer.result["seed"] for answer in again] == [0, 1, 1]
     assert again[0] == replace(first[0], cpu=again[0].cpu)
     assert plays(played) == {"0": 1, "1": 1}
 
 
-def test_answers_of_other_code_count_only_if_that_is_said(tmp_path, played, monkeypatch):
+def test_answers_of_other_code_count_only_with_any_code(tmp_path, played, monkeypatch):
     task, kept = Counting(str(played)), Answers(tmp_path / "kept")
     play_all([task], kept, say=quiet)
     monkeypatch.setattr(runs, "code_of", lambda task: "other code")
@@ -601,15 +602,15 @@ def test_damaged_answer_is_played_again(tmp_path, played, damage):
     play_all([task], kept, say=quiet)
     (file,) = (tmp_path / "kept").iterdir()
     file.write_text(damage)
-    assert play_all([task], kept, say=quiet)[0].formatted == {"seed": 0}
+    assert play_all([task], kept, say=quiet)[0].result == {"seed": 0}
     assert plays(played) == {"0": 2}
 
 
-def test_failure_is_told_and_not_kept(tmp_path, played):
+def test_failure_is_reported_and_not_kept(tmp_path, played):
     tasks = [Counting(str(played), 0, fails=True), Counting(str(played), 1)]
     answers = play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert answers[0].error.startswith("KeyError: 'no' (simulations/lab/runs/runs.py:")
-    assert answers[1].formatted == {"seed": 1}
+    assert answers[1].result == {"seed": 1}
     play_all(tasks, Answers(tmp_path / "kept"), say=quiet)
     assert plays(played) == {"0": 2, "1": 1}
 
@@ -620,19 +621,19 @@ def test_failure_says_where_in_this_project_it_was():
     assert re.fullmatch(r"KeyError: 'none' \((simulations|gossipdp)/\S+\.py:\d+\)", found.error), found.error
 
 
-def test_answer_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path, played, monkeypatch):
+def test_answer_that_cannot_be_kept_fails_its_run_only(tmp_path, played, monkeypatch):
     monkeypatch.setattr(Counting, "play", lambda self: {"seed": self.seed} if self.seed else {"seed": object()})
     answers = play_all([Counting(str(played), seed) for seed in (0, 1)], Answers(tmp_path / "kept"), say=quiet)
-    assert answers[0].error.startswith("TypeError: ") and answers[1].formatted == {"seed": 1}
+    assert answers[0].error.startswith("TypeError: ") and answers[1].result == {"seed": 1}
 
 
-def test_code_is_asked_for_before_anything_is_played(tmp_path, played, monkeypatch):
+def test_fingerprints_are_taken_before_the_first_run(tmp_path, played, monkeypatch):
     monkeypatch.setattr(runs, "code_of", lambda task: f"code with {len(plays(played))} played")
     answers = play_all([Counting(str(played), seed) for seed in range(3)], Answers(tmp_path / "kept"), say=quiet)
     assert {answer.code for answer in answers} == {"code with 0 played"}
 
 
-def test_packed_answers_are_as_good_as_those_that_were_played_here(tmp_path, played):
+def test_packed_answers_count_as_played_here(tmp_path, played):
     tasks = [Counting(str(played), seed) for seed in (0, 1)]
     answers = dict(zip(map(name_of, tasks), play_all(tasks, Answers(tmp_path / "kept"), say=quiet), strict=True))
     specs = {name_of(task): task.spec() for task in tasks}
@@ -641,23 +642,23 @@ def test_packed_answers_are_as_good_as_those_that_were_played_here(tmp_path, pla
     one, other = (tmp_path / "packed").iterdir()
     assert one.read_bytes() == other.read_bytes(), "the same answers are the same file"
     again = play_all(tasks, Answers(tmp_path / "nothing", tmp_path / "packed"), say=quiet)
-    assert [answer.formatted for answer in again] == [{"seed": 0}, {"seed": 1}] and plays(played) == {"0": 1, "1": 1}
+    assert [answer.result for answer in again] == [{"seed": 0}, {"seed": 1}] and plays(played) == {"0": 1, "1": 1}
     assert again[0].machine == answers[name_of(tasks[0])].machine != ""
 
 
-def test_of_two_answers_that_of_this_code_is_taken(tmp_path, played):
+def test_answer_of_this_code_wins_over_another(tmp_path, played):
     task = Counting(str(played))
     answers = Answers(tmp_path / "kept", tmp_path / "packed")
     older, ours = Answer({"seed": 7}, "older", 1.0), Answer({"seed": 0}, "ours", 1.0)
     for kept, stands in ((older, ours), (ours, older)):
         answers.keep(task.spec(), kept)
         pack(tmp_path / "packed" / "a.jsonl.gz", {name_of(task): task.spec()}, {name_of(task): stands})
-        loss_cells = Answers(tmp_path / "kept", tmp_path / "packed")
-        assert loss_cells.find(task.spec(), "ours") == ours and loss_cells.find(task.spec(), "older") == older
-        assert loss_cells.find(task.spec(), "newer") == kept
+        both = Answers(tmp_path / "kept", tmp_path / "packed")
+        assert both.find(task.spec(), "ours") == ours and both.find(task.spec(), "older") == older
+        assert both.find(task.spec(), "newer") == kept
 
 
-def test_damaged_pack_is_as_if_there_were_none(tmp_path, played):
+def test_damaged_pack_counts_as_missing(tmp_path, played):
     task = Counting(str(played))
     (tmp_path / "packed").mkdir()
     pack(good := tmp_path / "good.jsonl.gz", {name_of(task): task.spec()}, {name_of(task): Answer({}, "c", 1.0)})
@@ -666,7 +667,7 @@ def test_damaged_pack_is_as_if_there_were_none(tmp_path, played):
         assert Answers(tmp_path / "kept", tmp_path / "packed").find(task.spec(), "c") is None
 
 
-def test_answers_are_told_with_the_digits_that_are_kept():
+def test_answers_have_the_digits_that_are_kept():
     assert rounded({"a": [1.23456789012, {"b": -1e-30 / 3}], "n": 3, "s": "x"}) == {
         "a": [1.234568, {"b": -3.333333e-31}],
         "n": 3,
@@ -679,7 +680,7 @@ def test_answers_are_told_with_the_digits_that_are_kept():
 
 
 def depends(task, module, monkeypatch):
-    """Is an answer to the task one of other code if this module's text is another?"""
+    """Whether a change of this module's text changes the code of the task."""
     parsed = fingerprints._parsed
     before = code_of(task, SourceSnapshot())
     monkeypatch.setattr(
@@ -757,7 +758,7 @@ def test_link_to_a_larger_model_takes_as_long_as_with_that_model():
 
 
 @pytest.mark.parametrize(("method", "seconds"), [("pairwise", 8.0), ("diloco", 16.0), ("ddp", 8 * (1 / 3 + 8.0))])
-def test_rounds_that_fit_are_those_of_the_methods_own_clock(method, seconds):
+def test_rounds_fit_by_the_methods_own_clock(method, seconds):
     there = link(7.0, 0.0, 1000, 1e6)
     run = Run(setting=replace(SMALL, link=there, rounds=1), method=method)
     assert setting_in_time(10 * seconds, run, 1000) == replace(run.setting, rounds=10)
@@ -765,7 +766,7 @@ def test_rounds_that_fit_are_those_of_the_methods_own_clock(method, seconds):
 
 
 def clocked(run, parameters):
-    """How long the run takes, played to its end without training."""
+    """Simulated seconds of the run without training."""
     lab = equal_time.ClockLab(PROBLEMS["quadratic"](size=parameters), run.setting)
     method = METHODS[run.method](**run.options)
     method.begin(lab)
@@ -775,7 +776,7 @@ def clocked(run, parameters):
 
 
 @pytest.mark.parametrize("options", [{"early": 0.0, "landing": "waiting"}, {"warmup_steps": 10}], ids=str)
-def test_rounds_after_a_first_that_is_longer_fill_the_time(options):
+def test_rounds_after_a_longer_first_one_fill_the_time(options):
     run = Run(setting=replace(SMALL, every=10, link=Link(bandwidth=300.0, latency=0.1)), options=options)
     setting = setting_in_time(400.0, run, 1000)
     first, others = equal_time.round_seconds(run, setting.every, 1000)
@@ -785,14 +786,14 @@ def test_rounds_after_a_first_that_is_longer_fill_the_time(options):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["clock", "b9"])
-def test_every_method_at_equal_time_has_all_of_the_time(name):
+def test_every_method_fills_the_given_time(name):
     limits = {"clock": {"": clock.SECONDS}, "b9": {b9.TRANSFORMING: b9.SECONDS, b9.LONG: 5.0 * b9.SECONDS}}[name]
     for arm in SUITES[name].arms("normal"):
         run = arm.task
         limit = limits.get(arm.group.removesuffix(b9.VARIED), clock.SECONDS)
         first, others = equal_time.round_seconds(run, run.setting.every, runs.TASKS[run.problem]().parameters)
         filled = (first + (run.setting.rounds - 1) * others) / limit
-        # Of some methods not even one step fits twice.
+        # For some methods not even one step fits twice.
         least = (
             0.6
             if name == "clock" and arm.label in {*clock.FIELD, *clock.HALVED.values()}
@@ -811,7 +812,7 @@ def test_every_method_at_equal_time_has_all_of_the_time(name):
 # -- pages ---------------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_told_with_their_spread_and_how_many_they_are_if_few():
+def test_figures_show_their_range_and_the_number_of_few_seeds():
     assert formatted([1.0, 2.0, 3.0], 1) == "2.0 (1.0 to 3.0)"
     assert formatted([2.0, 2.0, 2.0], 1) == "2.0"
     assert formatted([1.0, 2.0], 1) == "1.5 (1.0 to 2.0; 2 seeds)"
@@ -822,7 +823,7 @@ def test_figures_are_told_with_their_spread_and_how_many_they_are_if_few():
     assert formatted([1.0, 3.0, math.inf, -math.inf], 1) == "- (-inf to never)"
 
 
-def test_figure_of_which_seeds_failed_says_how_many_and_is_no_number():
+def test_figure_with_failed_seeds_counts_them_and_is_nan():
     values = [1.0, math.nan, 3.0]
     assert formatted(values, 1) == "2.0 (1.0 to 3.0; 1 of 3 seeds failed)"
     assert math.isnan(mean(values)) and formatted(mean(values), 1) == formatted(values, 1)
@@ -841,19 +842,19 @@ def test_figures_are_computed_seed_by_seed():
     assert math.isnan(ours / Figure([1.0, 0.0, 1.0]))
 
 
-def test_the_most_and_the_least_are_no_number_if_one_of_them_is_not():
+def test_most_and_least_are_nan_if_one_figure_is():
     some, fell = [Figure([1.0]), Figure([3.0])], Figure([math.nan])
     assert (most(some), least(some)) == (3.0, 1.0) and most(some).each == (3.0,)
     for values in ([fell, *some], [*some, fell]):
         assert math.isnan(most(values)) and math.isnan(least(values))
 
 
-def test_figures_of_unequal_numbers_of_seeds_are_compared_by_those_that_both_have():
+def test_figures_are_compared_by_the_seeds_that_both_have():
     assert formatted(Figure([1.0, 2.0, 6.0]) - Figure([0.5])) == "0.500 (1 seed)"
     assert formatted(Figure([1.0]) - Figure([])) == "failed"
 
 
-def test_mark_is_met_by_the_mean_and_by_no_figure_of_which_a_seed_failed():
+def test_mark_is_met_by_the_mean_unless_a_seed_failed():
     assert check("a", "<= 1", math.nan, True) == Check("a", "<= 1", "-", False)
     assert check("a", "<= 1.5", [1.0, 1.0, 2.0]) == Check("a", "<= 1.5", "1.333 (1.000 to 2.000)", True)
     assert not check("a", "<= 1.5", [1.0, 1.0, math.nan]).passed
@@ -872,13 +873,13 @@ def outcome(*answers, label="a"):
 
 
 def ended(loss, replica_loss=None, bytes_=20.0):
-    """An answer of two points."""
-    play_arms = loss if replica_loss is None else replica_loss
-    points = [[0, 0.0, 0.0, 0.0, 3.0, 0.9, 3.0, 0.0], [12, 9.0, bytes_, 9.0, loss, 0.9, play_arms, 1.0]]
+    """An answer with two points."""
+    single = loss if replica_loss is None else replica_loss
+    points = [[0, 0.0, 0.0, 0.0, 3.0, 0.9, 3.0, 0.0], [12, 9.0, bytes_, 9.0, loss, 0.9, single, 1.0]]
     return Answer({"parameters": 1, "points": points, "facts": {"blocks": 4}}, "code", 1.0)
 
 
-def test_arm_of_which_a_seed_failed_has_no_mean_and_its_table_says_so():
+def test_arm_with_a_failed_seed_has_no_mean_and_its_table_says_so():
     partly, wholly = outcome(ended(2.0), None, ended(1.0)), outcome(None, None, None)
     assert all(map(math.isnan, (partly.loss, partly.bytes, partly.gap, partly.fact("blocks"), wholly.loss)))
     assert (partly.failed, len(partly.curves), partly.losses[2]) == (1, 2, 1.0)
@@ -886,20 +887,20 @@ def test_arm_of_which_a_seed_failed_has_no_mean_and_its_table_says_so():
     assert rows == {"partly": "1.500 (1.000 to 2.000; 1 of 3 seeds failed)", "wholly": "failed"}
 
 
-def test_best_is_none_of_which_a_seed_failed_while_there_is_another():
+def test_best_avoids_arms_with_a_failed_seed():
     found = {"fell": outcome(ended(1.0), None), "good": outcome(ended(1.6), ended(1.8)), "bad": outcome(ended(3.0))}
     assert best(found) == "good" and best(found, ["fell", "bad"]) == "bad" and best(found, ["fell"]) == "fell"
 
 
-def test_single_replicas_are_told_beside_their_mean():
+def test_single_replicas_are_shown_beside_their_mean():
     found = {"a": outcome(ended(2.0, 2.5), ended(2.0, 2.5), ended(2.0, 2.5)), "cheap": outcome(ended(2.0, 2.5, 5.0))}
     assert curves_table("t", found).rows[0][1:3] == ("2.000", "2.500")
     assert [row[1] for row in bytes_table(found, [20.0]).rows] == ["2.000", "-"]
-    play_arms = bytes_table(found, [20.0, 10.0], replicas=True)
-    assert play_arms.title == "Loss of single replicas at equal bytes" and play_arms.rows[0][1:] == ("2.500", "2.750")
+    single = bytes_table(found, [20.0, 10.0], replicas=True)
+    assert single.title == "Loss of single replicas at equal bytes" and single.rows[0][1:] == ("2.500", "2.750")
 
 
-def test_figures_without_a_mark_are_told_and_counted_nowhere():
+def test_figures_without_a_mark_are_shown_and_not_counted():
     findings = Findings(checks=[Check("loss", "<= 1", "2", False)], reported=[reported("gap", 0.5, "x", 1)])
     about = About(
         command="run", seeds=1, scale="quick", commit="abc", machines=["m"], on="2026-01-02", runs=1, hours=0.1
@@ -911,14 +912,14 @@ def test_figures_without_a_mark_are_told_and_counted_nowhere():
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_no_mark_is_met_by_whatever_is_measured(name):
+def test_every_mark_can_be_missed(name):
     suite = SUITES[name]
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in suite.arms("quick")]
     for found in suite.read(Results(outcomes)).checks:
         assert re.search(r"\d", found.mark) and found.mark != "reported", found
 
 
-def test_page_says_what_was_missed_what_failed_and_what_is_old():
+def test_page_lists_missed_marks_failures_and_old_runs():
     suite = SUITES["b1"]
     findings = Findings(
         checks=[Check("loss", "<= 1", "2", False), Check("bytes", "<= 1", "0", True)], notes=["So it is."]
@@ -943,7 +944,7 @@ def test_page_says_what_was_missed_what_failed_and_what_is_old():
     assert "**1 of the runs" in text and "**The code of 2 of the runs was changed" in text and "So it is." in text
 
 
-def test_an_arm_is_played_alone_and_told_without_a_page(tmp_path, capsys):
+def test_single_arm_is_played_and_printed_without_a_page(tmp_path, capsys):
     assert play_arms("b1", ["local only"], seeds=1, size="quick", kept=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "from scratch, local only:" and said[1].startswith("    loss ")
@@ -953,7 +954,7 @@ def test_an_arm_is_played_alone_and_told_without_a_page(tmp_path, capsys):
             play_arms(name, labels, size="quick", kept=tmp_path)
 
 
-def test_overview_has_every_missed_mark_as_its_page_has_it():
+def test_overview_repeats_the_missed_marks_of_its_pages():
     missed = Check("b's | loss, nats", "<= 1", "2 (1 seed)", False)
     findings = Findings(checks=[Check("d", "<= 1", "0", True), missed], reported=[reported("gap", 0.5)])
     about = About(
@@ -975,7 +976,7 @@ def test_overview_has_every_missed_mark_as_its_page_has_it():
     assert lines[below + 1 : below + 4] == ["| b1 | b's \\| loss, nats | <= 1 | 2 (1 seed) |", "", "## Words"]
 
 
-def test_overview_is_written_with_every_page_but_over_no_other_file(tmp_path):
+def test_overview_is_written_with_every_page_and_replaces_no_other_file(tmp_path):
     (tmp_path / "b2.md").write_text(
         page(
             SUITES["b2"],
@@ -1005,7 +1006,7 @@ def test_page_says_beside_each_missed_mark_what_was_tried():
     text = page(suite, findings, about, {})
     assert "| b's loss, nats | <= 1 | 2 | **no**; tried: 1 |" in text
     assert "| c's points | <= 1 | 2 | **no**; tried: 1, 2 |" in text
-    # Of what the suite says nothing, there is what was tried of all methods, and nothing where that does not help.
+    # A mark without an entry shows what was tried of all methods, or nothing if that would not help.
     assert "| a's loss, nats | <= 1 | 2 | **no**; tried: 3, 4 |" in text
     assert "| c's | <= 1 | 2 | **no**; nothing else was tried |" in text
     assert "\n1. magic: here\n2. more: b2\n3. other settings" in text and "[trials](trials.md)" in text
@@ -1018,17 +1019,17 @@ def test_page_says_beside_each_missed_mark_what_was_tried():
 
 
 def apart(distances):
-    """Three seeds whose replicas are so far apart, the first of them a little further."""
+    """Three seeds with replicas at these distances. Those of the first seed are a little larger."""
     answers = [ended(2.0) for _ in range(3)]
     for number, answer in enumerate(answers):
-        answer.formatted["points"] = [
+        answer.result["points"] = [
             [place, 0.0, 0.0, 0.0, 2.0, 0.9, 2.0, distance * (2.0 if number == 0 else 0.5)]
             for place, distance in enumerate(distances)
         ]
     return outcome(*answers)
 
 
-def test_picture_of_distances_leaves_out_what_rounding_leaves():
+def test_picture_of_distances_leaves_out_rounding_errors():
     drawn = distance_graph({"p": {"equal": apart([1e-5, 2e-5, 2e-5]), "apart": apart([1e-5, 10.0, 0.015])}})
     assert list(drawn.panels["p"]) == ["apart"] and "0.001 of the largest" in drawn.title
     line = drawn.panels["p"]["apart"]
@@ -1044,7 +1045,7 @@ def test_picture_of_distances_leaves_out_what_rounding_leaves():
         (0.5, 500.0, "log", ["$\\mathdefault{10^{0}}$", "$\\mathdefault{10^{1}}$", "$\\mathdefault{10^{2}}$"]),
     ],
 )
-def test_labels_of_a_picture_do_not_lie_on_one_another(first, last, scale, labels):
+def test_labels_of_a_picture_do_not_overlap(first, last, scale, labels):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     figure, axis = pyplot.subplots()
     line = Line([first, last], [2.0, 1.0])
@@ -1066,7 +1067,7 @@ WAYS = {"pairwise": ("pairwise", {}), "DiLoCo": ("diloco", {"mu": 0.5})}
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """Plays a suite of these arms, without a mark."""
+    """A suite of these arms without marks."""
 
     def play(grid, read=lambda results: Findings(), seeds=2):
         suite = Suite(name="tiny", question="Small?", about="Yes.", arms=lambda scale: grid, read=read)
@@ -1088,7 +1089,7 @@ def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
         return Findings([curves_table("All", outcomes)], [check("loss", "< 2.2", loss)], [drawn])
 
     grid = arms("digits", TINY, WAYS, problem="digits-mlp")
-    # The same runs, of other arms: they are no more of them.
+    # Two arms share the same run, which counts once.
     grid += arms("again", TINY, WAYS, problem="digits-mlp")
     for _ in range(2):
         status, text = tiny(grid, read)
@@ -1098,18 +1099,18 @@ def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
     assert (tmp_path / "tiny-steps.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert "4 runs, 4 of them kept" in said.err and "met    loss" in said.out
-    # What stands beside the page is enough to write it again, elsewhere.
+    # The answers beside the page are enough to write it again elsewhere.
     shutil.rmtree(tmp_path / "kept")
     assert tiny(grid, read) == (0, text) and "4 runs, 4 of them kept" in capsys.readouterr().err
 
 
-def test_what_is_answered_so_far_is_packed_and_not_played_again(tmp_path, tiny, capsys, monkeypatch):
+def test_finished_answers_are_packed_and_not_played_again(tmp_path, tiny, capsys, monkeypatch):
     few, grid = (arms("digits", TINY, ways, problem="digits-mlp") for ways in ({"pairwise": WAYS["pairwise"]}, WAYS))
     tiny(few)
     (tmp_path / "answers" / "tiny.jsonl.gz").unlink()
     monkeypatch.setitem(SUITES, "tiny", replace(SUITES["tiny"], arms=lambda scale: grid))
     assert pack_suite("tiny", seeds=2, kept=tmp_path / "kept", out=tmp_path) == (2, 4)
-    # Of other code they count nothing, and are not thrown away.
+    # Answers of other code do not count, and are kept.
     before = (tmp_path / "answers" / "tiny.jsonl.gz").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(pages, "code_of", lambda task: "other code")
@@ -1123,14 +1124,14 @@ def test_what_is_answered_so_far_is_packed_and_not_played_again(tmp_path, tiny, 
         pack_suite("b0")
 
 
-def test_suite_without_marks_all_of_whose_runs_failed_has_failed(tiny, capsys):
+def test_suite_without_marks_fails_if_all_runs_failed(tiny, capsys):
     status, text = tiny(arms("g", TINY, {"a": ("pairwise", {"codec": "none"})}, problem="digits-mlp"))
     assert status == 1
     assert text.count("- a, pairwise on digits-mlp, 4 peers, 4 rounds, seed") == 2 and "KeyError: 'none' (" in text
     assert "no marks; 2 runs, 2 failed" in capsys.readouterr().out
 
 
-def test_commit_is_that_of_before_and_code_that_changes_meanwhile_is_told(tiny, monkeypatch):
+def test_page_names_the_commit_at_the_start_and_code_that_changed_since(tiny, monkeypatch):
     monkeypatch.setattr(pages, "commit", lambda root: f"commit with {fingerprints._parsed('simulations.lab.core')[0]}")
     parsed, play = fingerprints._parsed, runs.registry.answered
     first = parsed("simulations.lab.core")[0]
@@ -1151,12 +1152,12 @@ def test_commit_is_that_of_before_and_code_that_changes_meanwhile_is_told(tiny, 
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_lab_without_a_suite_says_which_there_are(capsys):
+def test_lab_without_a_suite_lists_the_suites(capsys):
     assert cli.main(["simulate", "lab"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "b1           How good a model for how many bytes?"
 
 
-def test_lab_hands_its_options_through(monkeypatch):
+def test_lab_passes_its_options_on(monkeypatch):
     seen = []
     monkeypatch.setattr(pages, "lab", lambda name, **options: seen.append((name, options)) or 1)
     assert cli.main(["simulate", "lab", "b1", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
@@ -1176,12 +1177,12 @@ def test_lab_hands_its_options_through(monkeypatch):
         (["chaos", "--quick"], "only lab has suites"),
     ],
 )
-def test_what_cannot_be_played_is_a_usage_error(capsys, arguments, words):
+def test_unplayable_request_is_a_usage_error(capsys, arguments, words):
     assert cli.main(["simulate", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_lab_without_torch_says_what_to_do(capsys, monkeypatch):
+def test_lab_without_torch_says_how_to_install_it(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "simulations.lab.pages.main", None)
     assert cli.main(["simulate", "lab", "b1"]) == 7
     said = capsys.readouterr().err
@@ -1195,7 +1196,7 @@ def test_arms_of_one_setting_share_it():
     assert [each.task.setting.seed for each in pages.tasks_of(Arm("g", "l", Run(setting=SMALL)), 3)] == [0, 1, 2]
 
 
-def test_the_outer_step_that_is_never_far_behind_has_to_meet_b1_s_mark():
+def test_outer_step_that_is_never_far_behind_must_meet_the_mark_of_b1():
     behind = {"one place": dict.fromkeys(outer.STEPS, 0.2), "another": dict.fromkeys(outer.STEPS, 0.0)}
     behind["one place"] |= {(0.7, 0.6): 0.04, (0.7, 0.7): 0.05}
     behind["another"] |= {(1.0, 0.7): 0.3}
@@ -1207,6 +1208,6 @@ def test_the_outer_step_that_is_never_far_behind_has_to_meet_b1_s_mark():
 def test_processes_give_the_same_answers_as_one(tmp_path):
     setting = Setting(peers=4, every=4, rounds=3, lr=3e-3)
     tasks = [Run(setting=setting, problem="digits-mlp").seeded(seed) for seed in range(3)]
-    play_arms = play_all(tasks, Answers(tmp_path / "one"), say=quiet)
+    by_one = play_all(tasks, Answers(tmp_path / "one"), say=quiet)
     together = play_all(tasks, Answers(tmp_path / "two"), jobs=2, say=quiet)
-    assert [answer.formatted for answer in together] == [answer.formatted for answer in play_arms]
+    assert [answer.result for answer in together] == [answer.result for answer in by_one]

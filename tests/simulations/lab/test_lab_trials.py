@@ -1,4 +1,4 @@
-"""What is on trial in the laboratory keeps what `pairwise` promises: opposite differences, exact sums, true bytes."""
+"""Trials keep the promises of `pairwise`: opposite differences, exact sums, true bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIALS = {
     "groups early": ("pairwise-groups", {"size": 4, "always": False}),
 }
 SIZE = 2 * 8192 + 700
-"""three chunks, of which the last ends within a block"""
+"""three chunks, the last of which ends within a block"""
 SETTING = Setting(peers=8, every=1, rounds=6, inner="sgd", lr=0.01)
 SLOW = Link(bandwidth=300_000.0, latency=0.02)
 """an exchange takes less than a round of a second, and lands in it"""
@@ -61,7 +61,7 @@ def momenta(method):
 
 
 def heavy(seed, size=1500):
-    """Two anchors close to each other but in some places."""
+    """Two anchors that are close except in a few values."""
     random = np.random.default_rng(seed)
     first = random.standard_normal(size).astype(np.float32)
     apart = 0.01 * random.standard_normal(size)
@@ -70,7 +70,7 @@ def heavy(seed, size=1500):
 
 
 def talked(one, other):
-    """To the end, as an initiator and a responder do; all buffers that were sent, but for ranges."""
+    """Run both sides to the end; return all buffers sent, without the ranges."""
     one.open(other.ranges()[0])
     other.open(one.ranges()[0])
     sent = []
@@ -95,7 +95,7 @@ def test_rotation_is_orthogonal_and_its_own_inverse():
 @pytest.mark.parametrize("bits", [3, 4])
 @pytest.mark.parametrize("reach", [0.03, 2.0], ids=["escalating", "within"])
 @pytest.mark.parametrize("kind", ["rotated", "outliers"])
-def test_wrapped_codec_gives_opposite_differences_of_what_was_sent(kind, reach, bits):
+def test_wrapped_codec_gives_opposite_differences(kind, reach, bits):
     a, b = heavy(bits)
     places = np.argsort(-np.abs(np.pad(b - a, (0, 36)).reshape(6, 256)), 1)[:, :4].astype(np.uint8)
     sides, predicted = [], np.full(6, reach if kind == "rotated" else 0.6 * reach, np.float32)
@@ -112,7 +112,7 @@ def test_wrapped_codec_gives_opposite_differences_of_what_was_sent(kind, reach, 
     assert (sides[0].escalated > 0) == (reach == 0.03) and sides[0].escalated == sides[1].escalated
     step = 2.4 * predicted[0] / (2**bits - 2)
     far = delta - (b - a)
-    # An error of one step a parameter before the rotation is one step in the mean after it.
+    # An error of one step per parameter before the rotation has a mean of one step after it.
     assert np.sqrt(np.mean(np.square(far))) < step if kind == "rotated" else np.abs(far).max() < step
     assert sides[0].norm2() == pytest.approx(np.sum(np.square(delta, dtype=np.float64)), rel=0.05)
     left, right = a.copy(), b.copy()
@@ -123,19 +123,19 @@ def test_wrapped_codec_gives_opposite_differences_of_what_was_sent(kind, reach, 
     np.testing.assert_allclose(left.astype(np.float64) + right, a.astype(np.float64) + b, atol=1e-6)
 
 
-def test_rotation_spreads_what_is_far_from_the_rest():
+def test_rotation_spreads_outliers():
     a, b = heavy(3)
     assert np.abs(b - a).max() > 2.0 * np.abs(rotated(b) - rotated(a)).max()
 
 
-def test_outliers_are_exact_and_cost_what_is_said():
+def test_outliers_are_exact_and_cost_as_stated():
     a, b = heavy(5)
     own, theirs = (np.full((6, 1), place, np.uint8) for place in (3, 250))
     predicted = np.full(6, 4.0, np.float32)
     one = OutlierChunk(CODECS["modulo4"], a, predicted, own, lower=True, seed=9)
     other = OutlierChunk(CODECS["modulo4"], b, predicted, theirs, lower=False, seed=9)
     sent = talked(one, other)
-    # The last block of 220 parameters has no place 250.
+    # The last block of 220 parameters has no index 250.
     named = np.union1d(np.arange(6) * 256 + 3, np.arange(5) * 256 + 250)
     assert (one.delta()[0][named] == b[named] - a[named]).all()
     assert len(one.ranges()[0]) == 6 + 6
@@ -143,7 +143,7 @@ def test_outliers_are_exact_and_cost_what_is_said():
 
 
 @pytest.mark.parametrize("frames", [[], [b"\0" * 8], [b"\xff" * 4 * 6, b"", b""]], ids=["none", "short", "not finite"])
-def test_frames_of_outliers_that_are_not_as_they_must_be_are_refused(frames):
+def test_malformed_frames_of_outliers_are_refused(frames):
     a, b = heavy(5)
     own, predicted = np.full((6, 1), 3, np.uint8), np.full(6, 4.0, np.float32)
     one, other = (
@@ -161,8 +161,8 @@ def test_frames_of_outliers_that_are_not_as_they_must_be_are_refused(frames):
 
 @pytest.mark.parametrize("link", [Link(), SLOW], ids=["at once", "late"])
 @pytest.mark.parametrize("name", TRIALS)
-def test_means_of_anchors_and_momenta_stay_while_they_are_mixed(name, link):
-    """Nothing is learned: momentum alone moves the anchors."""
+def test_mixing_keeps_the_means_of_anchors_and_momenta(name, link):
+    """Without learning, only momentum moves the anchors."""
     method_name, options = TRIALS[name]
     lab, method = started(method_name, options | {"clip": math.inf}, replace(SETTING, link=link))
     distance = lab.distance()
@@ -204,8 +204,8 @@ def test_trial_trains_about_as_well_as_pairwise(name, of_pairwise):
     assert trained(*TRIALS[name]) < of_pairwise + 0.1
 
 
-def test_momentum_that_is_averaged_costs_its_part_of_the_bytes():
-    # In fp32, so that nothing is escalated.
+def test_averaged_momentum_costs_its_share_of_the_bytes():
+    # fp32 never escalates.
     received = {}
     for parts in (0, 1, 3):
         options = {"codec": "fp32", "early": 0.0}
@@ -222,7 +222,7 @@ def test_momentum_that_is_averaged_costs_its_part_of_the_bytes():
     assert received[3] == pytest.approx(4.0 / 3.0 * received[0], rel=0.02)
 
 
-def test_momenta_that_are_averaged_whole_agree():
+def test_whole_averaged_momenta_agree():
     options = {"parts": 1, "kappa": 0.0, "schedule": "base2", "early": 0.0, "exchanges": 3}
     lab, method = started("pairwise-momentum", options)
     method.round(lab)
@@ -238,7 +238,7 @@ def test_momenta_that_are_averaged_whole_agree():
 
 
 @pytest.mark.parametrize(("peers", "size", "rounds"), [(16, 4, 2), (16, 8, 2), (8, 2, 3), (64, 8, 2), (4, 4, 1)])
-def test_groups_by_bits_let_everybody_hear_of_everybody(peers, size, rounds):
+def test_groups_by_bits_connect_all_peers(peers, size, rounds):
     heard = [{peer} for peer in range(peers)]
     for number in range(5, 5 + rounds):
         for group in groups_of(peers, size, number, None):
@@ -249,14 +249,14 @@ def test_groups_by_bits_let_everybody_hear_of_everybody(peers, size, rounds):
     assert all(len(each) == peers for each in heard)
 
 
-def test_groups_that_are_drawn_hold_everybody_once():
+def test_random_groups_hold_every_peer_once():
     groups = groups_of(14, 4, 1, np.random.default_rng(0))
     assert sorted(peer for group in groups for peer in group) == list(range(14))
     assert sorted(map(len, groups)) == [4, 5, 5]
 
 
 def circle(codec, count, apart=1e-3):
-    """Replicas whose anchors are near each other, and their circle."""
+    """Replicas with nearby anchors, and their group exchange."""
     members = []
     for number in range(count):
         random = np.random.default_rng(number)
@@ -277,22 +277,22 @@ def test_group_average_in_fp32_is_the_mean():
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_group_average_in_four_bits_leaves_everybody_within_two_steps_of_the_mean(count):
-    """The owner no less than the others: the remainder of the division is dealt out."""
+def test_group_average_in_four_bits_is_within_two_steps_of_the_mean(count):
+    """The owner is as close as the others, because the remainder of the division is dealt out."""
     ring, members = circle("modulo4", count)
     before = np.array([member.ledger.a for member in members], np.float64)
     for chunk in range(3):
         assert ring.average(chunk, owner=0).escalated < 10 * count
     after = np.array([member.ledger.a for member in members], np.float64)
     np.testing.assert_allclose(after.mean(0), before.mean(0), atol=1e-6)
-    step = 4e-3 * 2 ** (1 / 4) / 7  # the range is rounded up by 2^(1/4) at the most
+    step = 4e-3 * 2 ** (1 / 4) / 7  # the range is rounded up by at most 2^(1/4)
     off = np.abs(after - before.mean(0))
-    # A wish is an fp32 number, which here and there lies a hair below its step of the grid.
+    # A target is an fp32 number, which may lie slightly below its grid step.
     assert (off > 2.0 * step).mean() < 1e-3 and off.max() < 4.0 * step
     assert off[0].mean() < 1.3 * off[1:].mean() < 1.3 * step
 
 
-def test_group_escalates_what_its_ranges_have_not_foreseen():
+def test_group_escalates_blocks_beyond_their_ranges():
     ring, members = circle("modulo4", 4)
     before = np.array([member.ledger.a for member in members], np.float64)
     members[2].ledger.a[:256] += 1.0
@@ -313,7 +313,7 @@ def test_group_receives_two_vectors_less_two_parts_in_g(size, vectors):
     assert method.tally.exchanges == 8 / size and method.tally.chunks == 3 * 8 / size
 
 
-def test_groups_of_all_agree_after_one_round():
+def test_group_of_all_peers_agrees_after_one_round():
     lab, method = started("pairwise-groups", {"size": 8, "codec": "fp32", **PLAIN})
     mean, before = lab.mean, lab.distance()
     method.round(lab)
@@ -322,7 +322,7 @@ def test_groups_of_all_agree_after_one_round():
 
 
 def test_group_exchange_lasts_as_long_as_the_busiest_member_needs():
-    """Of three chunks two are at owners of their own at the same time, and so on, in waves."""
+    """Of three chunks, two at different owners are under way at a time."""
     link = Link(bandwidth=100_000.0, latency=0.1)
     lab, method = started(
         "pairwise-groups", {"size": 4, "codec": "fp32", **PLAIN}, replace(SETTING, every=10, link=link)
@@ -330,14 +330,14 @@ def test_group_exchange_lasts_as_long_as_the_busiest_member_needs():
     method.round(lab)
     assert method.tally.exchanges == 0
     method.round(lab)
-    # An owner of a whole chunk receives three copies of it and, as a member, the other two averages.
+    # The owner of a whole chunk receives three copies of it and, as a member, the other two averages.
     seconds = 0.7 + (3 * 4 * 8192 + 4 * (8192 + 700)) / 100_000.0
     lasted = method.tally.landing / method.tally.exchanges * 10.0
     assert seconds <= lasted <= seconds + 1.2, "landings are between two steps of a second"
     assert lab.seconds == 20.0
 
 
-def test_group_leaves_out_whom_it_does_not_reach():
+def test_group_leaves_out_unreachable_members():
     lab, method = started("pairwise-groups", {"size": 4, "codec": "fp32", **PLAIN}, replace(SETTING, failing=0.5))
     mean = lab.mean
     for _ in range(6):
@@ -346,7 +346,7 @@ def test_group_leaves_out_whom_it_does_not_reach():
     torch.testing.assert_close(lab.mean, mean, atol=1e-5, rtol=0)
 
 
-def test_groups_in_early_rounds_alone_give_way_to_pairs():
+def test_groups_of_early_rounds_give_way_to_pairs():
     lab, method = started("pairwise-groups", {"size": 4, "always": False, "early": 0.5})
     counts = []
     for _ in range(6):
@@ -369,12 +369,12 @@ def test_groups_in_early_rounds_alone_give_way_to_pairs():
         lambda: METHODS["pairwise-rotated"](warmup_steps=5),
     ],
 )
-def test_what_cannot_be_is_refused(make):
+def test_impossible_options_are_refused(make):
     with pytest.raises(ValueError, match=r"\w"):
         make()
 
 
-def test_trials_leave_pairwise_as_it_is():
+def test_trials_do_not_change_pairwise():
     method = PairwiseGossip()
     lab = Lab(Consensus(peers=8, size=SIZE), SETTING)
     method.begin(lab)

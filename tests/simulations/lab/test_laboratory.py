@@ -1,4 +1,4 @@
-"""The laboratory's core: rows step as torch's own optimizers do, and clocks, curves and warm starts add up."""
+"""The laboratory's core: rows step as torch's optimizers do, and clocks, curves and warm starts add up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def setting(**changes):
 
 
 def alone(lab, peer, steps, optimizer):
-    """What torch's optimizer makes of one replica; parameters are given as tensors of their shapes."""
+    """The result of torch's optimizer on one replica with shaped parameters."""
     sizes = [int(np.prod(shape)) for shape in PROBLEM.shapes]
     parts = PROBLEM.start(lab.setting.seed).split(sizes)
     tensors = [torch.nn.Parameter(part.clone().view(shape)) for part, shape in zip(parts, PROBLEM.shapes, strict=True)]
@@ -43,7 +43,7 @@ def sgd(tensors):
 
 
 @pytest.mark.parametrize(("inner", "optimizer"), [("adamw", adamw), ("sgd", sgd)])
-def test_rows_step_as_torch_does_with_a_replica_of_its_own_however_many_steps_each_takes(inner, optimizer):
+def test_rows_step_as_torch_does_with_unequal_step_counts(inner, optimizer):
     lab = Lab(PROBLEM, setting(inner=inner))
     counts = np.array([7, 3, 5])
     lab.train(counts)
@@ -53,7 +53,7 @@ def test_rows_step_as_torch_does_with_a_replica_of_its_own_however_many_steps_ea
 
 
 def test_muon_steps_matrices_as_torch_does_and_vectors_by_adamw(monkeypatch):
-    # Torch iterates in bfloat16, which alone makes a thousandth.
+    # Torch iterates in bfloat16, which is off by a thousandth.
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.float)
     lab = Lab(PROBLEM, setting(inner="muon"))
     counts = np.array([4, 2, 4])
@@ -104,13 +104,13 @@ def test_rate_falls_along_a_cosine_to_a_tenth():
     assert rates == pytest.approx([0.02, 0.011, 0.002])
 
 
-def test_rate_falls_step_by_step_however_the_steps_are_divided():
+def test_rate_falls_step_by_step_for_any_length_of_rounds():
     curves = [play(PROBLEM, Ddp(), setting(every=every, rounds=14 // every, decay=True)) for every in (14, 7, 1)]
     assert len({curve.last.loss for curve in curves}) == 1
 
 
 @pytest.mark.parametrize("name", ["ddp", "demo", "server-async", "swarm", "pairwise", "epidemic", "diloco", "ad-psgd"])
-def test_rate_has_fallen_at_the_end_whoever_steps(name, monkeypatch):
+def test_rate_has_fallen_at_the_end_of_every_method(name, monkeypatch):
     rates, lr = [], Lab.lr.fget
     monkeypatch.setattr(Lab, "lr", property(lambda lab: rates.append(lr(lab)) or rates[-1]))
     play(PROBLEM, METHODS[name](), setting(every=10, decay=True, speeds=(1.0, 2.0), warmup=3))
@@ -118,14 +118,14 @@ def test_rate_has_fallen_at_the_end_whoever_steps(name, monkeypatch):
     assert rates[-1] == pytest.approx(0.002, rel=0.1)
 
 
-def test_steps_of_unequal_peers_are_spread_over_the_same_time():
+def test_steps_of_unequal_peers_spread_over_the_same_time():
     lab = Lab(PROBLEM, setting())
     told = [(share, [0, 1, 2] if due is None else due.tolist()) for share, due in lab.ticks(np.array([1, 2, 4]))]
     assert told == [(0.0, [2]), (0.25, [1, 2]), (0.5, [2]), (0.75, [0, 1, 2])]
     assert not list(lab.ticks(0))
 
 
-def test_replicas_may_begin_apart_and_never_alias_what_the_problem_keeps():
+def test_replicas_may_begin_apart_and_never_alias_the_problems_tensor():
     lab = Lab(Consensus(peers=3, size=8), setting())
     assert lab.x.shape == (3, 8) and lab.distance() > 0.5
     start = PROBLEM.start(0)
@@ -139,7 +139,7 @@ def test_replicas_may_begin_apart_and_never_alias_what_the_problem_keeps():
 
 
 class Rest:
-    """A method that trains and nothing else."""
+    """A method that only trains."""
 
     name = "rest"
 
@@ -171,7 +171,7 @@ def test_curve_begins_warm_and_counts_steps_seconds_and_bytes():
 
 
 def test_warm_start_is_training_on_all_batches_at_once():
-    """With SGD: as one replica does whose gradient is the mean over peers."""
+    """With SGD, a warm start equals one replica with the mean gradient over peers."""
     lab = Lab(PROBLEM, setting(inner="sgd"))
     x = PROBLEM.start(0)
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_warm_start_is_training_on_all_batches_at_once():
     torch.testing.assert_close(lab.x, x.expand(3, -1), atol=1e-6, rtol=1e-6)
 
 
-def test_moments_between_points_lie_on_a_line():
+def test_time_to_a_loss_is_interpolated():
     points = [Point(n, 10.0 * n, 0.0, 0.0, loss, 0.0, loss, 0.0) for n, loss in enumerate([4.0, 3.0, 3.5, 2.0])]
     curve = Curve("m", "p", setting(), 1, tuple(points))
     assert curve.when(4.5) == 0.0 and curve.when(3.5) == 5.0 and curve.when(1.0) == float("inf")
@@ -194,6 +194,6 @@ def test_link_counts_bytes_and_turns():
     assert Link(bandwidth=1e6, latency=0.1).seconds(5e5, 3) == pytest.approx(0.8)
 
 
-def test_noise_of_a_quadratic_is_as_large_as_it_says():
+def test_noise_of_a_quadratic_has_the_stated_size():
     lab = Lab(Quadratic(size=4096, noise=3.0), setting(peers=16, inner="sgd"))
     assert float(lab.gradients().square().sum(1).mean()) == pytest.approx(9.0, rel=0.03)

@@ -1,4 +1,4 @@
-"""B7: contraction and growth as measured are those of algorithms section 7, and noise stays as section 9, 13 says."""
+"""B7: measured contraction and growth match algorithms section 7, and noise matches section 9, 13."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_growth_under_momentum_holds_to_a_hundredth():
     assert not failures(rows) and len(rows) == 9
 
 
-def test_disagreement_under_the_products_own_momentum_goes_as_the_formula_says():
+def test_disagreement_under_the_products_momentum_matches_the_formula():
     for row in product(runs=16, seed=0):
         assert row.deviation < 0.04, row
 
 
-def test_a_ring_never_holds_the_mean_and_one_peer_exponential_graphs_of_no_power_of_two_do_not_either():
+def test_ring_and_exponential_graph_of_no_power_of_two_never_reach_the_mean():
     assert exact_on(ring, 8) == exact_on(exponential, 12) == sys.maxsize
     assert exact_on(complete, 12) == 1
 
@@ -54,7 +54,7 @@ def test_decoupled_and_default_momentum_shrink_disagreement_and_coupled_grows_it
     assert momentum(16, 0.9, 1.0) > 1.01 and growth(16, 0.9, 1.0, 3000, 1) > 1.0
 
 
-def test_noise_of_a_quadratic_keeps_pairwise_as_far_apart_as_the_formula_says():
+def test_stationary_distance_of_pairwise_matches_the_formula():
     rows = list(quadratic(seed=0, size=512, rounds=16))
     assert not failures(rows) and all(row.measured > 0.005 for row in rows)
 
@@ -74,7 +74,7 @@ def test_stationary_distance_solves_its_recursion():
     assert stationary(6, 1.5, 0.2, 3, 2.0) == pytest.approx(distance)
 
 
-def test_line_that_misses_is_told(capsys, monkeypatch):
+def test_missed_line_is_reported(capsys, monkeypatch):
     rows = [Row("one", 0.5, 0.5001, 0.0002, True), Row("other", 0.5, 0.6, 0.2, False)]
     monkeypatch.setattr("simulations.lab.theory.consensus.measure", lambda trials, seed: rows)
     assert main([]) == 1
@@ -84,7 +84,7 @@ def test_line_that_misses_is_told(capsys, monkeypatch):
     assert main([]) == 0
 
 
-def test_factors_near_one_are_judged_by_their_rates():
+def test_factors_near_one_are_compared_by_their_rates():
     from simulations.lab.theory.consensus import _factor
 
     assert _factor("", 0.99, 0.9901).deviation == pytest.approx(0.01, abs=0.001)

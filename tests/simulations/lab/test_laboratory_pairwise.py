@@ -1,4 +1,4 @@
-"""`pairwise` in the laboratory: sums stay exact, clocks and bytes are true, and its limits are what they should be."""
+"""`pairwise` in the laboratory: sums stay exact, clocks and bytes are true, and its limit cases are known methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(problem=PROBLEM, options=None, **changes):
     return lab, method
 
 
-def test_defaults_are_those_that_peers_are_configured_with():
+def test_defaults_are_those_of_the_daemon():
     ours, theirs = PairwiseOptions(), Config()
     exchange, outer = theirs.exchange, theirs.outer
     assert (ours.lr, ours.momentum, ours.kappa) == (outer.lr, outer.momentum, exchange.kappa)
@@ -55,7 +55,7 @@ def pending(method):
 
 
 SLOW = Link(bandwidth=2000.0, latency=0.1)
-"""a 4-bit exchange of 4,810 parameters lasts some 2 of 5 seconds"""
+"""a 4-bit exchange of 4,810 parameters takes about 2 of 5 seconds"""
 
 
 # -- sums ----------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ SLOW = Link(bandwidth=2000.0, latency=0.1)
 )
 @pytest.mark.parametrize("options", [{}, {"codec": "fp32"}, {"schedule": "base2"}], ids=["modulo", "fp32", "base2"])
 def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkeypatch):
-    """mean(a)' = mean(a) - alpha (mean D + mu mean v'), and x + pending - a is 0 at each snapshot taken."""
+    """mean(a)' = mean(a) - alpha (mean D + mu mean v'), and x + pending - a is 0 at each snapshot."""
     seen = []
 
     class Watched(Replica):
@@ -94,8 +94,8 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
     assert method.tally.chunks > 2 and np.abs(momenta(method)).max() > 0
 
 
-def test_mean_of_the_momenta_stays_while_they_are_pulled_together():
-    """Nothing is learned, so mu alone changes their mean; kappa makes them agree."""
+def test_pull_keeps_the_mean_of_the_momenta():
+    """Without learning only mu changes the mean of the momenta; kappa makes them agree."""
     left = {}
     for kappa in (0.0, 0.3):
         options = {"kappa": kappa, "codec": "fp32", "clip": math.inf}
@@ -112,7 +112,7 @@ def test_mean_of_the_momenta_stays_while_they_are_pulled_together():
     assert left[0.3] != left[0.0]
 
 
-def test_what_is_not_finite_stays_at_home():
+def test_replica_that_is_not_finite_changes_no_other():
     lab, method = started()
     method.round(lab)
     lab.x[2, 7] = float("nan")
@@ -125,7 +125,7 @@ def test_what_is_not_finite_stays_at_home():
 # -- limits --------------------------------------------------------------------------------------------------------
 
 
-def test_two_peers_that_average_every_step_are_model_averaging():
+def test_averaging_two_peers_every_step_is_model_averaging():
     lab, method = started(peers=2, options=PLAIN, every=1)
     expected = Lab(PROBLEM, setting(peers=2, every=1))
     for _ in range(8):
@@ -136,7 +136,7 @@ def test_two_peers_that_average_every_step_are_model_averaging():
 
 
 @pytest.mark.parametrize("changes", [{"peers": 1}, {"peers": 3, "failing": 1.0}], ids=["alone", "all exchanges fail"])
-def test_whoever_exchanges_with_nobody_is_the_bare_optimizer_bit_for_bit(changes):
+def test_peer_without_exchanges_is_the_bare_optimizer_bit_for_bit(changes):
     lab, method = started(warmup=0, **changes)
     bare = Lab(PROBLEM, setting(**changes))
     for _ in range(5):
@@ -149,7 +149,7 @@ def test_whoever_exchanges_with_nobody_is_the_bare_optimizer_bit_for_bit(changes
 @pytest.mark.parametrize(("peers", "policy", "steps"), [(8, "hypercube", 3), (6, "base2", 4), (2, "", 1)])
 def test_schedule_agrees_exactly_within_one_cycle(peers, policy, steps):
     options = {**PLAIN, "schedule": policy, "early": 1.0, "early_exchanges": steps}
-    # A cycle begins with a round whose number the steps divide, as all do.
+    # A cycle begins with a round whose number its steps divide.
     lab, method = started(Consensus(peers=peers, size=256), options, peers=peers, inner="sgd", every=1)
     before = lab.distance()
     method.round(lab)
@@ -157,7 +157,7 @@ def test_schedule_agrees_exactly_within_one_cycle(peers, policy, steps):
     assert method.tally.exchanges == pytest.approx(steps * peers / 2, abs=steps)
 
 
-def test_random_matching_contracts_as_it_should():
+def test_random_matching_contracts_by_its_factor():
     options = {**PLAIN, "schedule": "", "early": 0.0}
     lab, method = started(Consensus(peers=16, size=2048), options, peers=16, inner="sgd", every=1)
     factors = []
@@ -178,7 +178,7 @@ def test_early_rounds_make_several_exchanges_and_later_ones_one():
         before = method.tally.exchanges
         method.round(lab)
         counts.append(method.tally.exchanges - before)
-    # min(3, log2 8) in the first 40 %, each of four pairs.
+    # min(3, log2 8) exchanges in the first 40 %, of four pairs each.
     assert counts == [12, 12, 4, 4, 4]
 
 
@@ -186,13 +186,13 @@ def test_training_never_waits_and_an_exchange_lands_in_the_round_after():
     link = Link(bandwidth=10_000.0, latency=0.1)
     lab, method = started(link=link, options={"early": 0.0, "codec": "fp32"})
     method.round(lab)
-    # The first has begun, and moved nothing yet.
+    # The first exchange has begun and moved nothing yet.
     assert lab.seconds == 5.0 and method.tally.exchanges == 0 and lab.distance() > 0.05
     for number in range(2, 7):
         method.round(lab)
         assert lab.seconds == 5.0 * number and lab.steps.tolist() == [5 * number] * 4
     assert method.tally.exchanges == 2 * 5
-    # 19,240 bytes and headers, and six messages one after the other: 2.5 s, taken in ahead of the fourth of five steps.
+    # 19,240 bytes with headers and six sequential messages take 2.5 s, so they land before the fourth of five steps.
     assert method.tally.landing == pytest.approx(10 * 3 / 5)
 
 
@@ -215,9 +215,11 @@ def test_landing_moves_live_parameters_between_two_steps():
 
 
 @pytest.mark.parametrize(("bandwidth", "lasting"), [(6000.0, 6.5), (2500.0, 13.2)])
-def test_exchange_that_lasts_longer_than_a_round_holds_up_the_next_but_not_training(bandwidth, lasting):
-    """Chunks of 32,768 and 5,672 bytes take 6.4 s, mostly over one boundary; or the first alone takes 13 s, over two.
-    At a second boundary no further chunk begins."""
+def test_exchange_longer_than_a_round_delays_the_next_but_not_training(bandwidth, lasting):
+    """Chunks of 32,768 and 5,672 bytes take 6.4 s, over one round boundary; or the first alone takes 13 s, over two.
+
+    No further chunk begins after a second boundary.
+    """
     problem = DigitsMlp(hidden=128, batch=8)
     lab, method = started(problem, {"early": 0.0, "codec": "fp32"}, link=Link(bandwidth=bandwidth), rounds=12)
     for _ in range(12):
@@ -229,7 +231,7 @@ def test_exchange_that_lasts_longer_than_a_round_holds_up_the_next_but_not_train
     assert lab.received.max() <= bandwidth * 60.0 + 40_000
 
 
-def test_waiting_takes_the_time_of_the_exchange_and_at_once_takes_none():
+def test_waiting_takes_the_seconds_of_the_exchange_and_at_once_none():
     waiting, first = started(link=SLOW, options={"landing": "waiting", "early": 0.0})
     ideal, second = started(link=SLOW, options={"landing": "at once", "early": 0.0})
     for _ in range(4):
@@ -248,7 +250,7 @@ def test_fast_peers_take_more_steps_in_the_same_round():
     assert lab.steps.tolist() == [15, 30, 60, 15] and lab.seconds == 15.0
 
 
-def test_a_thousand_and_twenty_four_replicas_learn_and_meet_in_one_process():
+def test_1024_replicas_learn_and_exchange_in_one_process():
     problem = DigitsMlp(hidden=8)
     many = Setting(peers=1024, every=4, rounds=1, lr=2e-2)
     method = PairwiseGossip(PairwiseOptions(early=0.0))
@@ -257,7 +259,7 @@ def test_a_thousand_and_twenty_four_replicas_learn_and_meet_in_one_process():
     assert method.tally.exchanges == 512 and len(method.replicas) == 1024
 
 
-def test_at_one_pace_unequal_peers_are_as_if_equal():
+def test_at_one_pace_unequal_peers_behave_as_equal():
     labs = []
     for speeds, options in (((1.0, 2.0, 4.0), {"own_pace": False}), ((1.0,), {})):
         lab, method = started(speeds=speeds, options=options)
@@ -274,8 +276,8 @@ def test_same_seed_gives_the_same_curve_and_another_one_another():
     assert curves[0].last.loss < curves[0].points[0].loss - 0.5
 
 
-def test_first_round_and_the_one_after_a_warm_start_are_encoded_finer(monkeypatch):
-    """And momentum is pulled along from the second exchange on: whoever is alone so far has none."""
+def test_first_round_and_the_one_after_a_warm_start_use_more_bits(monkeypatch):
+    """Momentum is pulled from the second exchange on. A peer that was alone has none."""
     told = []
 
     class Watched(pairwise.Dialogue):
@@ -298,17 +300,17 @@ def test_first_round_and_the_one_after_a_warm_start_are_encoded_finer(monkeypatc
     assert told == [("modulo8", 0.0), ("modulo4", kappa)]
 
 
-def test_warm_start_of_its_own_makes_short_rounds_without_momentum():
+def test_own_warm_start_makes_short_rounds_without_momentum():
     lab, method = started(options={"warmup_steps": 12}, every=20)
     assert lab.steps.tolist() == [12] * 4 and lab.seconds == 12.0
-    # Rounds of 5, 5 and 2 steps, min(3, log2 4) exchanges each, of two pairs.
+    # Rounds of 5, 5 and 2 steps with min(3, log2 4) exchanges each, of two pairs.
     assert method.tally.exchanges == 3 * 2 * 2
     assert np.abs(momenta(method)).max() == 0.0
     method.round(lab)
     assert lab.steps.tolist() == [32] * 4
 
 
-def test_warm_start_of_its_own_may_be_of_one_exchange_in_each_of_its_rounds():
+def test_own_warm_start_may_make_one_exchange_per_round():
     _, method = started(options={"warmup_steps": 12, "warmup_exchanges": 1}, every=20)
     assert method.tally.exchanges == 3 * 2
 
@@ -317,7 +319,7 @@ def test_warm_start_of_its_own_may_be_of_one_exchange_in_each_of_its_rounds():
 
 
 def received(options, rounds, problem=None, **changes):
-    """Bytes a parameter that a peer receives in each round."""
+    """Bytes per parameter that a peer receives in each round."""
     problem = problem or Quadratic(size=1 << 17)
     lab, method = started(problem, {"early": 0.0, **options}, inner="sgd", **{"every": 1, **changes})
     found = []
@@ -328,10 +330,10 @@ def received(options, rounds, problem=None, **changes):
     return found, method
 
 
-def test_exchange_costs_what_is_stated():
-    """0.512 bytes a parameter of payload, and headers and escalations: 0.56 at the most (algorithms section 3)."""
+def test_exchange_costs_as_stated():
+    """0.512 bytes per parameter of payload, up to 0.56 with headers and escalations (algorithms section 3)."""
     found, method = received({}, 9)
-    # The first at 8 bits, and until all have met some it is not known how far apart they are.
+    # The first round has 8 bits. The distance of two peers is unknown before their first exchanges.
     assert 1.01 < found[0] < 1.6
     assert min(found[1:]) > 0.512 and 0.512 < np.mean(found[4:]) < 0.56
     assert method.tally.blocks == 9 * 2 * 512
@@ -345,7 +347,7 @@ def test_bits_fragments_and_exchanges_cost_in_proportion():
     assert twice == pytest.approx([8.0], rel=0.01)
 
 
-def test_fragments_take_turns_and_must_be_there():
+def test_fragments_take_turns_and_need_enough_chunks():
     lab, method = started(
         Consensus(peers=2, size=40_000), {**PLAIN, "fragments": 2, "early": 0.0}, peers=2, inner="sgd"
     )
@@ -360,7 +362,7 @@ def test_fragments_take_turns_and_must_be_there():
         started(Consensus(peers=2, size=256), {"fragments": 2}, peers=2)
 
 
-def test_message_takes_its_frames_and_what_encryption_and_framing_add():
+def test_message_bytes_include_frames_encryption_and_framing():
     from gossipdp.protocol.wire import encoding as wire
     from gossipdp.protocol.wire.messages import Ranges
 
@@ -372,13 +374,13 @@ def test_message_takes_its_frames_and_what_encryption_and_framing_add():
 # -- matching ------------------------------------------------------------------------------------------------------
 
 
-def test_every_perfect_matching_is_as_likely():
+def test_every_perfect_matching_is_equally_likely():
     random = np.random.default_rng(0)
     found = Counter(frozenset(map(frozenset, match(range(4), (), random))) for _ in range(3000))
     assert len(found) == 3 and max(abs(count - 1000) for count in found.values()) < 120
 
 
-def test_nobody_meets_twice_in_a_round_and_as_many_as_can_meet():
+def test_no_pair_meets_twice_in_a_round_and_most_peers_meet():
     random = np.random.default_rng(0)
     tried = {frozenset(pair) for pair in match(range(8), (), random)}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The laboratory's problems: losses are differentiated right, data come as they should, and models learn."""
+"""The laboratory's problems: losses differentiate correctly, data are drawn as stated, and models learn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEERS, STEPS = np.arange(3), np.array([0, 5, 2])
 
 
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
-def test_gradients_of_all_replicas_are_those_of_each(name):
+def test_batched_gradients_equal_those_of_each_replica(name):
     problem = SMALL[name]
     lab = Lab(problem, Setting(peers=3, every=1, rounds=1))
     lab.x.add_(0.01 * torch.randn(lab.x.shape, generator=torch.Generator().manual_seed(1)))
@@ -39,7 +39,7 @@ def test_gradients_of_all_replicas_are_those_of_each(name):
 
 
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
-def test_data_follow_from_seed_peer_and_step_alone(name):
+def test_data_depend_on_seed_peer_and_step_only(name):
     problem = SMALL[name]
     whole, again = problem.batches(PEERS, STEPS, 3), problem.batches(PEERS[1:2], STEPS[1:2], 3)
     for rows, row in zip(whole, again, strict=True):
@@ -51,7 +51,7 @@ def test_data_follow_from_seed_peer_and_step_alone(name):
 
 
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
-def test_start_follows_from_the_seed_and_fits_the_shapes(name):
+def test_start_depends_on_the_seed_and_fits_the_shapes(name):
     problem = PROBLEMS[name]()
     assert problem.name == name
     start = problem.start(1)
@@ -60,7 +60,7 @@ def test_start_follows_from_the_seed_and_fits_the_shapes(name):
     assert all(0 <= place < len(problem.shapes) for place in problem.embeddings)
 
 
-def test_models_have_the_sizes_they_are_known_by():
+def test_models_have_the_documented_sizes():
     sizes = {name: make().parameters for name, make in PROBLEMS.items()}
     assert (sizes["byte-mlp"], sizes["byte-transformer"]) == (51_584, 252_384)
     assert (sizes["digits-mlp"], sizes["digits-cnn"]) == (9_610, 6_090)
@@ -77,7 +77,7 @@ def test_language_model_begins_near_chance_and_learns(name):
 
 
 @pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn"])
-def test_digits_are_read_after_some_steps(name):
+def test_digits_are_classified_after_some_steps(name):
     problem = PROBLEMS[name](batch=32)
     lab = Lab(problem, Setting(peers=2, every=1, rounds=1, lr=1e-2))
     assert problem.evaluate(lab.x[0]).accuracy < 0.3
@@ -87,7 +87,7 @@ def test_digits_are_read_after_some_steps(name):
 
 
 def test_transformer_never_looks_ahead():
-    """Of two windows that differ from some byte on, all losses before it are equal: they add up to the same."""
+    """Two windows that differ from some byte on have equal losses before it."""
     problem = SMALL["byte-transformer"]
     x = problem.start(0)
     window = text().held_out(1, 17)
@@ -95,7 +95,7 @@ def test_transformer_never_looks_ahead():
     other[0, 9] = (other[0, 9] + 7) % 256
 
     def gradient_of_positions(windows):
-        """Which positions' embeddings count for the loss of the first eight predictions."""
+        """Positions whose embeddings affect the loss of the first eight predictions."""
         at = x.clone().requires_grad_()
         problem.loss(at, windows[:, :9]).backward()
         return at.grad
@@ -105,7 +105,7 @@ def test_transformer_never_looks_ahead():
     problem.loss(moved, window).backward()
     positions = moved.grad[256 * 32 : 256 * 32 + 16 * 32].view(16, 32)
     assert (positions.abs().sum(1) > 0).all()
-    # The loss of the whole, less that of its first eight predictions, is all that a later byte may change.
+    # Only the total loss minus that of the first eight predictions may depend on later bytes.
     whole = [16 * float(problem.loss(x, windows)) for windows in (window, other)]
     first = [8 * float(problem.loss(x, windows[:, :9])) for windows in (window, other)]
     longer = [9 * float(problem.loss(x, windows[:, :10])) for windows in (window, other)]
@@ -122,7 +122,7 @@ def test_draws_are_uniform_and_streams_independent():
     assert abs(counts / found.size - 1 / 16).max() < 4 * (1 / 16 / found.size) ** 0.5
     correlations = np.corrcoef(found)[np.triu_indices(64, 1)]
     assert abs(correlations).max() < 5 / 2048**0.5
-    # Peer and step do not stand for one another.
+    # Peer and step are not interchangeable.
     assert not np.array_equal(draws(np.array([1]), np.array([2]), 0, 4), draws(np.array([2]), np.array([1]), 0, 4))
     assert not np.array_equal(draws(np.array([1]), np.array([2]), 5, 4), draws(np.array([1]), np.array([2]), 6, 4))
 
@@ -135,7 +135,7 @@ def test_normal_draws_are_normal():
 
 
 @pytest.mark.parametrize("dirichlet", [math.inf, 0.3])
-def test_mixture_draws_every_part_as_often_as_the_peers_share_says(dirichlet):
+def test_mixture_draws_every_part_by_the_peers_share(dirichlet):
     sizes = (100, 300, 50, 550)
     mixture = Mixture(sizes, dirichlet)
     places = mixture.places(np.arange(3), np.zeros(3, np.int64), 1, 40_000)
@@ -144,13 +144,13 @@ def test_mixture_draws_every_part_as_often_as_the_peers_share_says(dirichlet):
     for peer, row in enumerate(places):
         counts = np.bincount(np.searchsorted(stops, row, side="right"), minlength=4) / row.size
         np.testing.assert_allclose(counts, mixture.shares(peer, 1), atol=0.01)
-        # And within a part every place alike.
+        # Within a part every index is equally likely.
         largest = int(np.argmax(mixture.shares(peer, 1)))
         inside = row[np.searchsorted(stops, row, side="right") == largest] - (stops[largest] - sizes[largest])
         assert inside.mean() == pytest.approx((sizes[largest] - 1) / 2, rel=0.03)
 
 
-def test_peers_together_learn_from_what_one_alone_would():
+def test_peers_together_draw_as_one_peer_would():
     mixture = Mixture((100, 300, 600), 0.1)
     shares = np.array([mixture.shares(peer, 0) for peer in range(3000)])
     np.testing.assert_allclose(shares.mean(0), (0.1, 0.3, 0.6), atol=0.03)
@@ -158,7 +158,7 @@ def test_peers_together_learn_from_what_one_alone_would():
     assert np.median(shares.max(1)) > 0.95
 
 
-def test_mixture_refuses_what_cannot_be_drawn_from():
+def test_mixture_refuses_empty_parts_and_bad_concentrations():
     for sizes, dirichlet in [((), 1.0), ((1, 0), 1.0), ((1, 2), 0.0)]:
         with pytest.raises(ValueError):
             Mixture(sizes, dirichlet)
@@ -204,7 +204,7 @@ def test_no_window_reaches_past_the_end():
     assert int(places.max()) + 65 <= len(text().train)
 
 
-def test_digits_lie_class_after_class_and_are_split_by_image():
+def test_digits_are_sorted_by_class_and_split_by_image():
     data = digits()
     assert sum(data.sizes) == len(data.labels) == 1437 and len(data.held_out_labels) == 360
     assert (data.labels.diff() >= 0).all() and data.pixels.min() == 0 and data.pixels.max() == 1

@@ -1,4 +1,4 @@
-"""Fingerprints of code: what is run changes them, and nothing else does."""
+"""Fingerprints of code change with the code that runs, and with nothing else."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from simulations.lab.runs.fingerprints import SourceSnapshot
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project of three modules, of which `far` is imported by nobody."""
+    """A project of three modules; none imports `far`."""
     monkeypatch.setattr(fingerprints, "ROOT", tmp_path)
     folder = tmp_path / "simulations"
     folder.mkdir()
@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
         ("far.py", "x = 2\n"),
     ],
 )
-def test_comments_and_what_is_not_imported_leave_the_fingerprint(project, name, text):
+def test_comments_and_unimported_modules_leave_the_fingerprint(project, name, text):
     folder, fresh = project
     before = fresh()
     (folder / name).write_text(text)
@@ -50,21 +50,21 @@ def test_moved_module_leaves_the_fingerprint(project):
 
 
 @pytest.mark.parametrize("name", ["one.py", "two.py"])
-def test_code_that_is_run_changes_the_fingerprint(project, name):
+def test_changed_code_changes_the_fingerprint(project, name):
     folder, fresh = project
     before = fresh()
     (folder / name).write_text((folder / name).read_text().replace("return", "return 2 +"))
     assert fresh() != before
 
 
-def test_what_shallow_modules_import_is_left_out(project):
+def test_imports_of_shallow_modules_are_left_out(project):
     folder, fresh = project
     before = fresh(shallow="simulations")
     (folder / "two.py").write_text("x = 3\n")
     assert fresh(shallow="simulations") == before
 
 
-def test_of_texts_only_what_nothing_else_imports_is_left_out(project):
+def test_imports_of_texts_are_left_out_unless_imported_elsewhere(project):
     folder, fresh = project
     alone, besides = fresh((), texts=["simulations.one"]), fresh(["simulations.far"], texts=["simulations.one"])
     both = fresh(["simulations.one"], texts=["simulations.one"])
@@ -76,7 +76,7 @@ def test_of_texts_only_what_nothing_else_imports_is_left_out(project):
     assert fresh((), texts=["simulations.one"]) != alone
 
 
-def test_one_reading_stays_with_what_it_read_first(project):
+def test_snapshot_keeps_what_it_read_first(project):
     folder, fresh = project
     reading = SourceSnapshot()
     before = reading.fingerprint({"simulations.one"})
