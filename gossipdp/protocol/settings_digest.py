@@ -44,10 +44,12 @@ def keys_apart(mine: bytes, theirs: bytes, keys: Sequence[str]) -> list[str]:
     return apart[:1] if apart and apart[0] == keys[0] else apart
 
 
-def difference(who: str, mine: bytes, theirs: bytes, keys: Sequence[str]) -> str:
-    """The text of GD-303: `who` has the digest `theirs`."""
+def difference(peer: str, mine: bytes, theirs: bytes, keys: Sequence[str]) -> str:
+    """The text of GD-303: `peer` has the digest `theirs`."""
     names = ", ".join(keys_apart(mine, theirs, keys))
-    return f"{who} runs with other settings than this peer{names and f' ({names})'}: see `gossipdp config show` on both"
+    return (
+        f"{peer} runs with other settings than this peer{names and f' ({names})'}: see `gossipdp config show` on both"
+    )
 
 
 def _hash(text: str, size: int) -> bytes:

@@ -61,7 +61,7 @@ def test_bytes_and_back(listed: list[tuple[str, tuple[int, ...], str, str]]) -> 
 FROZEN = [Frozen("embed.weight", b"e" * 16), Frozen("base.weight", b"b" * 16)]
 
 
-def test_frozen_parameters_have_no_place_and_no_say_in_whether_two_models_can_be_averaged() -> None:
+def test_frozen_parameters_have_no_place_in_the_vector_and_none_in_the_digest() -> None:
     bare, schema = Schema.of(TENSORS), Schema.of(TENSORS, FROZEN)
     assert (schema.entries, schema.size, schema.trainable) == (bare.entries, bare.size, bare.trainable)
     assert schema != bare and schema.digest == bare.digest
@@ -69,7 +69,7 @@ def test_frozen_parameters_have_no_place_and_no_say_in_whether_two_models_can_be
     assert len(msgspec.msgpack.decode(bare.to_bytes())) == 2, "nothing is said where there is nothing"
 
 
-def test_frozen_parameters_that_differ_are_named_where_both_tell_of_theirs() -> None:
+def test_different_frozen_parameters_are_named_if_both_sides_list_theirs() -> None:
     network, bare = Schema.of(TENSORS, FROZEN), Schema.of(TENSORS)
     assert not network.first_difference(bare) and not bare.first_difference(network)
     other = Schema.of(TENSORS, [FROZEN[0], Frozen("base.weight", b"B" * 16)])
@@ -125,7 +125,7 @@ def test_a_mutated_schema_is_refused_or_is_another_schema(data: st.DataObject) -
         ([1, [["a", [1], "float32", "parameter"]], [["g", bytes(16)], ["f", bytes(16)]]], "canonical"),
     ],
 )
-def test_an_insane_schema_is_refused(written: object, why: str) -> None:
+def test_invalid_schema_is_refused(written: object, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         Schema.from_bytes(msgspec.msgpack.encode(written))
 
@@ -175,7 +175,7 @@ def test_chunks_of_a_model(size: int, width: int, chunks: int) -> None:
     assert width % 256 == 0
 
 
-def test_other_names_of_a_tensor_travel__and_are_compared_with_nobodys() -> None:
+def test_other_names_of_a_tensor_travel_and_are_not_compared() -> None:
     tensors = [("a", (4,), "float32", "parameter"), ("b", (2,), "float32", "parameter")]
     plain, tied = Schema.of(tensors), Schema.of(tensors, also={"a": ("c", "d")})  # type: ignore[arg-type]
     assert Schema.from_bytes(tied.to_bytes()) == tied != plain

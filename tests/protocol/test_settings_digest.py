@@ -1,4 +1,4 @@
-"""Sixteen bytes tell whether settings are alike, and which keys are not."""
+"""Sixteen bytes tell whether settings are equal, and which keys differ."""
 
 from __future__ import annotations
 

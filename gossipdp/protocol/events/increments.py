@@ -68,7 +68,7 @@ class EpochJudged(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochDiverged(Event):
-    """More peers settled `epoch` with one other set of rumours than with this one. This peer must fetch its state."""
+    """More peers settled `epoch` with one other set of rumours than with this one. This peer must fetch their state."""
 
     epoch: int
     agree: int

@@ -3,7 +3,7 @@
 A key costs nothing, so one member could introduce members without end that do not exist. They would take up probes,
 offers, logs and memory. So the introductions of one member are bounded per minute. The bound on live members is
 narrower, in proportion to the members that this peer has heard itself. All live members that it never heard have a
-bound, too. A refused member is not lost: it counts when it speaks itself, and comparisons of views offer it again.
+bound, too. A refused member is not lost: it counts once this peer hears it, and comparisons of views offer it again.
 """
 
 from __future__ import annotations

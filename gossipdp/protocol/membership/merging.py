@@ -173,7 +173,7 @@ class Merger:
         return True
 
     def _is_doubtful(self, record: Member, known: Member | None, sender: _Sender) -> bool:
-        """Whether a failure is taken as a suspicion only, so that the member can speak first.
+        """Whether a failure is taken as a suspicion only, so that the member can refute it.
 
         A whole view may be old, or from the other side of a partition. The verdict of one member may be wrong.
         """

@@ -1,4 +1,4 @@
-"""A token bucket: so many bytes a second on average. It may be overdrawn, because some messages cannot wait."""
+"""A token bucket: a limit on the bytes a second, on average. It may be overdrawn, as some messages cannot wait."""
 
 from __future__ import annotations
 

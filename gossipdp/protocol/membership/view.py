@@ -66,7 +66,7 @@ class View:
         """records refused, because the table was full or their sender introduced too many members"""
         self._alive: list[Member] | None = None
 
-    # -- who is there -------------------------------------------------------------------------------------------
+    # -- live members -------------------------------------------------------------------------------------------
 
     def is_live(self, peer: bytes) -> bool:
         """Whether this is another member, alive or suspected."""
@@ -151,8 +151,10 @@ class View:
         return met + [Member(peer, "", at, 0, 0, State.FAILED) for peer, at in earlier if at not in left]
 
     def lost_elsewhere(self) -> list[bytes]:
-        """The lost members. A failed member whose address a live one has now is not among them: its host was rebuilt
-        under a new identity."""
+        """The lost members, without failed ones at an address that a live member has now.
+
+        The host of such a failed member was rebuilt under a new identity.
+        """
         if not self.lost:
             return []
         taken = {member.address for member in (self.me, *self.alive())} - {""}

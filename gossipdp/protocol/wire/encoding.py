@@ -8,7 +8,7 @@ most a small multiple of the header's size. No vector is copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgpack
 import msgspec
@@ -31,7 +31,7 @@ _LIMITS = {
 _MAX_DEPTH = 4
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> float | int:
     """Turn a number of a subclass, such as np.float64, into the plain type that msgspec takes."""
     if isinstance(value, float):
         return float(value)

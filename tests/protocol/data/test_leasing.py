@@ -117,7 +117,7 @@ def test_a_set_nearly_empty_or_nearly_full_is_short(left):
 
 
 @given(st.binary(max_size=40), st.integers(1, 300))
-def test_whatever_the_bytes_a_set_is_within_its_bounds_or_nothing(data, count):
+def test_any_bytes_are_a_set_within_bounds_or_malformed(data, count):
     found = unpack(data, count)
     assert found is None or 0 <= found < 1 << count
 
@@ -203,7 +203,7 @@ class Host:
 
 
 class World:
-    """Hosts whose messages arrive at once, and whose time the test passes."""
+    """Hosts whose messages arrive at once. The test sets their time."""
 
     def __init__(self, hosts: int) -> None:
         self.now = 0.0
@@ -302,7 +302,7 @@ def test_two_peers_that_know_of_each_other_never_choose_the_same():
     assert None not in taken and len(set(taken)) == len(taken)
 
 
-def test_of_others_blocks_those_they_come_to_next_are_left_to_them():
+def test_next_blocks_of_other_owners_are_left_to_them():
     world = World(2)
     world.run(10.0)
     one, two = world[0], world[1]
@@ -314,7 +314,7 @@ def test_of_others_blocks_those_they_come_to_next_are_left_to_them():
     assert helped & set(elements(theirs)) and not {lease.block for lease in kept if lease} & helped
 
 
-def test_open_blocks_of_one_that_died_fall_to_others_and_its_own_too():
+def test_open_and_own_blocks_of_a_dead_member_fall_to_others():
     world = World(3)
     world.run(10.0)
     lease = world[2].take(world.now)
@@ -327,7 +327,7 @@ def test_open_blocks_of_one_that_died_fall_to_others_and_its_own_too():
     assert {Lease(0, block) for block in range(BLOCKS)} - found == set() and lease in found
 
 
-def test_one_that_reads_no_more_leaves_its_blocks_to_others():
+def test_member_that_stops_reading_leaves_its_blocks_to_others():
     world = World(2)
     world.run(10.0)
     lease = world[1].take(world.now)
@@ -337,7 +337,7 @@ def test_one_that_reads_no_more_leaves_its_blocks_to_others():
     assert lease in {world[0].take(world.now, latest=0) for _ in range(BLOCKS)}
 
 
-def test_what_just_fell_to_a_peer_waits_until_its_former_owners_news_is_here():
+def test_gained_blocks_wait_for_news_of_their_former_owner():
     world = World(3)
     world.run(10.0)
     host = world[0]
@@ -351,7 +351,7 @@ def test_what_just_fell_to_a_peer_waits_until_its_former_owners_news_is_here():
     assert {lease.block for lease in settled if lease} == set(elements(inherited))
 
 
-def test_with_nothing_else_to_do_what_just_fell_to_a_peer_is_taken():
+def test_gained_blocks_are_taken_if_there_is_nothing_else_to_do():
     world = World(2)
     world.run(10.0)
     world.kill(1)
@@ -359,7 +359,7 @@ def test_with_nothing_else_to_do_what_just_fell_to_a_peer_is_taken():
     assert {lease.block for lease in taken if lease} == set(range(BLOCKS))
 
 
-def test_a_newcomer_begins_with_what_the_former_owners_come_to_last():
+def test_newcomer_begins_with_the_blocks_that_former_owners_reach_last():
     world = World(2)
     world.run(10.0)
     owners = Owners(BLOCKS)
@@ -375,7 +375,7 @@ def test_a_newcomer_begins_with_what_the_former_owners_come_to_last():
     assert late.take(world.now) == Lease(0, heaviest)
 
 
-def test_a_newcomer_is_told_of_all_that_read():
+def test_newcomer_is_told_of_all_readers():
     world = World(30)
     world.run(20.0)
     late = world.join(50)
@@ -388,7 +388,7 @@ def test_a_newcomer_is_told_of_all_that_read():
 
 
 def unanswered():
-    """A newcomer that sees five members and has asked, and whom nobody has answered."""
+    """A newcomer that sees five members and has asked them. None has answered."""
     late = Host(9)
     for number in range(5):
         late.sees(Host(number).me)
@@ -397,7 +397,7 @@ def unanswered():
     return late
 
 
-def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_while():
+def test_members_that_a_newcomer_has_not_heard_keep_their_blocks_for_a_while():
     late = unanswered()
     mine = late.ledger.owners.of(late.id[:8])
     assert late.leasing.known(DATA.digest) and late.leasing.readers(DATA.digest) == 1
@@ -409,7 +409,7 @@ def test_members_of_whom_a_newcomer_has_heard_nothing_keep_their_blocks_for_a_wh
     assert late.take(now) is not None and late.ledger.owners.of(late.id[:8]) == (1 << BLOCKS) - 1
 
 
-def test_a_question_about_an_epoch_that_is_over_says_nothing_of_who_reads():
+def test_question_about_a_finished_epoch_tells_no_readers():
     late = unanswered()
     late.ledger.merge(1, [0, 0])
     mine = late.ledger.owners.of(late.id[:8])
@@ -417,7 +417,7 @@ def test_a_question_about_an_epoch_that_is_over_says_nothing_of_who_reads():
     assert len(late.ledger.presumed) == 5 and late.ledger.owners.of(late.id[:8]) == mine
 
 
-def test_those_with_hardly_anything_left_have_their_share_in_helping_before_they_come_to_the_end():
+def test_members_with_hardly_any_blocks_left_share_in_helping():
     ledger, kept = Ledger(DATA), 3
     ledger.reads = True
     one, two, slow = (peer(number)[:8] for number in range(3))
@@ -472,7 +472,7 @@ def test_a_late_peer_begins_where_the_network_is():
     assert late.take(world.now).epoch in (late.ledger.epoch, late.ledger.epoch + 1)
 
 
-def test_if_nobody_answers_leases_are_given_all_the_same_after_the_question_was_repeated():
+def test_without_answers_leases_begin_after_the_question_was_repeated():
     world = World(2)
     third = Host(7)
     third.sees(world[0].me)
@@ -563,7 +563,7 @@ def test_no_bytes_for_a_state_do_harm(state):
     assert host.leasing.open(DATA, 0.0)
 
 
-def test_a_restarted_peers_word_overrides_its_earlier_lifes():
+def test_report_of_a_restarted_peer_overrides_that_of_its_earlier_life():
     one, two = Host(0), Host(1)
     one.sees(two.me)
     one.leasing.open(DATA, 0.0)
@@ -579,7 +579,7 @@ def test_a_restarted_peers_word_overrides_its_earlier_lifes():
     assert say(incarnation=2, sequence=1, leases=(3,)) == (3,)
 
 
-def test_an_earlier_lifes_word_does_not_make_a_reader():
+def test_report_of_an_earlier_life_makes_no_reader():
     one, two = Host(0), Host(1, incarnation=2)
     one.sees(two.me)
     one.leasing.open(DATA, 0.0)
@@ -599,7 +599,7 @@ def test_an_earlier_lifes_word_does_not_make_a_reader():
         (BLOCKS, 0, [b"\7\0\0", b"\1"]),
     ],
 )
-def test_words_that_are_none_are_dropped_and_counted(blocks, epoch, buffers):
+def test_malformed_messages_are_dropped_and_counted(blocks, epoch, buffers):
     host = World(1)[0]
     message = Coverage(DATA.digest, "data", blocks, epoch, False, ())
     host.leasing.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
@@ -619,7 +619,7 @@ def test_data_sets_are_bounded_and_those_read_stay():
     assert not host.leasing.open(DATA._replace(blocks=9), 0.0)
 
 
-def test_two_that_read_other_data_of_one_name_are_told_once():
+def test_readers_of_different_data_with_one_name_are_told_once():
     host = World(1)[0]
     reader = Reader(peer(1)[:8], 1, 1, True, ())
     for _ in range(3):
@@ -629,7 +629,7 @@ def test_two_that_read_other_data_of_one_name_are_told_once():
     assert [notice.code for notice in notices] == ["GD-309"] and "60" in notices[0].text and "8" in notices[0].text
 
 
-def test_the_largest_word_of_one_peer_fits_a_message():
+def test_largest_report_of_one_peer_fits_a_message():
     host = World(1)[0]
     big = DataSet(b"b" * 16, "n" * 48, MAX_BLOCKS)
     host.leasing.open(big, 0.0)
@@ -687,7 +687,7 @@ def word(epoch: int = 0, *readers: Reader, reply: bool = False, finished: int = 
     return message, [pack(finished, BLOCKS)] * 2
 
 
-def test_a_member_that_asks_without_end_is_answered_now_and_then_and_puts_nothing_off():
+def test_member_that_asks_without_end_is_answered_at_intervals_and_delays_nothing():
     world = World(30)
     world.run(20.0)
     host, liar = world[0], world[1]
@@ -725,7 +725,7 @@ def test_a_member_that_never_catches_up_gets_every_other_message_at_most():
 
 @pytest.mark.parametrize("sequence", [5000, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
 @pytest.mark.parametrize("reads", [False, True])
-def test_of_a_peer_its_own_word_holds_whatever_others_say_of_it(sequence, reads):
+def test_own_report_holds_against_reports_by_others(sequence, reads):
     world = World(4)
     world.run(10.0)
     victim, other, liar = world[0], world[1], world[3]
@@ -741,7 +741,7 @@ def test_of_a_peer_its_own_word_holds_whatever_others_say_of_it(sequence, reads)
     assert all(host.ledger.readers[victim.id[:8]].leases == () for host in world.hosts.values())
 
 
-def test_of_a_peer_that_reads_nothing_it_is_not_believed_for_long_that_it_reads():
+def test_false_report_that_a_peer_reads_is_soon_contradicted():
     world = World(3)
     world[0].leasing.close(DATA.digest, world.now)
     world.run(10.0)
@@ -751,7 +751,7 @@ def test_of_a_peer_that_reads_nothing_it_is_not_believed_for_long_that_it_reads(
     assert world[0].id[:8] not in world[1].ledger.owners
 
 
-def test_an_incarnation_that_is_not_known_is_believed_of_the_peer_itself_alone():
+def test_unknown_incarnation_is_believed_only_from_the_peer_itself():
     one, two = Host(0), Host(1)
     one.sees(two.me)
     one.leasing.open(DATA, 0.0)
@@ -762,7 +762,7 @@ def test_an_incarnation_that_is_not_known_is_believed_of_the_peer_itself_alone()
     assert one.ledger.readers[two.id[:8]] == later
 
 
-def test_a_word_of_a_life_that_has_turned_out_never_to_have_begun_is_forgotten():
+def test_report_of_an_incarnation_that_never_began_is_forgotten():
     one, two = Host(0), Host(1)
     one.sees(two.me)
     one.leasing.open(DATA, 0.0)
@@ -772,7 +772,7 @@ def test_a_word_of_a_life_that_has_turned_out_never_to_have_begun_is_forgotten()
     assert one.ledger.readers[two.id[:8]] == own and one.leasing.readers(DATA.digest) == 2
 
 
-def test_a_newcomer_believes_those_it_asked_where_the_network_is_however_far():
+def test_newcomer_believes_any_epoch_of_the_members_it_asked():
     world = World(2)
     world.run(10.0)
     late = Host(9)
@@ -785,7 +785,7 @@ def test_a_newcomer_believes_those_it_asked_where_the_network_is_however_far():
 
 
 @pytest.mark.parametrize("epoch", [(1 << 30) - 2, (1 << 30) - 1, 1 << 30])
-def test_whatever_epoch_a_peer_is_made_to_believe_others_believe_it_in_turn(epoch):
+def test_any_epoch_that_a_peer_believes_is_believed_by_others(epoch):
     world = World(3)
     world.run(10.0)
     everything = (1 << BLOCKS) - 1
@@ -811,7 +811,7 @@ def test_invented_data_sets_do_not_take_the_place_of_what_was_restored():
     assert host.ledger.finished == before.ledger.finished
 
 
-def test_what_a_ledger_holds_does_not_grow_with_what_it_is_told():
+def test_ledger_is_bounded_whatever_it_is_told():
     world = World(3)
     world.run(10.0)
     host, other = world[0], world[1].id[:8]
@@ -826,7 +826,7 @@ def test_what_a_ledger_holds_does_not_grow_with_what_it_is_told():
 # -- costs ------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_reads_nothing_is_given_nothing():
+def test_peer_that_reads_nothing_gets_no_lease():
     ledger, (me, other) = Ledger(DATA), (peer(number)[:8] for number in range(2))
     ledger.reads = True
     ledger.follow(other, {other}, set(), 0.0)
@@ -836,7 +836,7 @@ def test_one_that_reads_nothing_is_given_nothing():
     assert host.take(0.0) is None and host.take(0.0, must=True) is None
 
 
-def test_who_owns_what_is_not_followed_where_a_peer_does_not_read():
+def test_owners_are_not_computed_for_data_that_a_peer_does_not_read():
     world = World(3)
     world[0].leasing.close(DATA.digest, world.now)
     world.run(10.0)

@@ -20,7 +20,7 @@ from gossipdp.protocol.wire.messages import MAX_HEADER, Member, Pong, PushPull, 
 from tests.protocol.membership.trusting import TRUSTING
 
 EMPTY = (bytes(32),)
-"""the digest of somebody who knows nobody"""
+"""digest of a peer that knows no other"""
 
 
 def peer_id(number: int) -> bytes:
@@ -92,7 +92,7 @@ def test_views_that_agree_cost_one_message_whatever_their_size() -> None:
     assert two.hear(one.asks(2), 1, 1.0) == []
 
 
-def test_each_side_gets_what_only_the_other_knew_and_nothing_else() -> None:
+def test_each_side_gets_exactly_the_records_that_only_the_other_knew() -> None:
     others = [record(number) for number in range(10, 110)]
     one = Peer(1, record(2), *others, record(200), record(12, refutation=2))
     two = Peer(2, record(1), *others, record(201), record(13, refutation=4))
@@ -101,13 +101,13 @@ def test_each_side_gets_what_only_the_other_knew_and_nothing_else() -> None:
     assert one.members == two.members
 
 
-def test_member_that_knows_nothing_is_taught_in_pages_and_the_asked_learns_of_it() -> None:
+def test_newcomer_gets_the_view_in_pages_and_the_asked_member_learns_of_it() -> None:
     one, two = Peer(1, record(2)), Peer(2, *(record(number) for number in range(10, 60)))
     exchange(one, two)
     assert set(two.members) == set(one.members) and len(one.members) == 52
 
 
-def test_asked_that_lacks_what_the_asker_has_says_so_and_is_told() -> None:
+def test_asked_member_that_lacks_a_record_asks_for_it_and_gets_it() -> None:
     one, two = Peer(1, record(2)), Peer(2, record(1))
     one.hear(Pong(0, (record(7, State.LEFT), record(8))), 99, 0.5)
     exchange(one, two)
@@ -136,11 +136,11 @@ def test_any_two_views_agree_after_finitely_many_exchanges_of_bounded_size(seed:
     assert peers[0].members == peers[1].members
 
 
-# -- what nobody has asked for ---------------------------------------------------------------------------------------
+# -- unasked messages -----------------------------------------------------------------------------------------------
 
 
-def test_list_nobody_asked_for_is_not_answered() -> None:
-    """Or six bytes would draw all pages, as often as anybody likes."""
+def test_unasked_list_is_not_answered() -> None:
+    """Else six bytes would draw all pages, any number of times."""
     one = Peer(1, *(record(number) for number in range(2, 60)))
     everything = pack([Run(0, PLACES, ())])
     assert one.hear(PushPull(False, (record(2),), (), everything, True), 2, 1.0) == []
@@ -150,7 +150,7 @@ def test_list_nobody_asked_for_is_not_answered() -> None:
     assert one.hear(PushPull(False, (record(3),), (), everything, True), 3, 1.0) == []
 
 
-def test_records_are_given_once_to_whom_they_were_listed() -> None:
+def test_listed_records_are_given_once_to_the_member_that_got_the_list() -> None:
     one = Peer(1, *(record(number) for number in range(2, 60)))
     (listed,) = one.hear(PushPull(True, (record(2),), (), EMPTY), 2, 1.0)
     wanted = PushPull(True, digest=listed.digest, listed=True)
@@ -161,14 +161,14 @@ def test_records_are_given_once_to_whom_they_were_listed() -> None:
     assert one.hear(wanted, 2, 1.0) == []
 
 
-def test_few_of_those_who_were_sent_lists_are_remembered() -> None:
+def test_members_that_were_sent_lists_are_bounded() -> None:
     one = Peer(1, *(record(number) for number in range(2, 300)))
     for number in range(2, 202):
         one.hear(PushPull(True, (record(number),), (), EMPTY), number, 1.0 + 10.0 * number)
     assert len(one.membership._anti_entropy._owed) == 64
 
 
-def test_list_of_one_forgotten_since_it_was_asked_is_not_answered() -> None:
+def test_list_of_a_member_forgotten_meanwhile_is_not_answered() -> None:
     one = Peer(1, record(2), record(3))
     one.asks(2)
     one.hear(Pong(0, (record(2, State.LEFT),)), 3, 1.0)
@@ -178,7 +178,7 @@ def test_list_of_one_forgotten_since_it_was_asked_is_not_answered() -> None:
     assert one.hear(PushPull(False, (), (), pack([Run(0, PLACES, ())]), True), 2, now) == []
 
 
-def test_those_who_ask_again_and_again_get_one_page() -> None:
+def test_member_that_asks_repeatedly_gets_one_page() -> None:
     one = Peer(1, *(record(number) for number in range(2, 60)))
     assert one.hear(PushPull(True, (record(2),), (), EMPTY), 2, 1.0)[0].listed
     (page,) = one.hear(PushPull(True, (record(2),), (), EMPTY), 2, 1.2)
@@ -189,7 +189,7 @@ def test_those_who_ask_again_and_again_get_one_page() -> None:
 # -- the budget ------------------------------------------------------------------------------------------------------
 
 
-def test_newcomer_gets_the_whole_view_of_one_that_can_afford_it_and_a_few_members_of_one_that_cannot() -> None:
+def test_newcomer_gets_the_whole_view_if_the_budget_allows_and_a_few_members_if_not() -> None:
     one = Peer(1, *(record(number) for number in range(2, 60)))
     pages = one.hear(PushPull(True, (record(100),)), 100, 1.0)
     assert len({member.id for page in pages for member in page.members}) == 59
@@ -198,7 +198,7 @@ def test_newcomer_gets_the_whole_view_of_one_that_can_afford_it_and_a_few_member
     assert 3 <= len(page.members) <= 1 + _FEW and page.members[0].id == peer_id(1)
 
 
-def test_overdrawn_budget_asks_nobody_until_it_is_paid_back_and_gives_no_list() -> None:
+def test_overdrawn_budget_asks_no_member_and_gives_no_list() -> None:
     one = Peer(1, *(record(number) for number in range(2, 60)))
     machine = one.membership._anti_entropy
     at = machine.timer()
@@ -209,7 +209,7 @@ def test_overdrawn_budget_asks_nobody_until_it_is_paid_back_and_gives_no_list() 
     assert machine.handle_timer(machine.timer() + 0.5) and one.sent()[0].digest
 
 
-def test_traffic_keeps_to_the_budget_however_many_ask() -> None:
+def test_traffic_keeps_to_the_budget_with_any_number_of_askers() -> None:
     one = Peer(1, *(record(number) for number in range(2, 900)))
     sent = 0
     for number in range(3000):
@@ -257,7 +257,7 @@ def test_exchanges_stay_frequent_while_they_teach_and_then_become_rare() -> None
     assert min(pauses[-5:]) >= 0.75 * LAN.push_pull_interval and max(pauses) <= 1.25 * LAN.push_pull_interval
 
 
-def test_who_is_refused_again_and_again_asks_ever_less_often() -> None:
+def test_member_refused_repeatedly_asks_ever_less_often() -> None:
     """Where few are asked by many, refusals alone would take all that they may say."""
     one = Peer(1, record(2))
     machine = one.membership._anti_entropy

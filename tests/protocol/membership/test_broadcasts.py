@@ -23,7 +23,7 @@ def queue(*records: Member) -> Broadcasts:
     return broadcasts
 
 
-def test_update_told_to_fewest_goes_first_and_among_equals_the_newest() -> None:
+def test_update_sent_least_often_goes_first_and_among_equals_the_newest() -> None:
     broadcasts = queue(record(1), record(2))
     assert broadcasts.take(1, ROOM, 3) == [record(2)]
     broadcasts.put(record(3))
@@ -37,7 +37,7 @@ def test_update_is_dropped_after_its_limit_of_transmissions() -> None:
     assert len(broadcasts) == 0
 
 
-def test_limit_that_shrinks_with_the_network_drops_what_was_told_often_enough() -> None:
+def test_limit_that_shrinks_with_the_network_drops_updates_sent_often_enough() -> None:
     broadcasts = queue(record(1))
     for _ in range(5):
         broadcasts.take(1, ROOM, 8)
@@ -58,7 +58,7 @@ def test_peek_spends_nothing() -> None:
     assert broadcasts.take(2, ROOM, 1) == [record(2), record(1)] and broadcasts.peek(2, ROOM) == []
 
 
-def test_discarded_member_is_not_spoken_of() -> None:
+def test_discarded_member_is_in_no_message() -> None:
     broadcasts = queue(record(1), record(2))
     broadcasts.take(1, ROOM, 4)
     broadcasts.discard(record(2).id)
@@ -66,14 +66,14 @@ def test_discarded_member_is_not_spoken_of() -> None:
     assert broadcasts.take(4, ROOM, 4) == [record(1)]
 
 
-def test_update_that_matters_less_goes_after_the_others_and_is_told_fewer_times() -> None:
+def test_less_urgent_update_goes_after_the_others_and_is_sent_less_often() -> None:
     broadcasts = queue(record(1))
     broadcasts.put(record(2), 2)
     assert broadcasts.peek(2, ROOM) == [record(1), record(2)]
     assert [len(broadcasts.take(2, ROOM, 4)) for _ in range(5)] == [2, 2, 1, 1, 0]
 
 
-def test_update_counted_as_told_elsewhere_is_dropped_at_its_limit() -> None:
+def test_update_that_other_members_send_is_dropped_at_its_limit() -> None:
     broadcasts = queue(record(1), record(2))
     broadcasts.count(record(2).id, 2, 4)
     assert broadcasts.peek(2, ROOM) == [record(1), record(2)]

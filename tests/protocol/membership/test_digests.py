@@ -73,7 +73,7 @@ def test_digest_has_about_a_bucket_a_member_and_fits_a_message(members: int, siz
     assert wire.decode(wire.encode(message)) == (message, [])
 
 
-def test_coarse_digest_is_small_however_many_members_there_are() -> None:
+def test_coarse_digest_is_small_with_any_number_of_members() -> None:
     one, two = (Table(*map(record, range(count))) for count in (5000, 4000))
     digest = one.digests.digest(coarse=True)
     assert sum(map(len, digest)) == 64 and two.digests.differing(digest) == [(0, PLACES)]
@@ -99,7 +99,7 @@ def test_one_changed_record_is_found_from_either_side(changed: Member, members: 
         assert changed.id in found(mine, theirs) and len(found(mine, theirs)) <= 5
 
 
-def test_members_one_side_has_never_heard_of_are_found_though_sizes_differ() -> None:
+def test_unknown_members_are_found_though_sizes_differ() -> None:
     one, two = Table(*map(record, range(400))), Table(*map(record, range(20)))
     assert {peer_id(number) for number in range(20, 400)} <= found(one, two)
     one.drop(peer_id(399))
@@ -107,7 +107,7 @@ def test_members_one_side_has_never_heard_of_are_found_though_sizes_differ() -> 
     assert one.digests.digest() == Table(*map(record, range(399))).digests.digest()
 
 
-def test_two_members_that_change_alike_do_not_cancel_out() -> None:
+def test_two_equal_changes_do_not_cancel_out() -> None:
     for first in range(0, 60, 2):
         before = Table(record(first), record(first + 1))
         after = Table(record(first, State.FAILED), record(first + 1, State.FAILED))
@@ -115,11 +115,11 @@ def test_two_members_that_change_alike_do_not_cancel_out() -> None:
 
 
 @pytest.mark.parametrize("digest", [(), (b"12345",), (b"\0" * 12,), (b"\0" * 256,) * 7, (b"\0" * 256,) * 9])
-def test_what_is_no_digest_differs_from_nothing(digest: tuple[bytes, ...]) -> None:
+def test_malformed_digest_differs_nowhere(digest: tuple[bytes, ...]) -> None:
     assert Table(record(1)).digests.differing(digest) == []
 
 
-def test_what_is_not_spoken_of_is_in_no_digest_and_no_list_until_it_is_put_again() -> None:
+def test_dropped_member_is_in_no_digest_and_no_list_until_it_is_put_again() -> None:
     one, two = Table(*map(record, range(50))), Table(*map(record, range(49)))
     one.digests.drop(peer_id(49))
     assert one.digests.digest() == two.digests.digest() and one.digests.members() == two.digests.members()
@@ -133,7 +133,7 @@ def test_what_is_not_spoken_of_is_in_no_digest_and_no_list_until_it_is_put_again
 
 @pytest.mark.parametrize("start", [0, 1, 1000, PLACES - 1])
 @pytest.mark.parametrize("members", [0, 10, 300, 3000])
-def test_a_list_fits_a_message_and_goes_on_from_its_start(members: int, start: int) -> None:
+def test_list_fits_a_message_and_begins_at_its_start(members: int, start: int) -> None:
     table = Table(*map(record, range(members)))
     runs = table.digests.listed([(0, PLACES)], start)
     parts = pack(runs)
@@ -146,7 +146,7 @@ def test_a_list_fits_a_message_and_goes_on_from_its_start(members: int, start: i
         assert MAX_MARKS - 20 <= sum(len(run.marks) for run in runs) <= MAX_MARKS
 
 
-def test_many_small_runs_are_listed_as_far_as_they_fit() -> None:
+def test_small_runs_are_listed_as_far_as_they_fit() -> None:
     table = Table(*map(record, range(2000)))
     runs = [(place, place + 8) for place in range(0, PLACES, 16)]
     listed = table.digests.listed(runs, 77 * 8 + 3)
@@ -154,7 +154,7 @@ def test_many_small_runs_are_listed_as_far_as_they_fit() -> None:
     assert sum(2 + len(run.marks) for run in listed) <= MAX_MARKS
 
 
-def test_a_place_that_is_too_full_for_a_list_is_listed_in_part() -> None:
+def test_place_too_full_for_a_list_is_listed_in_part() -> None:
     crowd = [replace(record(number), id=b"\0\0" + peer_id(number)[2:]) for number in range(MAX_MARKS + 50)]
     (run,) = Table(*crowd).digests.listed([(0, PLACES)], 0)
     assert (run.first, run.places, len(run.marks)) == (0, 1, MAX_MARKS - 2)
@@ -172,7 +172,7 @@ def test_a_place_that_is_too_full_for_a_list_is_listed_in_part() -> None:
         (b"\0\0\1\0\1\0\0\0abcd" + b"x",),
     ],
 )
-def test_what_is_no_list_names_nothing(parts: tuple[bytes, ...]) -> None:
+def test_malformed_list_is_empty(parts: tuple[bytes, ...]) -> None:
     assert unpack(parts) == []
 
 
@@ -185,19 +185,19 @@ def test_what_is_no_list_names_nothing(parts: tuple[bytes, ...]) -> None:
         [Run(8, 8, ()), Run(0, 9, ())],
     ],
 )
-def test_a_list_that_names_a_place_twice_is_none(runs: list[Run]) -> None:
+def test_list_that_names_a_place_twice_is_malformed(runs: list[Run]) -> None:
     """A few bytes of it would have the whole view compared again and again."""
     assert unpack(pack(runs)) == []
 
 
 @given(st.lists(st.binary(min_size=4, max_size=256), max_size=8))
-def test_any_bytes_are_a_list_or_none_and_harm_nobody(parts: list[bytes]) -> None:
+def test_any_bytes_are_a_list_or_malformed_and_do_no_harm(parts: list[bytes]) -> None:
     table = Table(*map(record, range(30)))
     gives, wants = table.digests.compare(unpack(tuple(parts)))
     assert len(gives) == len(set(gives)) <= 30 and len(table.digests.named(wants)) == 0
 
 
-def test_a_list_says_what_each_side_lacks() -> None:
+def test_list_shows_what_each_side_lacks() -> None:
     one, two = Table(*map(record, range(40))), Table(*map(record, range(20, 60)))
     listed = two.digests.listed(two.digests.differing(one.digests.digest()), 0)
     gives, wants = one.digests.compare(listed)

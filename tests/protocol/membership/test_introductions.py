@@ -1,4 +1,4 @@
-"""Members that only others speak of: how many are believed, and that those that speak themselves come first."""
+"""Members known by hearsay: how many are believed, and that members that were heard come first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def introduce(peer: Peer, numbers: range, *, by: int = 1, now: float = 0.0, stat
     return sum(peer_id(number) in peer.membership.members for number in numbers)
 
 
-def test_live_members_come_from_one_member_in_a_minute_up_to_a_number_that_grows_with_those_heard() -> None:
+def test_live_members_introduced_in_a_minute_are_bounded_in_proportion_to_those_heard() -> None:
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1),)), 1, 0.0)
     assert introduce(peer, range(100, 400)) == most_live(1) == 80
@@ -32,7 +32,7 @@ def test_live_members_come_from_one_member_in_a_minute_up_to_a_number_that_grows
     assert introduce(peer, range(100, 400)) == most_live(7) + 1
 
 
-def test_refused_live_members_are_taken_in_the_minutes_after_until_there_are_too_many_on_hearsay() -> None:
+def test_refused_live_members_are_accepted_in_later_minutes_up_to_the_bound_on_hearsay() -> None:
     peer, many = Peer(record(0)), range(100, 2000)
     peer.hear(Ping(1, (record(1),)), 1, 0.0)
     known = [introduce(peer, many, now=60.0 * minute) for minute in range(16)]
@@ -40,7 +40,7 @@ def test_refused_live_members_are_taken_in_the_minutes_after_until_there_are_too
     assert known[-1] == 1040 < len(many)
 
 
-def test_few_members_never_heard_are_company_once_those_probed_were_silent_and_all_when_one_answers() -> None:
+def test_few_members_known_by_hearsay_are_contacted_once_some_were_silent_and_all_when_one_answers() -> None:
     peer = Peer(record(0))
     for number in (1, 2, 3):
         peer.hear(Ping(1, (record(number),)), number, 0.0)
@@ -83,7 +83,7 @@ def test_one_member_introduces_a_bounded_number_a_minute_and_another_as_many() -
     assert introduce(peer, many, now=60.0, state=State.LEFT) == 2 * A_MINUTE
 
 
-def test_members_that_speak_are_probed_as_often_however_many_only_others_speak_of() -> None:
+def test_members_heard_are_probed_as_often_with_any_number_known_by_hearsay() -> None:
     peer = Peer(record(0))
     for number in range(1, 6):
         peer.hear(Ping(1, (record(number),)), number, 0.0)
@@ -102,11 +102,11 @@ def test_members_that_speak_are_probed_as_often_however_many_only_others_speak_o
             if known.state != State.ALIVE:
                 denied = record(number, refutation=known.refutation + 1)
                 peer.hear(Ping(next(sequences), (record(1), denied)), 1, due)
-    assert {who for who, at in seen if at > 60.0} == set(probed) and len(seen) >= 4 * len(probed)
+    assert {peer for peer, at in seen if at > 60.0} == set(probed) and len(seen) >= 4 * len(probed)
     assert peer.membership.health.multiplier == 1
 
 
-def test_only_members_that_spoke_once_and_have_not_left_are_looked_for_after_a_restart() -> None:
+def test_only_members_heard_once_that_have_not_left_are_looked_for_after_a_restart() -> None:
     peer = Peer(record(0))
     peer.membership.remember([record(7), record(8), record(9)])
     peer.hear(Ping(1, (record(1),)), 1, 0.0)

@@ -189,11 +189,11 @@ class Network:
         return set(self.views(number)) == {state}
 
     def agreed(self) -> bool:
-        """Everybody knows everybody running, as alive."""
+        """Whether every running peer knows all other running peers as alive."""
         return all(self.all_think(number, State.ALIVE) for number in self.peers)
 
     def verdicts(self, state: State) -> list[tuple[float, str, int]]:
-        """(when, about whom, by whom) somebody came to believe `state` of somebody."""
+        """(time, member, believer) of each time that a peer came to believe `state` of a member."""
         return [
             (at, event.member.name, number)
             for number, peer in self.peers.items()
@@ -325,7 +325,7 @@ def test_crashed_peer_is_failed_everywhere_within_the_presets_bound(
         assert {name for _, name, _ in network.verdicts(State.FAILED)} == {f"p{size - 1}"}
 
 
-def test_half_of_the_peers_crash_and_the_others_say_so_of_them_alone() -> None:
+def test_half_of_the_peers_crash_and_only_they_are_failed() -> None:
     network = joined(8, LOCAL)
     for number in range(4, 8):
         network.crash(number)
@@ -335,7 +335,7 @@ def test_half_of_the_peers_crash_and_the_others_say_so_of_them_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_thirty_percent_loss_fails_nobody_in_a_minute(seed: int) -> None:
+def test_thirty_percent_loss_fails_no_member_in_a_minute(seed: int) -> None:
     network = joined(8, LAN, seed=seed)
     network.loss = 0.3
     network.run(60.0)
@@ -361,7 +361,7 @@ def test_member_that_one_peer_cannot_reach_is_vouched_for_by_indirect_probes() -
     assert network.verdicts(State.SUSPECT) == [] and network.agreed()
 
 
-def test_path_slower_than_the_timeout_is_learned_and_nobody_fails() -> None:
+def test_path_slower_than_the_timeout_is_learned_and_no_member_fails() -> None:
     network = Network(LAN, delay=(0.7, 0.9))
     for number in range(4):
         network.start(number, [0])
@@ -373,7 +373,7 @@ def test_path_slower_than_the_timeout_is_learned_and_nobody_fails() -> None:
     assert late == []
 
 
-def test_starved_peer_blames_itself_and_is_back_without_failing_anybody() -> None:
+def test_starved_peer_blames_itself_and_fails_no_member() -> None:
     """Lifeguard I: a peer that did not run must not accuse those it did not hear."""
     network = joined(8, LAN, seed=2)
     network.pause(3, 30.0)
@@ -428,7 +428,7 @@ def test_leaving_peer_stops_asking_for_timers_once_its_goodbye_is_spread() -> No
     assert peer.membership.timer() is None
 
 
-def test_peer_that_left_while_it_dialled_says_so_to_the_member_that_answers() -> None:
+def test_peer_that_left_while_it_dialled_tells_the_member_that_answers() -> None:
     peer, seed = Peer(record(0)), Peer(record(1))
     peer.membership.join([record(1).address], 0.0)
     [hello] = peer.sent()
@@ -531,7 +531,7 @@ def test_restart_quicker_than_detection_is_an_event_of_its_own() -> None:
     assert network.agreed() and not network.verdicts(State.FAILED)
 
 
-def test_old_gossip_resurrects_nobody() -> None:
+def test_old_gossip_resurrects_no_member() -> None:
     """I8: whatever was said of a member before it failed changes nothing when said again."""
     network = joined(4, LOCAL)
     network.crash(3)
@@ -645,7 +645,7 @@ def test_where_its_own_identity_is_said_to_be_live_it_asks__once_a_minute(incarn
     assert [asked(now) for now in (0.0, 30.0, 61.0)] == [["1.0.0.1:4710"], [], ["1.0.0.1:4710"]]
 
 
-def test_it_does_not_ask_where_it_was_itself_before_it_moved__nor_whom_nobody_can_dial() -> None:
+def test_no_copy_is_sought_at_a_former_own_address_nor_at_an_outbound_only_peer() -> None:
     peer = Peer(record(0))
     peer.membership.advertise("192.0.2.7:4710", 0.0)
     for rumour in (record(0), replace(record(0, incarnation=2), address="")):
@@ -662,7 +662,7 @@ def test_copies_that_cannot_ask_each_other_refute_each_other_now_and_then_only()
     assert 4 <= peer.membership.me.refutation <= 6
 
 
-def test_no_more_than_eight_places_are_asked_for_copies_in_a_minute() -> None:
+def test_copies_are_sought_at_eight_addresses_a_minute_at_most() -> None:
     peer, asked = Peer(record(0, incarnation=3)), []
     for turn in range(100):
         clone = replace(record(0, incarnation=2), address=f"1.0.0.{turn}:4710")
@@ -674,7 +674,7 @@ def test_no_more_than_eight_places_are_asked_for_copies_in_a_minute() -> None:
 @pytest.mark.parametrize(
     ("incarnation", "address", "told"), [(2, "10.0.0.9:4710", True), (2, "10.0.0.5:4710", False), (2, "", True)]
 )
-def test_who_is_started_again_elsewhere_is_told_where_it_was(incarnation: int, address: str, told: bool) -> None:
+def test_member_restarted_at_another_address_is_told_the_former_one(incarnation: int, address: str, told: bool) -> None:
     """A copy of a live peer looks so: it asks there, and meets the first."""
     hub = Peer(record(0))
     hub.hear(Ping(1, (record(5),)), 5, 0.0)
@@ -750,7 +750,7 @@ def test_message_under_my_own_id_changes_nothing() -> None:
 
 
 def probing(peer: Peer, target: int) -> tuple[Ping, float]:
-    """Run `peer` until it probes `target`; whoever is probed before that answers."""
+    """Run `peer` until it probes `target`. Members probed before that answer."""
     while True:
         due = peer.membership.timer()
         assert due is not None and due < 100.0
@@ -819,7 +819,7 @@ def test_pong_through_a_relay_clears_the_probe_but_measures_nothing() -> None:
     assert peer.state_of(3) == State.ALIVE and peer.membership.rtt(peer_id(3)) is None
 
 
-def test_pong_of_somebody_not_asked_clears_nothing() -> None:
+def test_pong_of_an_unasked_member_clears_nothing() -> None:
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
     ping, at = probing(peer, 2)
@@ -837,7 +837,7 @@ def test_member_heard_from_during_its_probe_is_not_suspected_though_its_answer_i
     assert peer.state_of(1) == State.ALIVE and peer.membership.health.multiplier == 2
 
 
-def test_suspect_that_keeps_speaking_is_failed_only_after_as_long_a_silence() -> None:
+def test_suspect_that_keeps_sending_is_failed_only_after_an_equal_silence() -> None:
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2, state=S))), 1, 0.0)
     peer.run_to(3.0)
@@ -886,7 +886,7 @@ def test_health_scales_probe_interval_and_timeout_up_to_its_maximum() -> None:
 
 
 def test_lost_link_brings_the_probe_of_that_peer_forward() -> None:
-    """SWIM 4.3: the order is a shuffled round-robin; a hint changes who is next, and nothing else."""
+    """SWIM 4.3: the order is a shuffled round-robin. A hint only changes which member is next."""
     peer = Peer(record(0))
     peer.hear(Ping(1, tuple(record(number) for number in range(1, 12))), 1, 0.0)
     peer.membership.link_down(peer_id(8), "reset", 0.0)
@@ -1059,7 +1059,7 @@ def test_late_answer_of_an_earlier_life_disproves_nothing() -> None:
 
 
 def test_answer_to_a_ping_of_an_earlier_life_disproves_nothing() -> None:
-    """T1 seed 3978: recorded words, repeated to the next life of whoever had heard them."""
+    """T1 seed 3978: recorded messages, repeated to the next life of their receiver."""
     earlier, later = Peer(record(0)), Peer(record(0, incarnation=2))
     for peer in earlier, later:
         peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
@@ -1181,7 +1181,7 @@ def test_quiet_network_costs_few_messages() -> None:
     assert network.sent / 8 / 60.0 < 3.0
 
 
-def test_progress_rides_on_pings_until_everybody_has_the_networks_clock() -> None:
+def test_progress_rides_on_pings_until_all_have_the_networks_clock() -> None:
     network = joined(5, LAN)
     network.peers[3].board.report(clock=120, steps=120, samples=960, rounds=6)
     network.run(10.0, lambda: all(peer.board.clock() == 120 for peer in network.peers.values()))
@@ -1189,7 +1189,7 @@ def test_progress_rides_on_pings_until_everybody_has_the_networks_clock() -> Non
 
 
 def test_sender_of_an_outdated_record_is_given_the_newer_one() -> None:
-    """A member that missed a refutation must not fail whom all others know alive."""
+    """A peer that missed a refutation must not fail a member that all others know alive."""
     peer = Peer(record(0))
     peer.hear(Ping(1, (record(1), record(2, refutation=4))), 1, 0.0)
     sent = peer.hear(Ping(2, (record(1), record(2, refutation=3, state=F))), 1, 0.1)

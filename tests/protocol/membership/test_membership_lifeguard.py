@@ -79,7 +79,7 @@ class Machine:
 
     def until_failed(self, number: int, limit: float = 60.0, *, probed: bool = False) -> float:
         """Run until `number` is failed. The others answer each ping; unless `probed`, `number` answers too, but the
-        answers come through somebody who passes them on, so that it is not heard itself."""
+        answers come through a relay, so that it is not heard itself."""
         while (due := self.membership.timer()) is not None and due < limit:
             self.membership.handle_timer(due)
             if self.membership.members[peer_id(number)].state == State.FAILED:
@@ -157,7 +157,7 @@ def test_own_probe_in_vain_confirms_what_another_began() -> None:
 
 @pytest.mark.parametrize("others", [1, 2, 3])
 def test_suspicion_is_shortest_once_all_there_are_have_confirmed(others: int) -> None:
-    """K is no larger than the number of those who could confirm: where there are two members, nobody."""
+    """K is at most the number of members that can confirm: none in a network of two."""
     machine = Machine(others=others)
     accused = suspect(1, 0, *range(2, others + 1))
     machine.hear(Ping(1, (record(others), accused) if others > 1 else (accused,)), others, 1.0)
@@ -183,7 +183,7 @@ def test_accusers_of_a_record_that_is_no_suspicion_are_dropped() -> None:
 
 
 def test_views_that_say_failed_accuse_in_the_name_of_their_senders() -> None:
-    """One that missed the verdict gets it from as many as a confirmed suspicion needs, not after the longest wait."""
+    """A peer that missed the verdict needs as many accusers as a confirmed suspicion, and not the longest wait."""
     machine = Machine()
     for source in (1, 2, 3, 4):
         machine.hear(PushPull(False, (record(source), record(5, State.FAILED))), source, 1.0)

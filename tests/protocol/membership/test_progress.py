@@ -111,8 +111,8 @@ def rounds_of(board: ProgressBoard, *clocks: int, own: int = 100) -> list[int]:
 @pytest.mark.parametrize(
     ("heard", "claims"),
     [
-        ((510, 520, 530), (110, 120, 130)),  # somebody leads: one's own steps, from where one began
-        ((500, 500, 500, 500), (110, 510, 520, 530)),  # nobody does any more
+        ((510, 520, 530), (110, 120, 130)),  # another peer leads: own steps count from the own start
+        ((500, 500, 500, 500), (110, 510, 520, 530)),  # no peer leads any more
         ((500, 500, 515, 530), (110, 510, 520, 530)),  # or is faster than this peer, and late
         ((500, 500, 560, 610), (110, 510, 520, 530)),
         ((500, 500, 490, 500), (110, 510, 520, 530)),
@@ -123,7 +123,7 @@ def test_steps_count_on_from_a_clock_that_stands_still(heard: tuple[int, ...], c
     assert rounds_of(ProgressBoard(peer(0)), *heard) == list(claims)
 
 
-def test_of_a_clock_that_stands_still_nobody_makes_more_by_reporting_twice() -> None:
+def test_standing_clock_gains_nothing_by_a_second_report() -> None:
     board = ProgressBoard(peer(0))
     assert rounds_of(board, 500, 500) == [110, 510]
     for _ in range(3):
@@ -144,9 +144,7 @@ def test_steps_made_while_the_daemon_slept_are_not_counted_on_from_what_others_m
 
 @pytest.mark.parametrize("delay", [0, 1, 5, 40])
 @pytest.mark.parametrize("starts", [(0, 0), (0, 3), (0, 9)])
-def test_two_who_hear_late_of_each_other_do_not_run_the_clock_faster_than_one(
-    starts: tuple[int, ...], delay: int
-) -> None:
+def test_two_peers_with_late_news_do_not_run_the_clock_faster_than_one(starts: tuple[int, ...], delay: int) -> None:
     boards, sent = [ProgressBoard(peer(number)) for number in range(2)], []
     for time in range(1, 400):
         for number, start in enumerate(starts):
@@ -158,7 +156,7 @@ def test_two_who_hear_late_of_each_other_do_not_run_the_clock_faster_than_one(
     assert all(time - 10 - delay <= board.clock() <= time for board in boards)
 
 
-def test_restarted_peer_counts_on_from_what_the_others_remember() -> None:
+def test_restarted_peer_counts_on_from_the_reports_of_others() -> None:
     board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
     other.merge([told(0, 500, 500, 4000, 50)])
     board.report(clock=0, steps=3, samples=24, rounds=0)
@@ -179,7 +177,7 @@ def test_echo_of_the_own_report_adds_nothing() -> None:
     assert board.mine == told(0, 40, 40, 320, 4)
 
 
-def test_page_has_the_own_report_first_then_the_newest_and_in_time_everybody() -> None:
+def test_page_has_the_own_report_first_then_the_newest_and_all_in_time() -> None:
     board = ProgressBoard(peer(0))
     board.report(clock=1, steps=1, samples=1, rounds=0)
     board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
@@ -223,10 +221,10 @@ def test_when_all_places_are_taken_the_dead_make_room_for_the_living(monkeypatch
     assert len(board.reports()) == 4 and board.refused == 2
     live |= {peer(number) for number in range(10)}
     board.merge([told(9, 9, 10, 80, 1)])
-    assert board.of(peer(9)) is None and board.refused == 3, "all who are reported on are there"
+    assert board.of(peer(9)) is None and board.refused == 3, "all peers with a report are live"
 
 
-def test_claims_beyond_all_reason_are_no_reports() -> None:
+def test_reports_beyond_the_limits_are_refused() -> None:
     board = ProgressBoard(b"m" * 32)
     board.report(clock=5, steps=5, samples=5, rounds=1)
     board.merge([Progress(b"x" * 32, (1 << 63) - 1, 0, 0, 0), Progress(b"m" * 32, 1, 1 << 60, 0, 0)])
@@ -243,7 +241,7 @@ def test_no_clock_is_taken_that_does_not_fit_an_epoch_s_number() -> None:
     assert LARGEST + AHEAD < 1 << 32
 
 
-def test_an_own_report_is_never_more_than_others_take() -> None:
+def test_own_report_never_exceeds_the_limits() -> None:
     board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
     board.merge([told(0, 10, 1 << 56, 1 << 56, 0)])
     board.report(clock=20, steps=1, samples=1, rounds=0)

@@ -80,7 +80,7 @@ FORGED = [
 
 @pytest.mark.parametrize("change", FORGED, ids=str)
 @pytest.mark.parametrize("by", ["ping", "view"])
-def test_word_that_its_member_did_not_sign_changes_nothing_and_is_held_against_the_sender(change, by) -> None:
+def test_unsigned_statement_changes_nothing_and_is_held_against_the_sender(change, by) -> None:
     peer = Peer()
     peer.hear(Ping(1, (signed(FORGER), signed(2))), FORGER, 0.0)
     forged = (signed(FORGER), replace(signed(2), **change))
@@ -90,7 +90,7 @@ def test_word_that_its_member_did_not_sign_changes_nothing_and_is_held_against_t
 
 
 @pytest.mark.parametrize("change", [*FORGED, {"incarnation": 3, "address": "10.6.6.6:4710"}], ids=str)
-def test_word_in_this_peers_own_name_is_neither_refuted_nor_taken_for_a_copy(change) -> None:
+def test_forged_record_of_this_peer_is_neither_refuted_nor_taken_for_a_copy(change) -> None:
     peer = Peer()
     events = peer.hear(Ping(1, (signed(FORGER), replace(signed(0), **change))), FORGER, 0.0)
     assert UpdateRefused(peer_id(FORGER), "signature of a member record") in events
@@ -98,7 +98,7 @@ def test_word_in_this_peers_own_name_is_neither_refuted_nor_taken_for_a_copy(cha
     assert peer.membership.me == signed(0) and peer.membership.health.multiplier == 1
 
 
-def test_member_that_no_member_signed_for_is_not_known() -> None:
+def test_unsigned_record_of_a_new_member_is_refused() -> None:
     peer = Peer()
     unsigned = replace(signed(2), signature=bytes(64))
     assert peer.hear(Ping(1, (unsigned,)), FORGER, 0.0) == [
@@ -114,7 +114,7 @@ def test_goodbye_that_its_member_signed_is_believed_from_any_member() -> None:
     assert peer.of(2).state == State.LEFT
 
 
-def test_doubt_refutation_and_repetition_of_a_known_word_cost_one_check_each_word() -> None:
+def test_each_new_statement_costs_one_signature_check() -> None:
     peer = Peer()
     for turn in range(20):
         peer.hear(Ping(turn, (signed(1), signed(2))), 1, 0.1 * turn)
@@ -125,7 +125,7 @@ def test_doubt_refutation_and_repetition_of_a_known_word_cost_one_check_each_wor
     assert peer.checks == {peer_id(1): 1, peer_id(2): 2}
 
 
-def test_after_a_forged_word_nothing_of_its_sender_is_checked_for_a_probe_timeout() -> None:
+def test_after_a_forged_record_its_sender_is_ignored_for_a_probe_timeout() -> None:
     peer = Peer()
     peer.hear(Ping(1, (signed(FORGER), signed(2))), FORGER, 0.0)
     peer.checks.clear()
@@ -137,7 +137,7 @@ def test_after_a_forged_word_nothing_of_its_sender_is_checked_for_a_probe_timeou
     assert peer.of(4) == signed(4)
 
 
-def test_failure_told_of_a_member_that_speaks_makes_it_suspect_and_it_refutes_at_once() -> None:
+def test_failure_of_a_member_just_heard_makes_it_suspect_and_it_refutes_at_once() -> None:
     peer = Peer()
     for number in (1, 2):
         peer.hear(Ping(1, (signed(number),)), number, 0.9)
@@ -151,7 +151,7 @@ def test_failure_told_of_a_member_that_speaks_makes_it_suspect_and_it_refutes_at
     assert peer.of(2).state == State.ALIVE
 
 
-def test_failure_told_of_a_member_that_is_silent_is_believed() -> None:
+def test_failure_of_a_silent_member_is_believed() -> None:
     peer = Peer()
     for number in (1, 2):
         peer.hear(Ping(1, (signed(number),)), number, 0.0)

@@ -37,7 +37,7 @@ def test_time_that_runs_backwards_fills_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 500.0)), max_size=60))
-def test_who_spends_only_what_is_left_spends_no_more_than_rate_and_burst(steps: list[tuple[float, float]]) -> None:
+def test_spending_only_what_is_left_stays_within_rate_and_burst(steps: list[tuple[float, float]]) -> None:
     budget, now, spent = TokenBucket(100.0, 400.0, 0.0), 0.0, 0.0
     for pause, amount in steps:
         now += pause

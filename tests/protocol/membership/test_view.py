@@ -1,4 +1,4 @@
-"""The table of members: who counts as live, who is picked, and what is kept of those never met."""
+"""The table of members: which count as live, which are picked, and what is kept of members never heard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_counts_lists_and_sums_are_those_of_the_records_whatever_came(puts: list
     assert made.digests.digest() == view(*others).digests.digest()
 
 
-def test_each_of_the_live_is_picked_about_as_often_and_nobody_else() -> None:
+def test_live_members_are_picked_equally_often_and_no_other() -> None:
     made = view(*(record(number) for number in range(1, 5)), record(5, State.FAILED), record(6, State.SUSPECT))
     random = Random(1)
     picked = Counter(member.name for _ in range(5000) if (member := made.pick(random)) is not None)
@@ -60,12 +60,12 @@ def test_the_one_that_can_be_reached_is_picked_among_many_that_cannot() -> None:
     assert len({made.pick(Random(seed)) for seed in range(40)}) == 2
 
 
-def test_nobody_is_picked_when_nobody_can_be_reached() -> None:
+def test_no_member_is_picked_when_none_can_be_reached() -> None:
     assert view().pick(Random(1)) is None
     assert view(record(1, address=""), record(2, State.FAILED)).pick(Random(1)) is None
 
 
-def test_nothing_is_kept_of_members_this_peer_has_had_nothing_to_do_with() -> None:
+def test_nothing_is_kept_of_members_never_contacted() -> None:
     made = view(*map(record, range(1, 50)))
     seen = made.contacts.seen
     assert not seen and not made.contacts.linked(record(3).id)
@@ -101,7 +101,7 @@ def test_addresses_of_the_failed_are_remembered_when_they_are_forgotten_and_thos
     assert list(made.remembered) == [record(1).id], "no other member that failed has ever spoken"
 
 
-def test_of_more_than_can_be_remembered_the_latest_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_addresses_are_bounded_and_the_latest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_MEMBERS", 3)
     made = view()
     made.remember(record(number) for number in range(1, 6))

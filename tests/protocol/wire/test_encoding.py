@@ -75,7 +75,7 @@ def hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def example(kind: type[Message], largest: bool = True) -> Message:
-    """A message whose fields are at their limits; records, which share the header's 4 KiB, are ordinary ones."""
+    """A message with its fields at their limits. Records are ordinary ones, because they share the header's 4 KiB."""
     values = {name: sample(hint, largest) for name, hint in hints(kind).items()}
     if largest and "members" in values:
         values["members"] = (MEMBER,) * 3
@@ -116,7 +116,7 @@ def test_number_that_numpy_computed_is_a_number() -> None:
     assert wire.encode(told, (b"", b"")) == wire.encode(Data(1, 2, 3, 0.1), (b"", b""))
 
 
-def test_value_that_no_field_has_is_the_callers_bug() -> None:
+def test_value_of_a_wrong_type_is_the_callers_bug() -> None:
     with pytest.raises(TypeError, match="cannot encode"):
         wire.encode(Data(1, 2, 3, 1j), (b"", b""))
 

@@ -61,8 +61,8 @@ class Member(Struct, frozen=True, array_like=True):
     `incarnation` counts starts of the peer and names its state. `refutation` counts refuted suspicions within one
     incarnation, so that a refutation never disturbs an exchange.
 
-    The member signs its own word: that it is alive, or that it leaves (`signatures`). Other members may only add a
-    suspicion or a failure to a word that says "alive", and pass the signature of that word on.
+    The member signs its own statement: that it is alive, or that it leaves (`signatures`). Other members may only add a
+    suspicion or a failure to a statement of life. They pass on its signature.
     """
 
     id: PeerId

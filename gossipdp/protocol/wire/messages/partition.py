@@ -17,7 +17,7 @@ class Line(Struct, frozen=True, array_like=True):
     generation: U32
     """counts reunions; 0 for no line"""
     members: U32
-    """members of that side; 0: the maker was told that it is apart, so it speaks for no side"""
+    """members of that side; 0: the maker was told that it is apart, so it represents no side"""
     clock: U63
     rounds: U32
     maker: Annotated[bytes, Meta(max_length=32)]
