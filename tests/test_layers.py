@@ -127,6 +127,37 @@ def test_imports_are_those_of_the_table(path):
             assert under(base, project) or under(full, project), f"imports {full}"
 
 
+def test_imports_have_no_circle():
+    graph = {module_of(path): imported(path) for path in FILES}
+    while leaves := [name for name, needs in graph.items() if not needs & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    # What is left imports a circle, or is one.
+    while tops := graph.keys() - set().union(*graph.values()):
+        for name in tops:
+            del graph[name]
+    assert not graph, f"circles among {sorted(graph)}"
+
+
+def test_private_names_stay_in_their_module():
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        names = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        ours = {name for name, full in names.items() if full in MODULES}
+        for name, full in names.items():
+            private = name.startswith("_") and full.partition(".")[0] in OURS
+            assert not private, f"{path.relative_to(ROOT)} imports {full}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+                private = node.attr.startswith("_") and not node.attr.startswith("__")
+                assert not private, f"{path.relative_to(ROOT)} uses {ast.unparse(node)}"
+
+
 def test_strategies_are_reached_through_their_registries_alone():
     registries = {"gossipdp.protocol.strategies", "gossipdp.algorithms.registry"}
     for path in [*modules("gossipdp"), *modules("peers")]:
