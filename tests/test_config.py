@@ -1,4 +1,4 @@
-"""Configuration: precedence, units, and what a person reads when something is wrong."""
+"""Configuration: precedence, units and error texts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ LONG = "internal." * 8
     ],
 )
 def test_an_address_too_long_for_a_members_record_is_refused(key: str, text: str, most: int) -> None:
-    """Wherever the port is found only later, there is room for any."""
+    """An address without a port leaves room for any port."""
     load(flags={key: text.format("x" * most)})
     with pytest.raises(ConfigError, match=f"GD-311 .*\n  do:   .* of at most {MAX_ADDRESS} characters"):
         load(flags={key: text.format("x" * (most + 1))})
@@ -326,7 +326,7 @@ def test_what_peers_must_share_is_in_the_digest_and_the_rest_is_not() -> None:
 
 
 def differing(one: Config, other: Config) -> list[str]:
-    """As a peer finds it out."""
+    """The differing keys, as a peer finds them."""
     return keys_apart(config.settings_digest(one), config.settings_digest(other), tuple(config.agreed(one)))
 
 

@@ -1,4 +1,4 @@
-"""The control socket: a question and its answer, and everything that is neither."""
+"""The control socket: requests, answers, and everything else that arrives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE = 10.0
 
 @contextmanager
 def daemon(home: Path, answer: Callable[[Request], None]) -> Iterator[ControlServer]:
-    """A thread that polls a server as the daemon's I/O loop does, until the block ends."""
+    """A thread that polls a server like the daemon's I/O loop, until the block ends."""
     server = ControlServer(home)
     stop, stopped = os.pipe()
 
@@ -57,7 +57,7 @@ def echo(request: Request) -> None:
 
 
 def raw(home: Path, *pieces: bytes) -> bytes:
-    """What comes back for these bytes, until the server closes."""
+    """The bytes that the server sends back until it closes."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(DEADLINE)
         peer.connect(str(control.socket_path(home)))
@@ -109,7 +109,7 @@ def test_a_daemon_that_dies_before_it_answers_is_gd_105(tmp_path: Path) -> None:
 
 
 def test_a_daemon_whose_backlog_is_full_is_not_taken_for_none(tmp_path: Path) -> None:
-    server = ControlServer(tmp_path)  # and nobody polls it
+    server = ControlServer(tmp_path)  # no loop polls it
     waiting = []
     with suppress(BlockingIOError):
         while len(waiting) < 1000:

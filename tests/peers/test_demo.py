@@ -1,4 +1,4 @@
-"""The demo's own logic with processes that are made up, and once, briefly, the whole of it."""
+"""The demo with made-up processes, and one short run of the real demo."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_no_demo_can_run_with_is_refused_before_anything_starts(
 
 
 def test_help_of_every_command_loads_nothing_heavy() -> None:
-    """One process asks for all of them and says after which a heavy package was there."""
+    """One process asks for all help texts, and reports which of them imported a heavy package."""
     code = (
         "import contextlib, io, sys, click, peers.cli\n"
         "heavy = {'rich', 'numpy', 'torch', 'numba', 'zmq', 'msgspec', 'matplotlib', 'safetensors', 'asyncio'}\n"
@@ -184,7 +184,7 @@ def test_names_that_are_removed_are_all_that_a_demo_writes(tmp_path: Path) -> No
 
 
 class Child:
-    """Stands for a process: it lives until it is told to end, or from the start has ended."""
+    """Stands for a process. It lives until it is told to end, or has ended from the start."""
 
     def __init__(self, code: int | None) -> None:
         self.code = code
@@ -205,7 +205,7 @@ Start = Callable[[str], tuple[int | None, bytes]]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Start], Demo]]:
-    """`start(how)`: a demo whose processes are made up; `how` says of a name its exit status and its log."""
+    """`start(how)`: a demo with made-up processes; `how` maps a name to its exit status and its log."""
     children: list[Child] = []
 
     def with_processes(how: Start) -> Demo:
@@ -231,7 +231,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
 
 def gone(what: str, code: int) -> bytes:
-    """The line of a real supervisor that starts `what` again."""
+    """The log line of a real supervisor that restarts `what`."""
     seen: list[logging.LogRecord] = []
     catcher = logging.Handler()
     catcher.emit = seen.append  # type: ignore[method-assign]
@@ -297,7 +297,7 @@ def test_a_log_that_is_long__only_its_end_is_shown(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def hangup() -> Iterator[None]:
-    """SIGHUP is not ignored, though these tests may run under nohup."""
+    """Restore SIGHUP, which nohup ignores."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

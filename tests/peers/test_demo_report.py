@@ -1,4 +1,4 @@
-"""Figures, marks, report and picture of a demo, and the table while it runs, from files and answers made up here."""
+"""Figures, marks, report, picture and live table of a demo, from made-up files and answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUMMARY: dict[str, Any] = {
 
 
 def judged(**changed: Any) -> dict[str, Any]:
-    """SUMMARY, with one figure or another replaced, and its marks."""
+    """SUMMARY with some figures replaced, and its marks."""
     summary = copy.deepcopy(SUMMARY)
     for name, figures in changed.items():
         summary[name] = {**summary[name], **figures} if isinstance(figures, dict) else figures
@@ -52,7 +52,7 @@ def status(**more: Any) -> dict[str, Any]:
 
 
 def curve(process: Process, number: int = 1) -> None:
-    """A training log of four losses, the last line a validation loss."""
+    """A training log with four losses; its last line is a validation loss."""
     lines = [{"step": step, "loss": 3.0 - step / 100 + number / 10, "elapsed": 1.0} for step in (10, 20, 30, 40)]
     process.losses.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"step": 40, "val": 1.7}]))
 
@@ -64,7 +64,7 @@ def curves(out: Path, peers: int) -> None:
 
 
 def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int]) -> list[Process]:
-    """Peers with these answers and weights made from `seeds`, the last of which is the lone replica's."""
+    """Peers with these answers, and weights from `seeds`. The last one is the lone replica."""
     processes = []
     for number, seed in enumerate(seeds, 1):
         lone = number == len(seeds)

@@ -1,4 +1,4 @@
-"""An export: named tensors in the model's types, alone or with what a base has, as `from_pretrained` reads them."""
+"""Exports: named tensors in the model's types, alone or with a base, as `from_pretrained` reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def meta(schema: str = "") -> CheckpointMeta:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Save:
-    """`checkpoint(w=array, ...)`: what a peer saved of these parameters, in float32 or as `dtypes` says."""
+    """`checkpoint(w=array, ...)`: a saved checkpoint of these parameters, in float32 or in `dtypes`."""
 
     def save(dtypes: Mapping[str, str] = {}, **values: np.ndarray) -> Checkpoint:
         schema = Schema.of(
@@ -383,7 +383,7 @@ def test_the_command_says_what_it_wrote_and_which_base_is_none(
 
 
 def carrying(tmp_path: Path) -> Checkpoint:
-    """Of a model with a mask, a running mean that has moved from 1 by 0.5, a flag and a teacher that moved."""
+    """A checkpoint of a model with a mask, a running mean that moved from 1 by 0.5, a flag and a moved teacher."""
     mask, mean = np.float32([-np.inf, -1e9, np.finfo(np.float32).min, -0.0]), np.float64([1.0, 1e-300])
     reference = header([("mask", "F32", (4,)), ("mean", "F64", (2,)), ("half", "BF16", (2,))])
     reference += mask.tobytes() + mean.tobytes() + np.uint16([0x3F80, 0x7F80]).tobytes()

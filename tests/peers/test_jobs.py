@@ -1,4 +1,4 @@
-"""The example jobs: sizes, data splits, determinism, and that they learn, alone (GOSSIPDP_OFF=1)."""
+"""The example jobs alone (GOSSIPDP_OFF=1): sizes, data splits, determinism, learning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def library(root: Path) -> Path:
-    """A small standard library: 60 files, and what must not be read."""
+    """A small standard library: 60 files, and files that must not be read."""
     for n in range(60):
         path = root / f"package_{n % 3}" / f"module_{n}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def test_two_ranks_of_one_host_train_together_and_rank_0_speaks(
 
 
 def test_nobody_but_torch_holds_the_group_when_it_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where DDP's reducer is the last that does, of two ranks one hangs at its end now and then."""
+    """If DDP's reducer is the last owner of the group, one of two ranks sometimes hangs at its end."""
     for name, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     join, leave = dist.init_process_group, dist.destroy_process_group

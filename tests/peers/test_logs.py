@@ -1,4 +1,4 @@
-"""The daemon's lines: text for people, JSON for machines, both with the peer's name."""
+"""The daemon's log lines, as text and as JSON, both with the peer's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that a daemon may use, in containers of either kind and in none."""
+"""The memory that a daemon may use, with cgroups of both versions and without a container."""
 
 from __future__ import annotations
 

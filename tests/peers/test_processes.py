@@ -1,4 +1,4 @@
-"""Families of processes: who belongs to one, and in what order they are told to end. Times are the test's own."""
+"""Families of processes: members, and the order of their end. The test makes the times."""
 
 from __future__ import annotations
 

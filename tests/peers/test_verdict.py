@@ -1,4 +1,4 @@
-"""After which ends of a training command another start is in vain."""
+"""After which ends of a training command the supervisor gives up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two halves of a network that trained apart meet again: the smaller side keeps what it had, and follows (I15)."""
+"""Two halves of a network train apart and meet again. The smaller side saves its model, and follows (I15)."""
 
 from __future__ import annotations
 

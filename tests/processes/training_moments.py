@@ -1,4 +1,4 @@
-"""A training process with a small model and AdamW, for test_moments_hosts: notes where its optimizer begins.
+"""A training process with a small model and AdamW, for test_moments_hosts: logs the first state of its optimizer.
 
 training_moments.py LOG
 """

@@ -2,11 +2,11 @@
 
     training_ranks.py DIARY CLOCK ddp|fsdp|one [OTHER]
 
-It trains until the network's clock stands at CLOCK steps, and so does its learning rate; then it goes on at a rate of
-zero, in which others get what was learnt last, until there is a file DIARY.stop. With GOSSIPDP_OFF=1 the clock is its
-own. A step of a host is as many windows, however many ranks share them, and is made as byte_gpt itself makes it:
-without its warm-up and its clipping, runs that differ in nothing but their windows end 0.1 nats apart. With OTHER, the
-diary of another host, both make as many steps: who is ahead waits. Lines of the diary, one file a rank:
+Training and its schedule end at CLOCK steps of the network's clock. Then it continues at a rate of zero, so that others
+get the last steps, until the file DIARY.stop exists. With GOSSIPDP_OFF=1 the clock is its own. A step of a host has the
+same number of windows for any number of ranks. Warm-up and clipping are byte_gpt's: without them, runs that differ only
+in their windows end 0.1 nats apart. With OTHER, the diary of another host, the faster host waits. Lines of the diary,
+one file per rank:
 
     {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
 """
@@ -32,12 +32,12 @@ import gossipdp
 from peers.jobs import byte_gpt
 
 BATCH, CONTEXT = 8, 64
-"""windows a step of all ranks together, and bytes a window"""
+"""windows per step of all ranks together, and bytes per window"""
 PEAK = 3e-3
 AHEAD = 10
 """steps that a host may be ahead of the other"""
 LOOK = 0.005
-"""seconds between looks at how far that is"""
+"""seconds between two looks at the other diary"""
 
 
 def digest(model: nn.Module) -> str:
@@ -49,7 +49,7 @@ def digest(model: nn.Module) -> str:
 
 
 def told(stop: Path) -> bool:
-    """The first rank looks, for all have to end at one step."""
+    """Only the first rank looks, because all ranks must end at the same step."""
     found = torch.tensor([float(stop.exists())])
     if dist.is_initialized():
         dist.broadcast(found, 0)
@@ -57,7 +57,7 @@ def told(stop: Path) -> bool:
 
 
 def counter(diary: str | Path) -> Path:
-    """A file of as many bytes as its host has begun steps."""
+    """A file with one byte per step that its host has begun."""
     return Path(f"{diary}.steps")
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
     with torch.no_grad():
         for parameter in model.parameters():
-            # A joiner is given the model in bfloat16: so both begin with the same.
+            # A joiner gets the model in bfloat16. Both must begin with the same.
             parameter.copy_(parameter.bfloat16())
     replica: nn.Module = model
     if how == "ddp":
@@ -34,7 +34,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     peer = gossipdp.attach(model, optimizer) if how == "gossip" else None
     if how == "gossip":
-        # Both are to make their first step from the same weights.
+        # Both must make their first step from the same weights.
         out.with_suffix(".ready").touch()
         while len(list(out.parent.glob("*.ready"))) < 2:
             select.select([], [], [], 0.01)

@@ -19,7 +19,7 @@ from tests.peers.commands.running import Outcome, Run
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user of an empty home directory, with nothing of gossipdp in the environment."""
+    """A user with an empty home directory, and no GOSSIPDP_ variable."""
     for variable in os.environ:
         if variable.startswith("GOSSIPDP_"):
             monkeypatch.delenv(variable)
@@ -39,7 +39,7 @@ def gossipdp(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the supervisor was asked to start; nothing is started."""
+    """The calls of the supervisor. Nothing is started."""
     calls: list[dict[str, Any]] = []
 
     def run(home: Path, command: list[str], **rest: Any) -> int:
@@ -54,7 +54,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], None]]:
-    """Give a home a daemon that answers each verb with what is given."""
+    """`answering(home, answers)`: a daemon of `home` that answers each verb from `answers`."""
     running: list[tuple[threading.Thread, control.ControlServer]] = []
     done = threading.Event()
 
@@ -84,7 +84,7 @@ def answering(tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], None]
 
 @pytest.fixture
 def founder(gossipdp: Run, started: list[Any], tmp_path: Path) -> Path:
-    """A home that has founded a network with settings of its own, and written an invite."""
+    """A home that founded a network with its own settings, and its invite."""
     text = """
         [network]
         name = "tiny"

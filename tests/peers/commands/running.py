@@ -1,4 +1,4 @@
-"""What the tests of the commands share: the outcome of a command. Not a test."""
+"""The outcome of a command, for the tests of the commands. Not a test."""
 
 from __future__ import annotations
 

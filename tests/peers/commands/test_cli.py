@@ -1,4 +1,4 @@
-"""The command line as people and scripts meet it: exit codes, texts, secrets, homes."""
+"""The command line: imports, help, exit codes, version, demo and simulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gossipdp checkpoint`."""
+"""`gossipdp checkpoint`: list, verify and export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which home a command uses, and what it says without one."""
+"""The home that a command chooses, and its errors without one."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ COMMANDS: list[list[str]] = [
 def test_user_without_home_and_passwd_entry__code_cause_and_do(
     gossipdp: Run, started: list[Any], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    def nobody(uid: int) -> None:
+    def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
     monkeypatch.delenv("HOME")
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
     done = gossipdp(*command)
     assert done.code == 3 and done.err.startswith("GD-314 this user has no home directory\n") and not started
     assert "  seen: HOME is not set" in done.err and "  do:   name a directory for the peer: --home DIR" in done.err

@@ -151,7 +151,7 @@ def test_keys_are_shown_without_the_secret_and_rotated(gossipdp: Run, founder: P
     new = NetworkSecret.load(founder)
     assert new != old and Identity.load(founder).id.hex() == shown["id"]
     assert new.reveal().hex() not in done.out
-    assert not (founder / "invite").exists(), "the old invite lets nobody in any more"
+    assert not (founder / "invite").exists(), "the old invite is useless now"
 
 
 def test_joining_again_after_a_rotation_takes_the_new_secret(

@@ -15,7 +15,7 @@ from tests.peers.daemon.homes_and_nodes import NoSignals, Start
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
-    """A home in which `up` has been said."""
+    """A home that `up` has prepared."""
     path = tmp_path / "home"
     config = home.read_config(path, {"network.name": "tiny", "preset": "local"}, {})
     home.found(path, config, None)
@@ -24,7 +24,7 @@ def where(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(where: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts the daemon of that home, up to its loop; signals stay the test's."""
+    """Starts the daemon of that home, without its loop and its signals."""
     open_ones: list[Node | ControlServer] = []
 
     def control(directory: Path) -> ControlServer:

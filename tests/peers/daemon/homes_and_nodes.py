@@ -41,7 +41,7 @@ def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Pa
 
 
 def asked(node: Node, where: Path, verb: str) -> dict[str, Any]:
-    """What the command line gets; the loop turns meanwhile."""
+    """The answer to `verb`, while the loop of `node` runs."""
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(str(socket_path(where)))
         asker.sendall(b'{"verb": "%s"}\n' % verb.encode())
@@ -52,7 +52,7 @@ def asked(node: Node, where: Path, verb: str) -> dict[str, Any]:
 
 
 def noticed(node: Node) -> dict[str, float]:
-    """What `gossipdp_notices_total` says, by code."""
+    """`gossipdp_notices_total` by code."""
     samples = [sample for family in node._metrics.registry.collect() for sample in family.samples]
     return {sample.labels["code"]: sample.value for sample in samples if sample.name == "gossipdp_notices_total"}
 

@@ -1,4 +1,4 @@
-"""What the daemon makes of a home: who founds, who goes on, and what becomes of a checkpoint that is ahead."""
+"""The start of the daemon: founding, resuming, and its notices and errors."""
 
 from __future__ import annotations
 

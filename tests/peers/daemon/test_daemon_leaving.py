@@ -1,4 +1,4 @@
-"""A daemon that leaves, and the checkpoints it is asked for."""
+"""A daemon that leaves, and checkpoints on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.peers.daemon.homes_and_nodes import Start, asked, noticed, save
 
 
 class Slow(files.Files):
-    """A disk that takes a piece of the model when it is let, and not before."""
+    """A disk that accepts a piece of the model only when the test permits."""
 
     def __init__(self) -> None:
         self.let = threading.Semaphore(0)
@@ -40,7 +40,7 @@ class Slow(files.Files):
 
 
 class Leaving:
-    """A peer with a model and a slow disk that has been told to leave, and whose time passes when the test says so."""
+    """A leaving peer with a model and a slow disk. The test advances its time."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.disk, self.now = node, Slow(), node._clock()
@@ -59,7 +59,7 @@ class Leaving:
                 self.node._turn()
 
     def until(self, done: Callable[[], bool]) -> None:
-        """No time passes, but for the disk."""
+        """Let the disk work, without advancing the time."""
         while not done():
             threads = [self.node._checkpoints.writer, self.node._jobs]
             assert select.select(threads, [], [], 10.0)[0], "the disk is stuck"

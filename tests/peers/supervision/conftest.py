@@ -16,7 +16,7 @@ from tests.peers.supervision.supervised import DEADLINE, Running
 
 @pytest.fixture(autouse=True)
 def hangup() -> Iterator[None]:
-    """SIGHUP is not ignored, though these tests may run under nohup."""
+    """Restore SIGHUP, which nohup ignores."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -38,7 +38,7 @@ def launch(code, environment=None):
     command = [sys.executable, '-I', '-S', '-c', os.environ['PRELUDE'] + code]
     return subprocess.Popen(command, env=environment, start_new_session=True)
 """
-"""As torchrun does it: each rank leads a session of its own."""
+"""A launcher whose rank leads its own session, as with torchrun."""
 SAVING = """
 import socket
 def save(answers):
@@ -54,7 +54,7 @@ def save(answers):
     say('daemon has saved')
     sys.exit(0)
 """
-"""A daemon that says so many times that it is saving."""
+"""A daemon that answers a given number of times that it is saving."""
 DRIVER = """
 import sys
 from pathlib import Path
@@ -69,7 +69,7 @@ DEADLINE = 20.0
 
 
 class Running:
-    """A supervisor and what its children say."""
+    """A supervisor and the output of its children."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class Running:
         self._text = b""
 
     def line(self) -> str | None:
-        """The next line any child says; None when no child, grandchild or guard is left to say one."""
+        """The next line of any child. None once no child, grandchild or guard is left."""
         deadline = time.monotonic() + DEADLINE
         while b"\n" not in self._text:
             readable, _, _ = select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))
-            assert readable, f"nobody said anything; so far {self._text!r}"
+            assert readable, f"no output; so far {self._text!r}"
             more = os.read(self._pipe, 4096)
             if not more:
                 return None
@@ -109,27 +109,27 @@ class Running:
         line, _, self._text = self._text.partition(b"\n")
         return line.decode()
 
-    def number(self, who: str) -> int:
-        """Read a line "who NUMBER"."""
-        return self.numbers(who)[who]
+    def number(self, name: str) -> int:
+        """Read a line "name NUMBER"."""
+        return self.numbers(name)[name]
 
-    def numbers(self, *who: str) -> dict[str, int]:
-        """Read a line "who NUMBER" of each, in whatever order they come."""
+    def numbers(self, *names: str) -> dict[str, int]:
+        """Read a line "name NUMBER" of each, in any order."""
         found: dict[str, int] = {}
-        for _ in who:
+        for _ in names:
             name, _, number = (self.line() or "").rpartition(" ")
             found[name] = int(number)
             self.watch(int(number))
-        assert set(found) == set(who)
+        assert set(found) == set(names)
         return found
 
     def watch(self, number: int) -> None:
-        """It ends with the test, whatever happens."""
+        """Kill this process at the end of the test."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self.seen.append(psutil.Process(number))
 
     def log(self) -> str:
-        """What the supervisor has said of itself."""
+        """The supervisor's log."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode()
 
     def rest(self) -> list[str]:

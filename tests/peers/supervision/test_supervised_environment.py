@@ -1,4 +1,4 @@
-"""What the supervisor hands to its children, and what it leaves alone."""
+"""What the supervisor hands to its children, and which processes it leaves alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_orphan_of_the_training_command_leaves_no_zombie(supervise: type[Running
 
 
 def test_process_that_the_supervisor_did_not_start_is_left_alone(supervise: type[Running]) -> None:
-    """A container's entry point may start something of its own, and then become the supervisor."""
+    """A container's entry point may start a process, and then become the supervisor."""
     training = "attempt = os.environ['GOSSIPDP_ATTEMPT']; say('attempt', attempt); sys.exit(attempt == '0')"
     shell = ["sh", "-c", 'sleep 1000 >/dev/null & echo other $!; exec "$@"', "sh"]
     running = supervise(DAEMON + WAIT, training, within=shell)
@@ -73,7 +73,7 @@ def test_torchrun_keeps_no_store_of_dead_ranks_over_a_restart__unless_the_user_s
 
 
 class Found(Exception):
-    """What would have been started."""
+    """The process that `run` would have started."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The supervisor with small stand-ins for the daemon and the training command, as real processes.
+"""The supervisor with real processes in place of the daemon and the training command.
 
-Children write lines to a pipe that the test reads with a deadline; the end of that pipe proves that nobody is left."""
+Children write lines to a pipe that the test reads with a deadline. The end of the pipe proves that all are gone."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_training_ends_well__told_whether_it_never_attached(
 
 
 class Attached(Attachment):
-    """What the daemon would say, in turn."""
+    """The answers of a daemon, in turn."""
 
     def __init__(self, *answers: bool | None) -> None:
         self.answers = list(answers)
@@ -155,7 +155,7 @@ class Attached(Attachment):
 
 
 class Runs(Child):
-    """A child that has started and runs."""
+    """A child that runs from its start on."""
 
     def start(self, now: float) -> None:
         self.running_now = True
