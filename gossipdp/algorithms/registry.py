@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
+from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 
 __all__ = ["ALGORITHMS", "Algorithm", "Epidemic", "Pairwise"]
-
-Algorithm: TypeAlias = Pairwise | Epidemic
 
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {"pairwise": Pairwise, "epidemic": Epidemic}
