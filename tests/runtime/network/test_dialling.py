@@ -1,0 +1,249 @@
+"""Dials over real sockets: addresses without an answer, and members that are asked to dial back."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gossipdp.errors import UnreachableError
+from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network import handshake, resolver
+from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
+from gossipdp.runtime.network.handshake import pack
+from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.transport import (
+    Dialable,
+    DialFailed,
+    LinkDown,
+    Received,
+    Transport,
+    TransportLimits,
+)
+from tests.runtime.network.transports import FAST, PING, Net, at, name
+
+
+def test_closed_port_is_gd_101_with_the_address_and_dialled_again_later(net: Net, closed_port: int) -> None:
+    a = net.peer(limits=TransportLimits(redial=0.2))
+    address, target = f"127.0.0.1:{closed_port}", bytes(32)
+    assert a.send(target, address, Lane.CONTROL, PING)
+    assert a.send(b"", address, Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    reason = f"{address} refused"
+    assert net.events(a, DialFailed) == [
+        DialFailed(b"", address, reason, "GD-101"),
+        DialFailed(target, address, reason, "GD-101"),
+    ]
+    assert not a.send(target, address, Lane.CONTROL, PING)
+    assert a.counters.drops == {"unreachable": 2, "redial": 1}
+    net.until(lambda: a.send(target, address, Lane.CONTROL, PING))
+
+
+def test_every_address_of_a_name_is_tried_and_named(
+    net: Net, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(host: str, port: int, *_: object, flags: int = 0, **__: object) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "not numeric")
+        assert host == "two.example"
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("240.0.0.1", port)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", both)
+    monkeypatch.setattr(resolver, "_has_route", lambda family, place: place[0] != "240.0.0.1")
+    a = net.peer()
+    address = f"two.example:{closed_port}"
+    assert a.send(b"", address, Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    reason = f"240.0.0.1:{closed_port} unreachable: no route; 127.0.0.1:{closed_port} refused"
+    assert net.events(a, DialFailed) == [DialFailed(b"", address, reason, "GD-101")]
+    b = net.peer()
+    assert a.send(b"", f"two.example:{b.port}", Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, Received))
+
+
+def test_full_backlog__timed_out_and_not_refused(net: Net) -> None:
+    a = net.peer(limits=replace(FAST, connect=0.3))
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        address = f"127.0.0.1:{full.getsockname()[1]}"
+        a.send(b"", address, Lane.CONTROL, PING)
+        net.until(lambda: net.events(a, DialFailed))
+    [event] = net.events(a, DialFailed)
+    assert event.reason.startswith(f"{address} timed out: no answer in 0.3 s") and "firewall" in event.do
+
+
+def test_name_that_does_not_resolve_is_gd_101(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", unknown)
+    a = net.peer()
+    assert a.send(b"", "nowhere.example:4710", Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    event = net.events(a, DialFailed)[0]
+    assert event.code == "GD-101"
+    assert event.reason == "nowhere.example:4710 name not resolved: Name or service not known"
+
+
+@pytest.mark.parametrize("host", ["gpu1..internal", "g" * 64, "."])
+def test_advertised_host_that_is_no_valid_name_is_gd_101(net: Net, host: str) -> None:
+    a = net.peer()
+    assert not a.send(bytes(32), f"{host}:4710", Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert net.events(a, DialFailed) == [DialFailed(bytes(32), f"{host}:4710", f"{host}:4710 is not a name", "GD-101")]
+
+
+def test_silent_listener_is_gd_101_after_the_handshake_limit(net: Net) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        a = net.peer()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        a.send(b"", address, Lane.CONTROL, PING)
+        net.until(lambda: net.events(a, DialFailed), 2)
+        assert net.events(a, DialFailed) == [
+            DialFailed(b"", address, f"{address} connected, then silent for 0.3 s", "GD-101")
+        ]
+
+
+def test_malformed_address_fails_and_dials_nothing(net: Net) -> None:
+    a = net.peer()
+    assert not a.send(b"", "::1:80", Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert net.events(a, DialFailed)[0].reason == "::1:80 is not host:port"
+
+
+def test_another_peer_at_the_address_gets_none_of_the_messages(net: Net) -> None:
+    a, b = net.peer(), net.peer()
+    expected = Identity.generate().id
+    assert a.send(expected, at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert net.events(a, DialFailed)[0].peer == expected
+    assert "is another peer now" in net.events(a, DialFailed)[0].reason
+    net.settle(0.05)
+    assert not net.events(b, Received)
+    assert a.counters.drops == {"unreachable": 1}
+
+
+def test_dialling_itself__the_reason_says_so(net: Net) -> None:
+    a = net.peer()
+    a.send(b"", at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert "leads back to the dialler itself" in net.events(a, DialFailed)[0].reason
+    assert a.links() == []
+    net.forget()
+    net.settle(0.05)  # past `redial`
+    assert not a.send(bytes(32), at(a), Lane.CONTROL, PING) and not net.events(a, DialFailed), "not dialled again"
+
+
+def test_busy_port_is_gd_104(net: Net) -> None:
+    a = net.peer()
+    with pytest.raises(UnreachableError, match="GD-104") as caught:
+        net.peer(listen=f"tcp://127.0.0.1:{a.port}")
+    assert str(a.port) in caught.value.seen and "--listen tcp://*:PORT" in caught.value.do
+
+
+ASKING = replace(FAST, dial_back=0.3)
+
+
+def dialable(net: Net, transport: Transport) -> list[tuple[str, bool, int]]:
+    return [(event.address, event.dialable, event.opinions) for event in net.events(transport, Dialable)]
+
+
+def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    asker.advertise(at(asker))
+    net.link(asker, other)
+    net.until(lambda: asker.counters.handshakes["ok"] == 2)  # its own dial, and the one it asked for
+    net.settle(1.0)
+    assert dialable(net, asker) == []
+    assert asker.counters.handshakes["ok"] == 2  # no need to ask again
+    assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
+    assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
+    net.until(lambda: net.events(asker, Received) and net.events(other, Received))
+
+
+def test_dialled_already__no_member_is_asked_to_dial_back(net: Net) -> None:
+    peer, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    peer.advertise(at(peer))
+    net.link(other, peer)
+    net.settle(0.7)
+    assert peer.counters.handshakes == other.counters.handshakes == {"ok": 1}
+
+
+@pytest.mark.parametrize("elsewhere", ["nobody", "itself", "another member"])
+def test_advertised_at_a_wrong_address__told_after_two_rounds_and_again_when_a_peer_dials_in(
+    net: Net, closed_port: int, elsewhere: str
+) -> None:
+    asker, first, second = (net.peer(limits=ASKING) for _ in range(3))
+    port = {"nobody": closed_port, "itself": first.port, "another member": second.port}[elsewhere]
+    net.link(asker, second)
+    asker.advertise(f"127.0.0.1:{port}")
+    net.link(asker, first)  # asking begins with this link, and both are there for both rounds
+    net.until(lambda: net.events(asker, Dialable))
+    (told,) = dialable(net, asker)
+    assert told == (f"127.0.0.1:{port}", False, 4)  # two members, twice
+    # Those asked report no trouble of their own: the address is not theirs.
+    assert not net.events(first, DialFailed) and not net.events(second, DialFailed)
+    assert not net.events(asker, LinkDown)
+    late = net.peer()
+    assert late.send(name(asker), at(asker), Lane.CONTROL, PING)
+    net.until(lambda: len(dialable(net, asker)) == 2)
+    assert dialable(net, asker)[1][1] is True
+
+
+def test_first_round_fails_by_chance__not_told(net: Net, closed_port: int) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    asker.advertise(f"127.0.0.1:{closed_port}")
+    net.link(asker, other)
+    reachability = asker._links._dial_backs.reachability
+    net.until(lambda: any(reachability.asked.values()))
+    reachability.address = at(asker)  # the port is open now
+    net.until(lambda: reachability.dialable)
+    assert dialable(net, asker) == []
+
+
+def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    monkeypatch.setattr(other._links._dialling, "dial_back", lambda *_: None)
+    asker.advertise(at(asker))
+    net.link(asker, other)
+    net.settle(1.2)
+    assert dialable(net, asker) == [] and asker._links._dial_backs.reachability.dialable is None
+
+
+def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
+    """A member cannot use others as port scanners: one dial in a while, and no answer on what is at the port."""
+    asker, other = net.peer(), net.peer()
+    net.link(asker, other)
+    link = asker._links._links[name(other)]
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.setblocking(False)
+        for port in (door.getsockname()[1], closed_port, closed_port):
+            asker._links._queues.write(link.connections[Lane.CONTROL], pack(handshake.DialBack(f"127.0.0.1:{port}")))
+        net.until(lambda: other.counters.handshakes["timeout"])
+        assert [door.accept()[0].close() for _ in Lane] == [None, None]
+        with pytest.raises(BlockingIOError):
+            door.accept()
+    assert other.counters.handshakes["unreachable"] == 0
+
+
+def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> None:
+    answering = net.peer(limits=replace(FAST, handshake=5.0))
+    askers = [net.peer() for _ in range(MAX_DIAL_BACKS + 2)]
+    with socket.create_server(("0.0.0.0", 0)) as silent:
+        port = silent.getsockname()[1]
+        for number, asker in enumerate(askers):
+            net.link(asker, answering)
+            link = asker._links._links[name(answering)]
+            question = pack(handshake.DialBack(f"127.0.0.{number + 1}:{port}"))
+            asker._links._queues.write(link.connections[Lane.CONTROL], question)
+        net.settle(0.2)
+        assert len(answering._links._dialling._dials) == MAX_DIAL_BACKS

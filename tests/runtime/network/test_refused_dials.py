@@ -1,0 +1,166 @@
+"""Dials that the other side refuses, and copies of an identity."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from gossipdp.errors import RefusedError
+from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network.handshake import ListenerHello, LocalPeer
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.refusals import TIMES, Refusals
+from gossipdp.runtime.network.transport import (
+    CopyMet,
+    DialFailed,
+    HandshakeRefused,
+)
+from tests.runtime.network.transports import PING, RUN, START, Net, at, dialler, name
+
+
+def test_wrong_secret_is_gd_201_on_both_sides(net: Net) -> None:
+    a, b = net.peer(secret=NetworkSecret.generate()), net.peer()
+    a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    failed = net.events(a, DialFailed)[0]
+    assert (failed.peer, failed.address, failed.code) == (name(b), at(b), "GD-201")
+    assert "network secret differs" in failed.reason
+    refused = net.events(b, HandshakeRefused)[0]
+    assert refused.code == "GD-201"
+    assert refused.address in ("", "127.0.0.1")
+    assert a.links() == b.links() == []
+    assert a.counters.handshakes["GD-201"] == 1
+
+
+def test_proxy_without_its_peer_ends_no_newcomer(net: Net) -> None:
+    """It accepts, finds no peer behind it and closes, as a forwarded port does whose peer is not up."""
+    a = net.peer()
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+        refusals = Refusals([address])
+
+        def failed() -> list[DialFailed]:
+            with suppress(BlockingIOError):
+                proxy.accept()[0].close()
+            return net.events(a, DialFailed)
+
+        for _ in range(TIMES + 1):
+            net.until(lambda: a.send(b"", address, Lane.CONTROL, PING))
+            net.until(failed)
+            (event,) = net.events(a, DialFailed)
+            assert event.code == "GD-101" and "without a word: a proxy" in event.reason
+            assert event.do.startswith("start the peer behind the proxy")
+            assert refusals.failed(event.address, event.code, event.reason, ours=event.ours) is None
+            net.forget()
+
+
+def test_refusal_names_an_address_that_the_next_connection_has_too(net: Net) -> None:
+    b = net.peer()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    hello = b"\x04\xc8\x05HELLO\x01\x00" + bytes(192)  # a box that no key opens
+    for connections in (1, 2):
+        with socket.create_connection(("127.0.0.1", b.port)) as stranger:
+            stranger.sendall(greeting)
+            net.settle(0.05)
+            stranger.sendall(hello)
+            net.until(lambda: len(net.events(b, HandshakeRefused)) == connections)  # noqa: B023
+    assert {(event.address, event.code) for event in net.events(b, HandshakeRefused)} == {("127.0.0.1", "GD-201")}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"network": "other"}, ("network 'other'", "'tiny'")), ({"run": bytes(16)}, ("run 00000000", "00010203"))],
+)
+def test_other_network_or_run_is_gd_203_and_readable_on_both_sides(
+    net: Net, change: dict[str, Any], words: tuple[str, str]
+) -> None:
+    a, b = net.peer(**change), net.peer()
+    a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    failed, refused = net.events(a, DialFailed)[0], net.events(b, HandshakeRefused)[0]
+    assert failed.code == refused.code == "GD-203"
+    for word in words:
+        assert word in failed.reason
+        assert word in refused.reason
+    assert a.links() == b.links() == []
+
+
+def test_banned_key_is_gd_204_on_both_sides(net: Net) -> None:
+    a = net.peer()
+    b = net.peer(banned=frozenset({name(a)}))
+    a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    failed = net.events(a, DialFailed)[0]
+    assert (failed.code, failed.ours) == ("GD-204", False)
+    assert net.events(b, HandshakeRefused)[0] == HandshakeRefused(
+        "127.0.0.1", "GD-204", "a key dialled in that is banned here, or not among those allowed"
+    )
+    assert b.links() == []
+    c = net.peer()
+    net.link(c, b)
+
+
+def test_peer_that_is_not_allowed_is_gd_204_whichever_side_dials(net: Net) -> None:
+    a, c = net.peer(), net.peer()
+    b = net.peer(allowed=frozenset({name(c)}))
+    net.link(c, b)
+    a.send(name(b), at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    assert net.events(a, DialFailed)[0].code == net.events(b, HandshakeRefused)[0].code == "GD-204"
+    net.forget()
+    b.send(name(a), at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, DialFailed))
+    failed = net.events(b, DialFailed)[0]
+    assert failed.code == "GD-204" and "not among those allowed" in failed.reason
+    assert a.links() == [] and len(b.links()) == 1
+
+
+def test_banned_peer_is_not_linked_by_its_own_listener_either(net: Net) -> None:
+    a = net.peer()
+    b = net.peer(banned=frozenset({name(a)}))
+    b.send(b"", at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(b, DialFailed))
+    failed = net.events(b, DialFailed)[0]
+    assert (failed.code, failed.ours) == ("GD-204", True) and a.links() == b.links() == []
+
+
+def test_cloned_identity_is_gd_205(net: Net) -> None:
+    identity = Identity.generate()
+    a, b = net.peer(identity), net.peer(identity)
+    a.send(b"", at(b), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
+    assert net.events(a, DialFailed)[0].code == net.events(b, HandshakeRefused)[0].code == "GD-205"
+    assert a.start != b.start and a.links() == b.links() == []
+    assert {event.start for event in net.events(a, CopyMet)} == {b.start}  # which needs the key to say
+    assert {event.start for event in net.events(b, CopyMet)} == {a.start}
+
+
+def test_address_that_leads_back_to_the_dialler_is_no_copy_of_it(net: Net) -> None:
+    a = net.peer()
+    a.send(b"", at(a), Lane.CONTROL, PING)
+    net.until(lambda: net.events(a, DialFailed))
+    assert net.events(a, DialFailed)[0].code == "GD-101" and not net.events(a, CopyMet)
+
+
+def test_dialler_that_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
+    me, liar = Identity.generate(), Identity.generate()
+    a = net.peer(me)
+    said = handshake.unpack(dialler(me).hello())
+    assert isinstance(said, handshake.Hello)
+    with pytest.raises(RefusedError, match="GD-202"):
+        ListenerHello(LocalPeer(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
+    hello = dialler(me)
+    there = ListenerHello(LocalPeer(liar, "tiny", RUN, 1, START), me.curve.public)
+    sent = handshake.unpack(hello.hello())
+    assert isinstance(sent, handshake.Hello)
+    answer = handshake.unpack(there.hello(sent))
+    assert isinstance(answer, handshake.Answer)
+    with pytest.raises(RefusedError, match="GD-202"):
+        hello.answer(msgspec.structs.replace(answer, id=me.id))
+    assert hello.peer == b"" and not net.events(a, CopyMet)
