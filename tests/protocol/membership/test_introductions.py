@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
-from test_membership import Peer, peer_id, record
-
 from gossipdp.protocol.membership.introductions import A_MINUTE, most_hearsay, most_live
 from gossipdp.protocol.membership.membership import LAN
 from gossipdp.protocol.wire.messages import Ping, Pong, State
+from tests.protocol.membership.machines import Peer, peer_id, record
 
 
 def introduce(peer: Peer, numbers: range, *, by: int = 1, now: float = 0.0, state: State = State.ALIVE) -> int:
