@@ -4,7 +4,7 @@
       network.json      the network's name, whether this host founded it, and its seeds
       run.toml          the configuration, from the operator or from the invite
       identity.key      this peer's key (0600)             incarnation    number of its starts
-      network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
+      network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `write_invite`
       run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
