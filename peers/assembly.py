@@ -29,6 +29,7 @@ from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
 from peers import home as homes
+from peers import invites
 from peers.control import ControlServer
 from peers.home import HomeNetwork
 from peers.memory import usable
@@ -245,9 +246,9 @@ def _give_notice(node: Node, config: Config, transport: Transport, address: str,
 
 def _renew_invite(home: Path, config: Config, address: str, kept: _Kept) -> None:
     if kept.founds:
-        homes.write_invite(home, (address,), config)
+        invites.write_invite(home, (address,), config)
     else:
-        homes.renew_invite(home, address, [member.address for member in kept.members], config)
+        invites.renew_invite(home, address, [member.address for member in kept.members], config)
 
 
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:

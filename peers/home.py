@@ -4,7 +4,7 @@
       network.json      the network's name, whether this host founded it, and its seeds
       run.toml          the configuration, from the operator or from the invite
       identity.key      this peer's key (0600)             incarnation    number of its starts
-      network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `write_invite`
+      network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
       run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
@@ -14,14 +14,12 @@ Nothing here may start a process or open a socket.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -32,12 +30,11 @@ from gossipdp.errors import ConfigError, HardwareError
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
+from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.network.key_files import replace_file
 
 __all__ = [
     "HomeNetwork",
-    "NewNetwork",
     "advertised",
     "find_home",
     "found",
@@ -46,21 +43,14 @@ __all__ = [
     "network_of",
     "presets",
     "read_config",
-    "read_invite",
-    "renew_invite",
     "rotate_secret",
     "run_file",
-    "write_invite",
 ]
 
 NETWORK = "network.json"
-SHARED = ("exchange", "outer")
-"""sections whose values an invite carries"""
 MAX_SHOWN = 8
 """homes that an error names, at most"""
 MAX_RUN_FILE = 1 << 20
-MAX_SETTINGS = 2048
-"""characters of the settings in an invite"""
 
 
 class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,13 +60,6 @@ class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     founder: bool
     """`up` made this home, not `join`: this host may give the network its first model"""
     seeds: tuple[str, ...] = ()
-
-
-class NewNetwork(NamedTuple):
-    """The content of an invite: access to the network, and its settings as TOML."""
-
-    invite: Invite
-    settings: str
 
 
 def run_file(home: Path) -> Path:
@@ -241,13 +224,12 @@ def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
     return known
 
 
-def join(home: Path, network: NewNetwork, text: str | None) -> HomeNetwork:
+def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
     """Prepare `home` for `join`. An invite with a new secret replaces the old secret (`keys rotate`).
 
     Args:
-        text: the new run.toml; None takes the settings of the invite.
+        text: the new run.toml; None keeps the file.
     """
-    invite = network.invite
     known = network_of(home)
     if known is not None and known.name != invite.network:
         raise _elsewhere(home, known.name, invite.network)
@@ -264,7 +246,7 @@ def join(home: Path, network: NewNetwork, text: str | None) -> HomeNetwork:
             founder = False
     known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds)
     save_state(_network_file(home), known)
-    _write_run_file(home, text if text is not None else network.settings or None)
+    _write_run_file(home, text)
     return known
 
 
@@ -303,79 +285,3 @@ def _elsewhere(home: Path | None, known: str, wanted: str) -> ConfigError:
         seen=f"{home} belongs to {known}, and {wanted} was asked for",
         do="choose another --home: a home has one network",
     )
-
-
-# -- invites -----------------------------------------------------------------------------------------------------
-
-
-def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
-    """Write HOME/invite (0600): one word with the network's name, its secret, seeds and settings.
-
-    Args:
-        seeds: ``host:port`` each; empty ones are skipped.
-
-    Returns:
-        The path of the file.
-    """
-    name = config.network.name
-    invite = Invite(name, NetworkSecret.load(home), tuple(seed for seed in seeds if seed)[:MAX_SEEDS])
-    settings = base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
-    path = invite_file(home)
-    replace_file(path, f"{invite.encode()}.{settings}\n".encode())
-    return path
-
-
-def renew_invite(home: Path, address: str, others: Sequence[str], config: Config) -> None:
-    """Put this peer's current `address` into HOME/invite, if that exists.
-
-    Args:
-        others: addresses of other members. Any further address of this host is an earlier one of this peer, and goes.
-    """
-    path = invite_file(home)
-    if not address or not path.is_file():
-        return
-    try:
-        seeds: Sequence[str] = read_invite(read_text(path)).invite.seeds
-    except ConfigError:
-        seeds = others  # the file is damaged
-    host = address.rpartition(":")[0]
-    kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] != host]
-    write_invite(home, [address, *(seed for seed in kept if seed != address)], config)
-
-
-def read_invite(text: str) -> NewNetwork:
-    """Read what `write_invite` wrote. Raises ConfigError GD-206, whose text never holds the secret."""
-    token, _, settings = "".join(text.split()).partition(".")
-    invite = Invite.decode(token)
-    try:
-        if len(settings) > MAX_SETTINGS:
-            raise ValueError
-        toml = base64.b64decode(settings + "=" * (-len(settings) % 4), altchars=b"-_", validate=True).decode()
-        brought = load(toml, file="invite", presets=presets()).origins
-        if any(key.partition(".")[0] not in SHARED for key, origin in brought.items() if origin.startswith("invite")):
-            raise ValueError
-    except (binascii.Error, ValueError):
-        raise ConfigError(
-            "GD-206",
-            "this is not a complete invite",
-            seen="its settings are damaged",
-            do="copy all of it again; `gossipdp invite --show` prints it",
-        ) from None
-    return NewNetwork(invite, toml)
-
-
-def _settings(config: Config) -> str:
-    """Settings for a joiner: the preset, and every value of [exchange] and [outer] that the operator chose.
-
-    Settings of a single host (addresses, bandwidth, paths) are left out.
-    """
-    lines = [f'preset = "{config.preset}"\n']
-    for section in SHARED:
-        chosen = [
-            f"{key.partition('.')[2]} = {configuration.RULES[key].show(configuration.value_of(config, key))}\n"
-            for key, origin in config.origins.items()
-            if key.startswith(f"{section}.") and key != "exchange.bandwidth" and not origin.startswith("preset ")
-        ]
-        if chosen:
-            lines += [f"\n[{section}]\n", *chosen]
-    return "".join(lines)

@@ -13,7 +13,7 @@ from typing import Any
 from gossipdp.config import Config
 from gossipdp.errors import DataError, GossipdpError, refused_here
 from gossipdp.runtime.node import Node
-from peers import home as homes
+from peers import invites
 from peers.control import ControlServer, Request
 
 __all__ = ["Control", "Signals", "with_code"]
@@ -50,7 +50,7 @@ class Control:
                 return {"members": self._node.status.members()}
             case "invite":
                 seeds = self._node.status.seeds()
-                path = homes.write_invite(self._home, seeds, self._config)
+                path = invites.write_invite(self._home, seeds, self._config)
                 return {"path": str(path), "seeds": seeds}
             case "checkpoint":
                 begun = self._node.checkpoint(partial(self._saved, request))

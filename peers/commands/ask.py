@@ -78,6 +78,7 @@ def invite(ctx: click.Context, show: bool) -> None:
     """Write the file that lets another host join; show its use."""
     from gossipdp.errors import UnreachableError
     from peers import home as homes
+    from peers import invites
     from peers.control import ask
 
     home = find_home(ctx)
@@ -89,7 +90,7 @@ def invite(ctx: click.Context, show: bool) -> None:
         known = [seed for seed in (homes.advertised(config), *config.network.seeds) if seed]
         if not known:
             raise
-        path = homes.write_invite(home, known, config)
+        path = invites.write_invite(home, known, config)
     if not known:
         click.echo(
             "No other peer can dial this one: set [network] seeds on the new host to a member that can be dialled.",

@@ -39,6 +39,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     the home. Flags apply to this start only.
     """
     from peers import home as homes
+    from peers import invites
 
     flags = flags_of(ctx) | ({"network.name": network} if network else {})
     file = Path(run_toml) if run_toml else None
@@ -51,7 +52,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     config = homes.read_config(home, flags, file=file)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if (address := homes.advertised(config)) is not None:
-        homes.write_invite(home, (address,), config)
+        invites.write_invite(home, (address,), config)
     _print(f"network {known.name}, home {home}; to let another host in: gossipdp --home {home} invite", log_format)
     from peers.supervisor import run
 
@@ -73,13 +74,14 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     itself: every user of this host can read the arguments of a command.
     """
     from peers import home as homes
+    from peers import invites
 
-    network = homes.read_invite(_invite_text(invite))
+    network = invites.read_invite(_invite_text(invite))
     flags = flags_of(ctx)
     home = find_home(ctx, network.invite.network)
     file = Path(run_toml) if run_toml else None
     text = homes.read_text(file) if file is not None else None
-    homes.join(home, network, text)
+    homes.join(home, network.invite, text if text is not None else network.settings or None)
     homes.read_config(home, flags)
     _print(f"network {network.invite.network}, home {home}", log_format)
     if "GOSSIPDP_INVITE" in os.environ:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import home as homes
+from peers import invites
 from simulations.processes.namespaces.processes import (
     FIRST_MODEL,
     Host,
@@ -81,7 +82,7 @@ class Network:
         """Make every home, and start no process."""
         self.founder.settle_in(None)
         # The founder's daemon would write the same invite: its address is known.
-        invite = homes.write_invite(
+        invite = invites.write_invite(
             self.founder.home, [self.founder.address], homes.read_config(self.founder.home, {}, {})
         )
         for host in self.hosts[1:]:

@@ -11,6 +11,7 @@ import pytest
 from gossipdp.runtime.storage.checkpoint import verify
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
+from peers import invites
 from simulations.processes.namespaces.hosts import Lab, unavailable
 from tests.processes.running import Host, end, until
 
@@ -44,7 +45,7 @@ def hosts(tmp_path: Path, lab: Lab) -> Iterator[list[Host]]:
         for number, place in enumerate(lab.hosts)
     ]
     made[0].settle_in(None)
-    invite = homes.write_invite(made[0].home, [made[0].address], homes.read_config(made[0].home, {}, {}))
+    invite = invites.write_invite(made[0].home, [made[0].address], homes.read_config(made[0].home, {}, {}))
     for host in made[1:]:
         host.settle_in(invite.read_text())
     try:

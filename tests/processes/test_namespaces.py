@@ -13,6 +13,7 @@ import pytest
 from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from peers import home as homes
+from peers import invites
 from simulations.processes.namespaces.hosts import Counters, Lab, unavailable
 from tests.processes.running import Host, end, gossipdp, until
 
@@ -132,7 +133,7 @@ def settled(host: Host) -> bool:
 
 def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hosts) -> None:
     first = founded(hosts)
-    invite = homes.read_invite(hosts.invite().read_text())
+    invite = invites.read_invite(hosts.invite().read_text())
     stranger = invite._replace(invite=Invite(invite.invite.network, NetworkSecret.generate(), invite.invite.seeds))
     second = hosts.make(1)
     homes.join(second.home, stranger, second.run_file.read_text())
@@ -146,7 +147,7 @@ def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hos
 
 def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> None:
     founded(hosts)
-    invite = homes.read_invite(hosts.invite().read_text())
+    invite = invites.read_invite(hosts.invite().read_text())
     tried = {"10.77.0.1:4999": "refused", "10.77.0.99:4710": "", "localhost:4998": "refused"}
     second = hosts.make(1)
     wrong = invite._replace(invite=Invite(invite.invite.network, invite.invite.secret, tuple(tried)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers import home as homes
+from peers import invites
 from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab, unavailable
 from tests.processes.running import Host, Network, end, gossipdp, until
@@ -56,7 +57,7 @@ def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(
     direct, closed = behind[:2], behind[2:]
     behind[0].settle_in(None)
     seeds = [host.address for host in direct]
-    invite = homes.write_invite(behind[0].home, seeds, homes.read_config(behind[0].home, {}, {})).read_text()
+    invite = invites.write_invite(behind[0].home, seeds, homes.read_config(behind[0].home, {}, {})).read_text()
     for host in behind[1:]:
         host.settle_in(invite)
     for host in behind:

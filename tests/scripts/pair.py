@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from peers import home as homes
+from peers import invites
 from simulations.processes.namespaces.processes import Host, Process, end, environment, until
 
 HERE = Path(__file__).parent
@@ -86,7 +87,7 @@ class Pair:
             founder, joiner = self.hosts
             founder.settle_in(None)
             config = homes.read_config(founder.home, {}, {})
-            joiner.settle_in(homes.write_invite(founder.home, [founder.address], config).read_text())
+            joiner.settle_in(invites.write_invite(founder.home, [founder.address], config).read_text())
             for host in self.hosts:
                 host.start_daemon()
             until("both daemons are members", lambda: all(map(self._knows_both, self.hosts)), 150, self.hosts)

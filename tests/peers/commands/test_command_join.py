@@ -16,7 +16,7 @@ import pytest
 from gossipdp import config as configuration
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from peers import home
+from peers import home, invites
 from tests.peers.commands.running import Run
 
 
@@ -123,8 +123,8 @@ def test_an_invite_cannot_set_what_a_host_decides(founder: Path) -> None:
     token = (founder / "invite").read_text().partition(".")[0]
     hostile = base64.urlsafe_b64encode(b'[checkpoint]\ndir = "/"\n').decode().rstrip("=")
     with pytest.raises(ConfigError, match="its settings are damaged"):
-        home.read_invite(f"{token}.{hostile}")
-    assert home.read_invite(token).settings == "", "an invite without settings is whole"
+        invites.read_invite(f"{token}.{hostile}")
+    assert invites.read_invite(token).settings == "", "an invite without settings is whole"
 
 
 def test_nothing_secret_is_printed_unless_asked_for(gossipdp: Run, founder: Path) -> None:

@@ -18,9 +18,9 @@ from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.transport import DialFailed, LinkUp
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
-from peers import assembly, daemon, home, services
+from peers import assembly, daemon, home, invites, services
 from peers.control import socket_path
-from peers.home import HomeNetwork, Invite, NewNetwork
+from peers.home import HomeNetwork, Invite
 from peers.supervisor import FINAL
 from tests.peers.daemon.homes_and_nodes import RUN, NoSignals, Start, asked, held, noticed, save
 
@@ -144,9 +144,9 @@ def test_daemon_has_left__its_sockets_are_gone(where: Path, monkeypatch: pytest.
 def test_started_at_another_port__its_invite_names_that(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     config = home.read_config(where, {"network.name": "tiny", "preset": "local"}, {})
-    home.write_invite(where, ["127.0.0.1:9", "192.0.2.7:4710"], config)
+    invites.write_invite(where, ["127.0.0.1:9", "192.0.2.7:4710"], config)
     node = start()
-    brought = home.read_invite((where / "invite").read_text()).invite
+    brought = invites.read_invite((where / "invite").read_text()).invite
     assert brought.seeds == (node.peer.membership.me.address, "192.0.2.7:4710")
 
 
@@ -253,11 +253,11 @@ def test_start_that_fails_is_told__and_a_full_disk_may_be_cleaned(
 
 def test_joining_anothers_network_of_the_same_name_gives_up_founding(where: Path) -> None:
     invite = Invite(network="tiny", secret=NetworkSecret.generate(), seeds=("10.0.0.1:4710",))
-    home.join(where, NewNetwork(invite, ""), None)
+    home.join(where, invite, None)
     assert home.network_of(where) == HomeNetwork(name="tiny", founder=False, seeds=("10.0.0.1:4710",))
 
 
 def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> None:
     invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
-    home.join(where, NewNetwork(invite, ""), None)
+    home.join(where, invite, None)
     assert home.network_of(where) == HomeNetwork(name="tiny", founder=True, seeds=("10.0.0.1:4710",))

@@ -1,0 +1,105 @@
+"""Invites: one word with the network's name, its secret, seeds and settings, in HOME/invite."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gossipdp import config as configuration
+from gossipdp.config import Config
+from gossipdp.config_loading import load
+from gossipdp.errors import ConfigError
+from gossipdp.runtime.network.identity import NetworkSecret
+from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
+from gossipdp.runtime.network.key_files import replace_file
+from peers.home import invite_file, presets, read_text
+
+__all__ = ["NewNetwork", "read_invite", "renew_invite", "write_invite"]
+
+SHARED = ("exchange", "outer")
+"""sections whose values an invite carries"""
+MAX_SETTINGS = 2048
+"""characters of the settings in an invite"""
+
+
+class NewNetwork(NamedTuple):
+    """The content of an invite: access to the network, and its settings as TOML."""
+
+    invite: Invite
+    settings: str
+
+
+def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
+    """Write HOME/invite (0600): one word with the network's name, its secret, seeds and settings.
+
+    Args:
+        seeds: ``host:port`` each; empty ones are skipped.
+
+    Returns:
+        The path of the file.
+    """
+    name = config.network.name
+    invite = Invite(name, NetworkSecret.load(home), tuple(seed for seed in seeds if seed)[:MAX_SEEDS])
+    settings = base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
+    path = invite_file(home)
+    replace_file(path, f"{invite.encode()}.{settings}\n".encode())
+    return path
+
+
+def renew_invite(home: Path, address: str, others: Sequence[str], config: Config) -> None:
+    """Put this peer's current `address` into HOME/invite, if that exists.
+
+    Args:
+        others: addresses of other members. Any further address of this host is an earlier one of this peer, and goes.
+    """
+    path = invite_file(home)
+    if not address or not path.is_file():
+        return
+    try:
+        seeds: Sequence[str] = read_invite(read_text(path)).invite.seeds
+    except ConfigError:
+        seeds = others  # the file is damaged
+    host = address.rpartition(":")[0]
+    kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] != host]
+    write_invite(home, [address, *(seed for seed in kept if seed != address)], config)
+
+
+def read_invite(text: str) -> NewNetwork:
+    """Read what `write_invite` wrote. Raises ConfigError GD-206, whose text never holds the secret."""
+    token, _, settings = "".join(text.split()).partition(".")
+    invite = Invite.decode(token)
+    try:
+        if len(settings) > MAX_SETTINGS:
+            raise ValueError
+        toml = base64.b64decode(settings + "=" * (-len(settings) % 4), altchars=b"-_", validate=True).decode()
+        brought = load(toml, file="invite", presets=presets()).origins
+        if any(key.partition(".")[0] not in SHARED for key, origin in brought.items() if origin.startswith("invite")):
+            raise ValueError
+    except (binascii.Error, ValueError):
+        raise ConfigError(
+            "GD-206",
+            "this is not a complete invite",
+            seen="its settings are damaged",
+            do="copy all of it again; `gossipdp invite --show` prints it",
+        ) from None
+    return NewNetwork(invite, toml)
+
+
+def _settings(config: Config) -> str:
+    """Settings for a joiner: the preset, and every value of [exchange] and [outer] that the operator chose.
+
+    Settings of a single host (addresses, bandwidth, paths) are left out.
+    """
+    lines = [f'preset = "{config.preset}"\n']
+    for section in SHARED:
+        chosen = [
+            f"{key.partition('.')[2]} = {configuration.RULES[key].show(configuration.value_of(config, key))}\n"
+            for key, origin in config.origins.items()
+            if key.startswith(f"{section}.") and key != "exchange.bandwidth" and not origin.startswith("preset ")
+        ]
+        if chosen:
+            lines += [f"\n[{section}]\n", *chosen]
+    return "".join(lines)
