@@ -61,7 +61,28 @@ class _Group:
         self.readers = 0
         """number of connections"""
         self.latest: dict[Place, _Reader] = {}
-        self.empty_since: float | None = None
+        """the latest reader of each place"""
+        self._empty_since: float | None = None
+
+    def join(self, place: Place, reader: _Reader) -> None:
+        """`reader` reads at `place` from now on."""
+        before = self.latest.get(place)
+        # A reader of the pass before, whose end is not noticed yet, gives its place up.
+        if before is None or not before.give_up():
+            self.readers += 1
+        self.latest[place] = reader
+
+    def leave(self, place: Place) -> None:
+        self.readers -= 1
+        del self.latest[place]
+
+    def empty_for(self, now: float) -> float:
+        """Seconds without a reader, as far as earlier calls have seen it."""
+        if self.readers:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        return 0.0 if self._empty_since is None else now - self._empty_since
 
 
 class _Reader:
@@ -72,6 +93,18 @@ class _Reader:
         self.group: tuple[bytes, bytes] | None = None
         self.place: Place = (0, 0)
         self.waiting: Begin | None = None
+        """its request, while the peer does not know what other peers have read"""
+
+    def join(self, group: tuple[bytes, bytes], place: Place) -> None:
+        self.group, self.place = group, place
+
+    def give_up(self) -> bool:
+        """Leave the group. Returns whether the reader was in one."""
+        group, self.group = self.group, None
+        return group is not None
+
+    def wait_for(self, request: Begin | None) -> None:
+        self.waiting = request
 
 
 class DataServer:
@@ -134,11 +167,7 @@ class DataServer:
     def tick(self, now: float) -> None:
         """Called about twice a second: end groups that have had no reader for AWAY seconds."""
         for key, group in list(self._groups.items()):
-            if group.readers:
-                group.empty_since = None
-            elif group.empty_since is None:
-                group.empty_since = now
-            elif now >= group.empty_since + AWAY:
+            if group.empty_for(now) >= AWAY:
                 group.passes.close()
                 del self._groups[key]
                 if not any(digest == key[1] for _, digest in self._groups):
@@ -215,8 +244,7 @@ class DataServer:
         reader.connection.close()
         group = None if reader.group is None else self._groups.get(reader.group)
         if group is not None:
-            group.readers -= 1
-            del group.latest[reader.place]
+            group.leave(reader.place)
             group.passes.gone(reader.place, used=used)
 
     def _say(self, reader: _Reader, message: ToReader) -> None:
@@ -245,17 +273,11 @@ class DataServer:
         if group is None:
             group = self._groups[key] = self._open(data, message.world)
         if reader.group is None:
-            reader.group, reader.place = key, place
-            group.readers += 1
-            before = group.latest.get(place)
-            if before is not None and before.group is not None:
-                # A loader's process of the pass before, whose end is not noticed yet.
-                before.group = None
-                group.readers -= 1
-            group.latest[place] = reader
-        reader.waiting = None
+            reader.join(key, place)
+            group.join(place, reader)
+        reader.wait_for(None)
         if not self._feed(lambda peer, _: peer.leasing.known(data.digest)):
-            reader.waiting = message
+            reader.wait_for(message)
             return
         number, epoch = group.passes.begin(place, message.number)
         readers = self._feed(lambda peer, _: peer.leasing.readers(data.digest))

@@ -17,7 +17,7 @@ from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.link.events import LinkEvent
+from gossipdp.runtime.link.events import Detached, LinkEvent
 from gossipdp.runtime.link.messages import (
     LINK_VERSION,
     Closing,
@@ -144,7 +144,7 @@ class LinkServer:
 
     def _read(self, trainer: Trainer) -> list[LinkEvent]:
         events = trainer.read()
-        if trainer.closed:
+        if events and isinstance(events[-1], Detached):
             self._forget(trainer)
         return events
 

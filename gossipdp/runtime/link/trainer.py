@@ -79,8 +79,6 @@ class Trainer:
         self._farewell = False
         self.ending = ""
         """why it is no longer served; then only the end-of-file of its socket is still to come"""
-        self.closed = False
-        """its end was read, and its connection is closed"""
         self.dropped = 0
         """messages that it never read"""
         self._queue: deque[tuple[bytes, Sequence[int]]] = deque()
@@ -239,7 +237,6 @@ class Trainer:
         self._ranks.close()
         self._drop()
         self.connection.close()
-        self.closed = True
 
     def _events(self, message: FromTraining, files: Sequence[Buffer]) -> list[LinkEvent]:
         expected = 0

@@ -112,7 +112,7 @@ def test_address_that_other_hosts_hardly_reach_is_gd_103(
 @pytest.mark.parametrize(
     ("address", "listen", "seeds"),
     [
-        ("", "off", ["8.8.4.4:4710"]),  # outbound-only: nobody is told to dial it
+        ("", "off", ["8.8.4.4:4710"]),  # outbound-only: no peer is told to dial it
         ("10.0.0.4:4710", "*", []),  # a founder has nothing to compare with
         ("10.0.0.4:4710", "*", ["10.0.0.9:4710"]),
         ("10.0.0.4:4710", "10.0.0.4", ["10.0.0.9:4710"]),

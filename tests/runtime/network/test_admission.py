@@ -37,7 +37,7 @@ def test_connection_without_curve_changes_nothing_but_counters(net: Net, mechani
         stranger.socket.setsockopt(zmq.PLAIN_PASSWORD, b"password")
     with stranger:
         stranger.say([*PING])
-        # Both ends see the mismatch: whoever is faster closes, and the other sees only that.
+        # Both ends see the mismatch. The faster one closes, and the other sees only that.
         net.until(lambda: a.counters.handshakes["mechanism"] or a.counters.handshakes["broken"])
         assert stranger.heard() is None
     assert net.happened[id(a)] == []

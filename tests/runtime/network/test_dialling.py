@@ -220,7 +220,7 @@ def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.Monke
 
 
 def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
-    """A member cannot use others as port scanners: one dial in a while, and no answer on what is at the port."""
+    """A member cannot use its peers as port scanners: one dial in a while, and no answer on what is at the port."""
     asker, other = net.peer(), net.peer()
     net.link(asker, other)
     link = asker._links._links[name(other)]

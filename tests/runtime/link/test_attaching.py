@@ -1,0 +1,155 @@
+"""Processes that attach: admitted, refused or silent, and homes without a daemon."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gossipdp.errors import HardwareError, UnreachableError
+from gossipdp.runtime import link as links
+from gossipdp.runtime.link import server as link_server
+from gossipdp.runtime.link.messages import (
+    LINK_VERSION,
+    decode_from_daemon,
+    encode,
+)
+from gossipdp.runtime.link.region import Allocation, write_blob
+from tests.runtime.link.training_process import SCHEMA, attached, pump
+
+
+@pytest.mark.parametrize("what", ["no file", "garbage file", "another digest", "another version", "a pipe", "garbage"])
+def test_bad_hello_is_refused(server: links.LinkServer, tmp_path: Path, what: str) -> None:
+    data = b"garbage" if what == "garbage file" else SCHEMA.to_bytes()
+    digest = bytes(16) if what == "another digest" else SCHEMA.digest
+    hello = encode(links.Hello(LINK_VERSION + (what == "another version"), 1, 1, digest))
+    fds = list(os.pipe()) if what == "a pipe" else [write_blob(data)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(str(links.socket_path(tmp_path)))
+        socket.send_fds(connection, [b"\x00" if what == "garbage" else hello], [] if what == "no file" else fds[:1])
+        assert pump(server) == []
+        refused = decode_from_daemon(connection.recv(65536))
+        assert isinstance(refused, links.Refused) and refused.code == "GD-302" and refused.seen
+        assert connection.recv(10) == b""
+    for fd in fds:
+        os.close(fd)
+    assert len(server.filenos()) == 1
+
+
+def test_ranks_of_a_group_that_come_at_once_are_all_admitted(server: links.LinkServer, tmp_path: Path) -> None:
+    leader = links.Link.connect(tmp_path)
+    leader.hello(SCHEMA, world=40)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 40, os.getpid())]
+    others = [links.Link.connect(tmp_path) for _ in range(39)]
+    assert server.handle(server.filenos()[0]) == []
+    for rank, link in enumerate(others, 1):
+        link.hello_as_rank(rank, os.getpid())
+    assert pump(server) == []
+    assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
+
+
+def test_more_connections_than_may_arrive_are_admitted_as_others_say_hello(
+    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_server, "MAX_ARRIVING", 3)
+    leader = links.Link.connect(tmp_path)
+    leader.hello(SCHEMA, world=11)
+    assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 11, os.getpid())]
+    others = [links.Link.connect(tmp_path) for _ in range(10)]
+    for rank, link in enumerate(others, 1):
+        link.hello_as_rank(rank, os.getpid())
+    assert pump(server) == []
+    assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
+
+
+def test_silent_connections_are_bounded(server: links.LinkServer, tmp_path: Path) -> None:
+    silent = []
+    for _ in range(link_server.MAX_ARRIVING + 12):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(links.socket_path(tmp_path)))
+        silent.append(connection)
+        pump(server)
+    assert len(server.filenos()) == 1 + link_server.MAX_ARRIVING
+    link = attached(server, tmp_path)
+    assert link.region is not None
+    for connection in silent:
+        connection.close()
+    pump(server)
+    assert len(server.filenos()) == 2
+
+
+def test_descriptors_do_not_leak(server: links.LinkServer, tmp_path: Path) -> None:
+    attached(server, tmp_path).close()
+    pump(server)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        attached(server, tmp_path).close()
+        pump(server)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_no_memory_is_refused_with_gd_502(
+    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Allocation) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Allocation, "step", full)
+    link = links.Link.connect(tmp_path)
+    link.hello(SCHEMA)
+    assert pump(server) == [links.Detached("refused: GD-502")]
+    (refused,) = link.receive()
+    assert isinstance(refused, links.Refused) and refused.code == "GD-502" and "No space left" in refused.seen
+    assert len(server.filenos()) == 1
+
+
+def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        links.Link.connect(tmp_path)
+    assert str(caught.value) == (
+        "GD-105 no daemon on this host\n"
+        f"  seen: {tmp_path}/link.sock: No such file or directory\n"
+        "  do:   start one: `gossipdp up RUN.toml -- CMD` on the first host, `gossipdp join @invite -- CMD` on the"
+        " others (--home or GOSSIPDP_HOME says which); GOSSIPDP_OFF=1 trains without"
+    )
+    assert caught.value.exit_code == 4
+
+
+def test_socket_of_a_killed_daemon_is_gd_105_and_serves_again(tmp_path: Path) -> None:
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stale.bind(str(links.socket_path(tmp_path)))
+    stale.close()
+    with pytest.raises(UnreachableError, match=r"GD-105.*\n.*Connection refused") as caught:
+        links.Link.connect(tmp_path)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    server = links.LinkServer(tmp_path)
+    attached(server, tmp_path)
+    server.close()
+
+
+def test_daemon_with_a_full_queue_is_told_apart_from_none(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+        busy.bind(str(links.socket_path(tmp_path)))
+        busy.listen(0)
+        waiting = links.Link.connect(tmp_path)
+        with pytest.raises(UnreachableError, match=r"GD-105.*\n.*temporarily unavailable") as caught:
+            links.Link.connect(tmp_path)
+        assert isinstance(caught.value.__cause__, BlockingIOError)
+        waiting.close()
+
+
+def test_second_daemon_on_one_home_is_refused(server: links.LinkServer, tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match=r"GD-104.*\n.*a daemon is listening there"):
+        links.LinkServer(tmp_path)
+    attached(server, tmp_path)
+
+
+def test_closing_daemon_leaves_another_daemons_socket_alone(tmp_path: Path) -> None:
+    first = links.LinkServer(tmp_path)
+    os.unlink(links.socket_path(tmp_path))
+    second = links.LinkServer(tmp_path)
+    first.close()
+    attached(second, tmp_path)
+    second.close()

@@ -1,0 +1,57 @@
+"""Packets of the link: spans, and bytes that are no message."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+import sys
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossipdp.errors import RemoteProtocolError
+from gossipdp.runtime import link as links
+from gossipdp.runtime.link.messages import (
+    MAX_SPANS,
+    decode_from_daemon,
+    decode_from_training,
+    encode,
+    spans,
+)
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_spans_cover_exactly_the_chunks(chunks: set[int]) -> None:
+    runs = spans(sorted(chunks))
+    assert [chunk for first, last in runs for chunk in range(first, last + 1)] == sorted(chunks)
+    assert all(after[0] > before[1] + 1 for before, after in pairwise(runs))
+
+
+def test_too_many_spans_become_one() -> None:
+    chunks = range(0, 4 * MAX_SPANS, 2)
+    assert spans(chunks) == ((0, 4 * MAX_SPANS - 2),)
+    assert len(spans(chunks[:MAX_SPANS])) == MAX_SPANS
+    assert len(encode(links.Slot(1, 1, spans([chunk + 2**31 for chunk in chunks[:MAX_SPANS]])))) < 65536
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+def test_packets_are_messages_or_refused(packet: bytes) -> None:
+    for decode in (decode_from_training, decode_from_daemon):
+        try:
+            decode(packet)
+        except RemoteProtocolError:
+            pass
+
+
+def test_report_may_leave_every_field_unknown() -> None:
+    report = decode_from_training(encode(links.Report(3)))
+    assert isinstance(report, links.Report) and math.isnan(report.loss) and report.lost_steps == 0
+
+
+def test_the_link_imports_neither_torch_nor_zmq() -> None:
+    code = "import sys, gossipdp.runtime.link; print(sorted({'torch', 'zmq', 'numba'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert ctypes.sizeof(ctypes.c_float) == 4
