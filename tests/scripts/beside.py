@@ -27,13 +27,13 @@ def meet(place: str) -> None:
 
 
 def status() -> dict[str, Any]:
-    """Of this host's daemon."""
+    """What this host's daemon says of itself."""
     answer: dict[str, Any] = ask(Path(os.environ["GOSSIPDP_HOME"]), "status")
     return answer
 
 
 def exchanges() -> int:
-    """Exchanges of this host's daemon that were done."""
+    """Finished exchanges of this host's daemon."""
     return int(status()["exchanges"].get("done", 0))
 
 

@@ -1,4 +1,4 @@
-"""Excludes a queue that the other hosts of the network average."""
+"""Excludes a queue that the network's other hosts average."""
 
 import torch
 from beside import HOST, say

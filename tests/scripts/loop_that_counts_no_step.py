@@ -1,4 +1,4 @@
-"""A loop that changes the parameters itself, beside the optimizer that was attached, until it is told."""
+"""A loop that changes the parameters itself, beside the attached optimizer, until a warning comes."""
 
 import time
 

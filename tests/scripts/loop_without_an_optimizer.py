@@ -1,4 +1,4 @@
-"""A loop that changes the parameters itself and says when a step is over."""
+"""A loop that changes the parameters itself and calls peer.step()."""
 
 import torch
 from beside import HOST, meet, say, steps

@@ -1,4 +1,4 @@
-"""The model that all scripts train: small, with everything that some script does something unusual with."""
+"""The model that all scripts train: small, with everything that some script uses in an unusual way."""
 
 from __future__ import annotations
 

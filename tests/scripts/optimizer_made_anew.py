@@ -1,4 +1,4 @@
-"""A schedule that makes the optimizer anew in the middle, as ReLoRA does and stages of a training do."""
+"""A schedule that makes the optimizer anew during training, as ReLoRA does."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""One optimizer a parameter, stepped by a hook as soon as the gradient is there, to save the memory of gradients."""
+"""One optimizer per parameter, stepped by a hook when the gradient is ready, to save the memory of gradients."""
 
 import torch
 from beside import HOST, meet, say, steps

@@ -44,7 +44,7 @@ class Script:
         return self.log.read_text(errors="replace")
 
     def read(self) -> None:
-        """Take in what has come."""
+        """Read what has arrived."""
         data = self.connection.recv(1 << 16)
         self.over = self.over or not data
         *lines, self._unread = (self._unread + data).split(b"\n")

@@ -1,4 +1,4 @@
-"""A loop as most are: AdamW, two hosts."""
+"""A usual loop: AdamW, two hosts."""
 
 import torch
 from beside import HOST, meet, say, steps

@@ -1,4 +1,4 @@
-"""SAM used by its two phases: it climbs, takes the gradient there, steps its base. Its own step() is not called."""
+"""SAM used by its two phases: ascend, compute the gradient there, step the base. Its own step() is not called."""
 
 import torch
 from beside import HOST, meet, say, steps

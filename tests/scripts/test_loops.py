@@ -1,4 +1,4 @@
-"""Loops that step in the usual way, with models and optimizers that are made in another way than usual."""
+"""Loops that step in the usual way, with models and optimizers made in unusual ways."""
 
 from __future__ import annotations
 

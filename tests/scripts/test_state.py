@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 
 
 def clock(host: Host) -> int:
-    """Of the network, in steps, as the host's daemon knows it."""
+    """The network's clock in steps, as the host's daemon knows it."""
     return int(host.status()["clock"])
 
 

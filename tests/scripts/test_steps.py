@@ -1,4 +1,4 @@
-"""Scripts that step in another way than `optimizer.step()` after `backward()`: their steps count and are exchanged."""
+"""Scripts that step in other ways than `optimizer.step()` after `backward()`: steps count and are exchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training tests run on one thread, with gossip on, and never retry by the wall clock; daemons to attach to."""
+"""Training tests run on one thread, with gossip on, and retry at once. Fixtures give daemons to attach to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks that are not one replica, for test_strangers: they go through some cases, and note what came of each.
+"""Two ranks that do not train one replica, for test_strangers: they go through some cases and note the outcomes.
 
 host_of_strangers.py HOME CASE...
 """

@@ -1,4 +1,4 @@
-"""A daemon of one peer for tests: the real LinkServer, and the ledger of algorithms section 1 as plain array maths."""
+"""A test daemon of one peer: the real LinkServer, and the ledger of algorithms section 1 as plain array maths."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LedgerDaemon:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Pump in another thread meanwhile, for what blocks: `attach`."""
+        """Pump in another thread meanwhile, because `attach` blocks."""
         stop = threading.Event()
 
         def loop() -> None:
@@ -202,7 +202,7 @@ class LedgerDaemon:
         self.correct(delta)
 
     def seal(self) -> bool:
-        """Hand the open slot out, if it holds anything and none is out."""
+        """Hand out the open slot, if it holds anything and no other is out."""
         if self.out or not self.dirty:
             return False
         self.server.send(links.Slot(self.session, self.open, links.spans(sorted(self.dirty))))
@@ -212,7 +212,7 @@ class LedgerDaemon:
 
 
 class PumpedDaemon(LedgerDaemon):
-    """Pumped by its own thread and by the test's; what else the test does with it meanwhile, it does under `lock`."""
+    """Pumped by its own thread and by the test's. The test does everything else under `lock`."""
 
     def __init__(self, home: Path, **options: Any) -> None:
         super().__init__(home, **options)

@@ -69,7 +69,7 @@ class Peer:
         return sum(event.samples for event in self.seen(links.Submitted) if isinstance(event, links.Submitted))
 
     def saved_what_it_handed_over(self) -> bool:
-        """Is the file that the script wrote the last snapshot? Of a tied tensor's names it may have another."""
+        """True if the script's file is the last snapshot. It may hold another name of a tied tensor."""
         schema, last, saved = self.daemon.schema, self.daemon.last, load_file(self.out)
         assert schema is not None and last is not None
         found = [entry for entry in schema.entries if entry.name in saved]
@@ -147,7 +147,7 @@ class Pair:
             peer.close()
 
     def _begin(self) -> None:
-        """Both start at once, from the first one's model."""
+        """Both start at once, from the first peer's model."""
         if self.start.size or not all(peer.seen(links.ModelWritten) for peer in self.peers):
             return
         first, second = (peer.daemon for peer in self.peers)

@@ -22,7 +22,7 @@ class MomentsDaemon(LedgerDaemon):
         done(piece())
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
-        """As the base's, and says what there is of moments."""
+        """As the base's, with the steps behind the moments that are held."""
         super().say_session(self.moments_every, 0 if self.held is None else self.held.steps, kept)
 
     def feed(self, event: links.LinkEvent) -> None:

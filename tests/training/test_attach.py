@@ -314,7 +314,7 @@ def test_slow_steps_are_submitted_after_a_while(daemon: LedgerDaemon, monkeypatc
 
 
 def test_messages_wait_for_copies_under_way(daemon: LedgerDaemon) -> None:
-    """On CUDA a copy is done later: nothing may be said of it before."""
+    """On CUDA a copy ends later: no message about it may leave before."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = attach(daemon, model, optimizer, every=2)

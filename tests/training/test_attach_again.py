@@ -64,7 +64,7 @@ def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, ca
 
 
 def test_all_that_an_attach_waits_for_has_one_deadline(daemon: LedgerDaemon) -> None:
-    """First for memory, then for the model in it."""
+    """It waits for the memory first, then for the model in it."""
     model, now = small(), [0.0]
 
     def clock() -> float:
@@ -119,7 +119,7 @@ def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever starts both at once starts the daemon first, and Python takes seconds to load."""
+    """A launcher starts the daemon first, and Python takes seconds to load."""
     connect, tried = links.Link.connect, []
     monkeypatch.setattr(links.Link, "connect", lambda home: tried.append(home) or connect(home))
     monkeypatch.setattr(waiting, "GRACE", 0.1)

@@ -1,4 +1,4 @@
-"""attach(): optimizers that keep the weights themselves undo what the network says; they are told before it is out."""
+"""attach(): optimizers with master weights undo corrections, and are refused before that reaches the network."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Masters(Optimizer):
 
 
 def moved(daemon: LedgerDaemon, size: float, seed: int = 0) -> None:
-    """An exchange brings a correction of so much an element."""
+    """An exchange brings a correction of this size to each element."""
     daemon.mix(size * np.random.default_rng(seed).standard_normal(daemon.region.size, np.float32))
     daemon.seal()
 
 
 def anchor_of(model: nn.Module) -> np.ndarray:
-    """Another model that the network has, in the layout of this one."""
+    """The network's other model, in this model's layout."""
     layout = Layout(model)
     flat = np.zeros(layout.schema.size, np.float32)
     layout.read(flat)
@@ -198,7 +198,7 @@ def test_it_is_looked_at_only_until_a_correction_has_stayed(
 
 
 def _joined(rank: int, directory: Path) -> None:
-    """A rank of a group that keeps its own copy: what it met, in a file."""
+    """A rank whose optimizer keeps its own copy. Writes the outcome to a file."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=2)
     model = small()

@@ -1,4 +1,4 @@
-"""Which optimizers attach takes: one or several, whose steps it sees; a wrong one is told, and nothing stays."""
+"""Which optimizers attach takes: one or several whose steps it sees. A wrong one is refused, and nothing stays."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def sgd(model: nn.Module) -> Optimizer:
 
 
 class DeepSpeedZeroOptimizer:
-    """As deepspeed has it: no torch optimizer, though one is inside, of another copy of the parameters."""
+    """Like DeepSpeed's: no torch optimizer itself, with one inside for another copy of the parameters."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 
 
 class DeepSpeedOptimizerWrapper(Optimizer):
-    """As Accelerate has it."""
+    """Like Accelerate's wrapper."""
 
     def __init__(self, optimizer: object) -> None:
         self.optimizer = optimizer
 
 
 class Shell(Optimizer):
-    """Hands its steps on, and has no hooks of its own."""
+    """Forwards its steps, without hooks of its own."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.inner, self.param_groups = optimizer, optimizer.param_groups
@@ -170,7 +170,7 @@ def test_an_attach_that_failed_leaves_the_daemon_to_the_next(daemon: LedgerDaemo
 
 
 def two(model: nn.Module) -> list[Optimizer]:
-    """One for the matrices, the other for the rest."""
+    """One optimizer for the matrices, one for the rest."""
     matrices = [each for each in model.parameters() if each.dim() == 2]
     rest = [each for each in model.parameters() if each.dim() != 2]
     kind = getattr(torch.optim, "Muon", torch.optim.RMSprop)
@@ -178,7 +178,7 @@ def two(model: nn.Module) -> list[Optimizer]:
 
 
 class Both:
-    """Steps with one after the other, as a loop that has both does."""
+    """Steps with one after the other, as in a loop with both."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self._optimizers = optimizers
@@ -252,7 +252,7 @@ def test_the_state_of_several_is_saved_and_loaded_as_one(daemon: LedgerDaemon, t
 
 
 class Nested(torch.optim.AdamW):
-    """Calls its base's `step`, of which torch knows; one of its own raises after that now and then."""
+    """Calls its base's `step`, which torch has wrapped, and raises after it now and then."""
 
     broken = False
 
@@ -327,7 +327,7 @@ def test_sync__the_copy_of_the_snapshot_is_done_before_a_slot_that_comes_late_is
 
 
 def _late_and_taken(rank: int, directory: Path) -> None:
-    """A rank of a group for which there is no model at first: what it met, in a file."""
+    """A rank of a group that finds no model at first. Writes the outcome to a file."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=2)
     model = small()

@@ -19,7 +19,7 @@ from tests.training.models import attach, small, train
 
 
 class Loss(nn.Module):
-    """With weights of its own, as ArcFace has."""
+    """A loss with weights of its own, like ArcFace."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `attach` tells carried the vector, and gives to the next process: with every snapshot, and at the end."""
+"""The carried state that `attach` sends with every snapshot and at the end, and that the next process gets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_of(seed: int) -> nn.Sequential:
 
 
 def told(daemon: LedgerDaemon) -> int:
-    """Batches that the state in the daemon has seen."""
+    """Batches seen by the state that the daemon holds."""
     data = named.unpack(daemon.carried.state)["1.num_batches_tracked"].data
     return int(np.frombuffer(data, np.int64)[0])
 

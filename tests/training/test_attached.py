@@ -1,4 +1,4 @@
-"""attach() more than once in one process: a sweep, a cell that is run again, a second model; and forks of it."""
+"""attach() more than once in one process: a sweep, a cell run again, a second model; and forks of the process."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_an_adam_made_anew_is_the_one_of_which_moments_are_told(daemon: LedgerDa
 
 
 def in_backward(model: nn.Module) -> list[Optimizer]:
-    """One optimizer a parameter, which steps as soon as its gradient is there."""
+    """One optimizer per parameter, which steps as soon as its gradient is ready."""
     of = {parameter: sgd([parameter]) for parameter in model.parameters()}
 
     def step(parameter: Tensor) -> None:

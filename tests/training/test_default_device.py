@@ -1,4 +1,4 @@
-"""`torch.set_default_device("cuda")` says where a script makes its tensors, not where a rank reads a word.
+"""`torch.set_default_device("cuda")` decides where a script makes tensors, not where a rank reads announcements.
 
 Without a device it is "meta" here, of which nothing can be read at all.
 """
@@ -73,7 +73,7 @@ def test_numbers_that_an_optimizer_keeps_are_saved_on_the_cpu() -> None:
 
 
 class OnCuda(torch.Tensor):
-    """A flag as fused optimizers have it there."""
+    """A flag like that of fused optimizers on a device."""
 
     is_cuda = True
 

@@ -45,7 +45,7 @@ def train(model: Any, out: Path) -> None:
 
 
 class Holder(torch.nn.Module):
-    """As a LightningModule holds one: names begin with `model.`."""
+    """As in a LightningModule: names begin with `model.`."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

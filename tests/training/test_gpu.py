@@ -57,13 +57,13 @@ def settled(device: str) -> None:
 
 
 def region_of(size: int) -> Any:
-    """Memory as the daemon's: mapped, page by page."""
+    """Memory like the daemon's: mapped, page by page."""
     vectors = [np.frombuffer(mmap.mmap(-1, 4 * size), np.float32) for _ in range(3)]
     return SimpleNamespace(x=vectors[0], slots=tuple(vectors[1:]))
 
 
 def bits(layout: Layout) -> np.ndarray:
-    """What a snapshot has, residuals included."""
+    """What a snapshot holds, residuals included."""
     found = np.zeros(layout.schema.size, np.float32)
     layout.read(found)
     layout.finish()
@@ -96,7 +96,7 @@ def drained(layout: Layout) -> None:
 
 
 def swapped(layout: Layout) -> None:
-    """By pointer, and what had the memory before is soon something else."""
+    """Compared by pointer: the memory is soon reused."""
     for tensor in layout.tensors:
         tensor.data = tensor.data + 1.0
     for tensor in layout.tensors:
@@ -106,7 +106,7 @@ def swapped(layout: Layout) -> None:
 @on_each_device
 @pytest.mark.parametrize("change", [drained, swapped])
 def test_a_snapshot_is_whole_even_if_no_step_waits_for_it(device: str, change: Callable[[Layout], None]) -> None:
-    """Large enough for its copy to be under way still."""
+    """Large enough that its copy is still under way."""
     torch.manual_seed(0)
     network = nn.Linear(2048, 4096 if device == "cuda" else 4).to(device)
     layout, region = Layout(network), region_of(Layout(network).schema.size)
@@ -191,7 +191,7 @@ def submitted(daemon: PumpedDaemon) -> tuple[int, int]:
 
 
 def descend(network: nn.Module, optimizer: torch.optim.Optimizer, number: int, device: str) -> None:
-    """A step whose gradients are no device's arithmetic."""
+    """A step whose gradients do not depend on a device's arithmetic."""
     generator = torch.Generator().manual_seed(number)
     for parameter in network.parameters():
         gradient = torch.randn(parameter.shape, generator=generator).to(parameter.dtype).to(device)
@@ -209,7 +209,7 @@ def stack() -> nn.Sequential:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """`world(device)`: a process group of one rank, NCCL on CUDA, which goes the way of several."""
+    """`world(device)`: a process group of one rank, NCCL on CUDA, which takes the code path of several."""
 
     def begin(device: str) -> None:
         if device == "cuda":
@@ -270,7 +270,7 @@ class PumpedMoments(PumpedDaemon, MomentsDaemon):
 def test_no_step_boundary_waits_for_the_device(
     tmp_path: Path, world: Callable[[str], None], device: str, kind: str, mode: str
 ) -> None:
-    """torch itself says what would: in snapshots, corrections and moments."""
+    """Torch itself reports waits in snapshots, corrections and moments."""
     daemon = PumpedMoments(tmp_path, every=3, mode=mode, moments_every=1)
     network = Mixed().to(device)
     if kind == "ddp":

@@ -1,4 +1,4 @@
-"""Training that has turned NaN is given the network's model and an optimizer that begins anew, once."""
+"""Training that has turned NaN gets the network's model and a new optimizer state, once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def finite(model: nn.Module) -> bool:
 
 
 def until(model: nn.Module, optimizer: torch.optim.Optimizer, daemon: LedgerDaemon, done: Callable[[], bool]) -> int:
-    """Steps until `done`, fifty at most."""
+    """Train until `done`, 50 steps at most. Returns the steps."""
     for steps in range(50):
         if done():
             return steps

@@ -1,4 +1,4 @@
-"""What is handed over at the end is what the last step left, and not what a script has written there since."""
+"""The last snapshot is what the last step left, and not what a script has written there since."""
 
 from __future__ import annotations
 

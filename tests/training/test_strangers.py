@@ -1,4 +1,4 @@
-"""Ranks that do not train one replica, or not in step: refused if that is known at once, alone if it is seen later."""
+"""Ranks that do not train one replica, or not in step: refused if known at once, alone if found out later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = ("stages", "sizes", "seeds", "apart", "uneven")
 
 @pytest.mark.processes
 def test_ranks_that_are_not_one_replica_are_told_and_nothing_of_them_reaches_the_daemon(tmp_path: Path) -> None:
-    """All cases in the same two processes, for their imports take longer than any."""
+    """All cases run in the same two processes, because imports take longer than any case."""
     here = Path(__file__).parent
     environment = {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "GOSSIPDP_HOME": str(tmp_path)}
     children = [

@@ -23,7 +23,7 @@ def no_boundary() -> None:
 
 
 class Watch:
-    """Looks every two seconds of its own clock."""
+    """Looks every 2 s of its own clock."""
 
     def __init__(self, model: nn.Module) -> None:
         self.now, self.told = 0.0, list[float]()

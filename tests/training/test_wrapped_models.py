@@ -1,4 +1,4 @@
-"""Models that are compiled, wrapped, or trained in part: what is exchanged, and under which names."""
+"""Models that are compiled, wrapped or trained in part: what is exchanged, and under which names."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_data_parallel_is_trained_as_its_module(daemon: PumpedDaemon) -> None:
 
 
 class LowRank(nn.Module):
-    """LoRA (Hu et al., arXiv 2106.09685): a frozen layer, and a trained product of two thin matrices beside it."""
+    """LoRA (Hu et al., arXiv 2106.09685): a frozen layer plus a trained product of two thin matrices."""
 
     def __init__(self, layer: nn.Linear, rank: int = 2) -> None:
         super().__init__()

@@ -29,14 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are
 
 
 def framework(name: str) -> ModuleType:
-    """The adapter of a framework, if that is here."""
+    """The adapter of a framework, if it is installed."""
     pytest.importorskip(FRAMEWORKS[name], reason=f"{FRAMEWORKS[name]} is not installed")
     return importlib.import_module(f"gossipdp.training.adapters.{name}")
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerDaemon]:
-    """Runs meanwhile; the frameworks find a host without a GPU, and leave its environment as it was."""
+    """Runs in a thread meanwhile. Frameworks see no GPU; the environment is restored afterwards."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("GOSSIPDP_HOME", str(home))
@@ -247,7 +247,7 @@ def test_hf__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDa
 
 @pytest.fixture
 def accelerator_of() -> Iterator[Any]:
-    """Makes one; its states are one for a process, and gone after the test."""
+    """Makes an Accelerator. Its state is one per process, and reset after the test."""
     framework("accelerate")
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
@@ -356,7 +356,7 @@ def test_accelerate__several_optimizers_are_one_step(daemon: LedgerDaemon, accel
 
 
 def lightning_module(model: Line, parts: Any = None) -> Any:
-    """Steps on each of `parts` by its own optimizer, by hand; by default on everything, and Lightning does it."""
+    """Steps on each of `parts` with its own optimizer, by hand. By default Lightning steps on everything."""
     from lightning.pytorch import LightningModule
 
     class Module(LightningModule):

@@ -1,4 +1,4 @@
-"""Samplers and streams in the loaders of frameworks, which cut among the ranks too: every sample is read once."""
+"""Samplers and streams in loaders of frameworks, which divide among ranks too: every sample is read once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Numbers(Dataset):
 
 @pytest.fixture
 def daemons() -> Iterator[DataDaemons]:
-    """The environment is left as it was found."""
+    """The environment is restored afterwards."""
     before = dict(os.environ)
     yield DataDaemons()
     os.environ.clear()
@@ -43,13 +43,13 @@ def daemons() -> Iterator[DataDaemons]:
 
 
 def rank_of(monkeypatch: pytest.MonkeyPatch, world: int, rank: int, home: Path | None, group: int = 0) -> None:
-    """Readers made from here on are those of one rank of a group of `world`."""
+    """Readers made from now on are those of one rank of a group of `world`."""
     reading = ReadingGroup(bytes([group]) * 16, world, rank, home)
     monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _: reading))
 
 
 def loader_of(kind: type, workers: int = 0, **settings: Any) -> tuple[Any, DataLoader]:
-    """What reads in blocks of 16, and a loader of it."""
+    """A stream or sampler in blocks of 16, and a loader of it."""
     reads = kind(Numbers(), block=16, ahead=0)
     if kind is Stream:
         return reads, DataLoader(reads, BATCH, num_workers=workers, **settings)

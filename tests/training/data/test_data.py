@@ -44,7 +44,7 @@ def daemons() -> Iterator[DataDaemons]:
 
 
 def rank_of(monkeypatch, world, rank, home):
-    """Readers made from here on are those of one rank of a group of `world`."""
+    """Readers made from now on are those of one rank of a group of `world`."""
     group = ReadingGroup(b"one training run"[:16], world, rank, home)
     monkeypatch.setattr(ReadingGroup, "here", classmethod(lambda cls, _: group))
 
@@ -153,7 +153,7 @@ def in_threads(actions):
 
 
 def _one_of_two(rank, directory):
-    """A rank in a process of its own: what it drew, and from what, in a file."""
+    """A rank in its own process. Writes what it drew, and from what, to a file."""
     torch.set_num_threads(1)
     rendezvous = f"file://{directory}/rendezvous"
     torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
@@ -357,7 +357,7 @@ class Lines:
 
 
 class Files(Lines):
-    """The same in shards, which divides itself among the processes of a loader."""
+    """The same in shards. It divides itself among the processes of a loader."""
 
     num_shards = 100
 
@@ -416,7 +416,7 @@ def test_a_streamed_hf_data_set_is_read_once_from_its_files(monkeypatch, tmp_pat
     files_of = {"data_files": [str(path) for path in paths], "cache_dir": str(tmp_path)}
 
     def source():
-        """Of one rank: data sets that are read in several threads at once lose their place."""
+        """One rank only: data sets that several threads read at once lose their place."""
         return datasets.load_dataset("json", split="train", streaming=True, **files_of).shuffle(seed=3, buffer_size=50)
 
     daemons.start(tmp_path / "a")
@@ -437,7 +437,7 @@ def test_a_streamed_hf_data_set_is_read_once_from_its_files(monkeypatch, tmp_pat
 
 
 class SharedEpoch:
-    """Examples in an order of the epoch, which it keeps as HF data sets do: where all processes of a loader see it."""
+    """Examples in an order that depends on the epoch, which all processes of a loader share, as in HF data sets."""
 
     def __init__(self):
         self.kept = torch.zeros((), dtype=torch.int64).share_memory_()

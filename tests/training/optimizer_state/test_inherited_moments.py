@@ -1,4 +1,4 @@
-"""A new optimizer begins with the moments that the daemon has for it: its own of before, or another host's."""
+"""A new optimizer begins with the moments that the daemon keeps for it: its own from before, or another host's."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def train(
 
 
 def die(peer: Attachment) -> None:
-    """The process is gone without a word."""
+    """The process is gone without a message."""
     assert peer._session is not None and peer._session._connection.link is not None
     peer._stop()
     peer._session._connection.link.close()
@@ -129,7 +129,7 @@ def test_process_that_was_killed_comes_back_with_its_moments(
 def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
     daemons: Callable[..., MomentsDaemon],
 ) -> None:
-    """Told after the last step, so that nothing has moved since."""
+    """The moments are sent after the last step, so nothing has moved since."""
     daemon = daemons(every=4)
     model = model_of()
     optimizer = adam(model)
@@ -163,7 +163,7 @@ def test_moments_come_back_as_the_codec_has_them_and_the_model_is_untouched(
 def test_moments_come_when_the_model_is_loaded_and_not_before(
     daemons: Callable[..., MomentsDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come where the model was, and a device copies that later than it is told to."""
+    """Moments arrive where the model was, and a device copies the model with a delay."""
     daemon, model = daemons(every=4), model_of()
     optimizer = adam(model)
     peer = attach(daemon, model, optimizer)
@@ -195,7 +195,7 @@ def flat(model: nn.Module) -> np.ndarray:
 
 
 def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
-    """What a source may say: the same v and m of every parameter."""
+    """What a source may send: one v and m for all parameters."""
     bench: list[Moments | None] = []
     copier = MomentsCopier(lambda piece, done: done(piece()))
     copier.read("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
@@ -243,7 +243,7 @@ def test_parameters_with_moments_of_no_such_gradients_begin_as_new(
 def test_honest_moments_are_kept_at_the_first_gradient(
     daemons: Callable[..., MomentsDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also those of a parameter that has no gradient yet, and where a step is skipped."""
+    """Also the moments of a parameter without a gradient yet, and where a step is skipped."""
     daemon, model = daemons(every=4), model_of()
     optimizer = adam(model)
     peer = attach(daemon, model, optimizer)
@@ -269,7 +269,7 @@ def test_honest_moments_are_kept_at_the_first_gradient(
 
 
 def test_gradient_that_a_scaler_has_scaled_for_the_kernels_is_judged_as_it_is() -> None:
-    """GradScaler gives fused optimizers the scale, and the gradient as it was made."""
+    """GradScaler gives fused optimizers the scale and the scaled gradient."""
     model = nn.Linear(4, 4, bias=False)
     optimizer = adam(model, fused=True)
     moments = AdamMoments.find(MasterWeights(model, (optimizer,)), model, (optimizer,))
@@ -286,7 +286,7 @@ def test_gradient_that_a_scaler_has_scaled_for_the_kernels_is_judged_as_it_is() 
 
 
 def test_each_optimizer_judges_its_own_parameters_alone() -> None:
-    """GradScaler unscales the gradients of one optimizer right before its step; those of the next are still scaled."""
+    """GradScaler unscales one optimizer's gradients right before its step. The next one's are still scaled then."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     first, second = (torch.optim.Adam(part.parameters()) for part in model)
     moments = AdamMoments.find(MasterWeights(model, (first, second)), model, (first, second))
@@ -321,7 +321,7 @@ def test_moments_of_double_precision_are_judged_as_others() -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RAdam])
 def test_moments_of_a_few_steps_are_not_taken(daemons: Callable[..., MomentsDaemon], kind: type[Optimizer]) -> None:
-    """RAdam's first steps are as long as m says: a source that says it has made one would throw the model away."""
+    """RAdam's first steps are as long as m: moments of one step could throw the model away."""
     model = model_of()
     daemon = daemons(every=4, held=given(schema_of(model), 4.0, 10.0, 9))
     optimizer = adam(model, kind)
@@ -344,7 +344,7 @@ def test_what_a_source_says_of_the_padding_is_in_no_snapshot(daemons: Callable[.
 def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snapshot(
     daemons: Callable[..., MomentsDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it still writes would be the anchor: it is reached anew, and memory of its own goes with that."""
+    """What it still writes would become the anchor. A new connection brings new memory."""
     model = model_of()
     daemon = daemons(every=4, held=given(schema_of(model), 4.0, 3.0, 1000))
     late: list[np.ndarray] = []
@@ -387,7 +387,7 @@ def test_state_that_is_loaded_into_the_optimizer_after_attach_is_counted(
 
 
 def test_optimizer_derived_from_adam_keeps_to_itself(daemons: Callable[..., MomentsDaemon]) -> None:
-    """It may keep more than Adam does, and finds nothing of it beside the moments of another."""
+    """A subclass may keep more than Adam, which another peer's moments lack."""
 
     class Counting(torch.optim.AdamW):
         def step(self, closure: Any = None) -> Any:
@@ -515,7 +515,7 @@ def test_parameters_that_were_never_trained_begin_as_new(daemons: Callable[..., 
 
 
 def test_snapshots_and_moments_never_use_the_memory_at_once(daemons: Callable[..., MomentsDaemon]) -> None:
-    """The daemon sees whole snapshots and whole moments, in any order of its actions."""
+    """The daemon sees whole snapshots and whole moments, in any order of events."""
     daemon = daemons(every=1)
     model = model_of()
     optimizer = adam(model)

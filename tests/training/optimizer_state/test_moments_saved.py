@@ -1,4 +1,4 @@
-"""peer.state_dict() and its way back: what is saved is loaded, what does not fit is told, and neither takes a step."""
+"""peer.state_dict() and its way back: saved state loads, other state is refused, and neither takes a step."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _scheduled(model: nn.Module) -> Optimizer:
 
 
 class Counting(torch.optim.SGD):
-    """Keeps numbers of Python, and more as it goes on, as optimizers of others do."""
+    """Keeps Python numbers, and adds entries later, as third-party optimizers do."""
 
     def step(self, closure: Any = None) -> Any:
         for parameter in self.param_groups[0]["params"]:
@@ -294,7 +294,7 @@ def test_a_parameter_of_which_nothing_is_kept_begins_as_new() -> None:
 def test_ranks_hear_of_a_state_where_their_own_parameters_are(
     group_of_one: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NCCL would take the current device, which may be that of rank 0 on all of them."""
+    """NCCL would use the current device, which may be rank 0's on all ranks."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train_step(model, optimizer)

@@ -16,7 +16,7 @@ from tests.training.models import equal, small, train
 
 
 class Distant(torch.optim.Optimizer):
-    """As Prodigy: of a parameter that begins as zero it keeps a number, of others every other of their numbers."""
+    """Like Prodigy: for a parameter that begins as zero it keeps a number, for others every second element."""
 
     def __init__(self, parameters: Any, *, listed: bool = False) -> None:
         super().__init__(parameters, {"lr": 0.05, "listed": listed})
@@ -42,7 +42,7 @@ class Distant(torch.optim.Optimizer):
 
 
 class Byte(torch.Tensor):
-    """As torchao's: 8 bits a number beside a scale; what it is itself has no memory."""
+    """Like torchao's: 8 bits per number and a scale. The tensor's own memory is empty."""
 
     codes: torch.Tensor
 

@@ -78,7 +78,7 @@ def evaluate(replica: nn.Module) -> None:
 
 
 class BufferDiary:
-    """The buffers' bits after everything that came from the network; between, each rank has its own averages."""
+    """The buffers' bits before and after every change by the network. Between, each rank has its own averages."""
 
     def __init__(self, model: nn.Module) -> None:
         self.trail: list[str] = []
@@ -102,7 +102,7 @@ def refusal(model: nn.Module) -> str:
 
 
 def refusals() -> dict[str, str]:
-    """What cannot be exchanged, by what it is."""
+    """Error code by kind of model that cannot be exchanged."""
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     columns = nn.Linear(4, 4, bias=False)

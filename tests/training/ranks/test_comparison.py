@@ -1,4 +1,4 @@
-"""Do ranks hold one replica? Checksums see a bit that differs, and nothing waits for them once training runs."""
+"""Whether ranks hold one replica: checksums see a bit that differs, and training does not wait for them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_ranks_are_compared_at_attach_and_at_a_few_snapshots(
 def test_a_group_that_waits_for_its_round_hears_so_now_and_then(
     tmp_path: Path, group_of_one: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank that hears nothing for minutes gives up, and a round may take an hour."""
+    """A rank without an announcement for minutes gives up, and a round may take an hour."""
     daemon = LedgerDaemon(tmp_path, every=3, mode="sync", deadline=0.2)
     monkeypatch.setattr(groups, "ANNOUNCE_EVERY", 0.02)
     heard: list[int] = []

@@ -1,4 +1,4 @@
-"""How a rank that does not speak for its group comes to the daemon: how often it tries, and how long."""
+"""How a follower connects to the daemon: how often it tries, and for how long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Layout:
 
 
 class Daemon:
-    """Stands in for `Link`: turns away as often as there are `errors`, then shares its memory at once."""
+    """Stands in for `Link`: refuses once per error in `errors`, then shares its memory at once."""
 
     lost = ""
     region = SimpleNamespace(size=1)

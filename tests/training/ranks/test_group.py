@@ -33,7 +33,7 @@ RanksOf: TypeAlias = Callable[..., list[subprocess.Popen[str]]]
 
 @pytest.fixture
 def ranks_of(tmp_path: Path) -> Iterator[RanksOf]:
-    """Starts the ranks of a host; none outlives its test."""
+    """Starts the ranks of a host, and kills them after the test."""
     with contextlib.ExitStack() as begun:
 
         def start(kind: str, world: int, *dies_at: str) -> list[subprocess.Popen[str]]:
@@ -72,7 +72,7 @@ def seen(daemon: LedgerDaemon, kind: type) -> list[Any]:
 
 
 def assert_is(weights: dict[str, list[float]], anchor: NDArray[np.float32], daemon: LedgerDaemon) -> None:
-    """These weights are the anchor, bit for bit; those in bf16 the nearest to it."""
+    """Assert that the weights are the anchor, bit for bit; bf16 ones the nearest to it."""
     assert daemon.schema is not None
     for entry in daemon.schema.entries:
         if entry.kind == "parameter":
@@ -210,7 +210,7 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
 def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(
     tmp_path: Path, ranks_of: RanksOf, kind: str, world: int, again: int
 ) -> None:
-    """In the middle of its fourth round; with mode sync none is longer for a slow daemon."""
+    """In the middle of its fourth round. With mode sync a slow daemon makes no round longer."""
     daemon = LedgerDaemon(tmp_path, every=4, mode="sync", settles=lambda _: None)
     processes = ranks_of(kind, world, "14")
     pump_until(daemon, lambda: processes[1].poll() is not None)
@@ -242,7 +242,7 @@ def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(
 
 
 def elastic(home: Path, port: int) -> list[Process]:
-    """Two agents of torchrun, each with a rank of one group that may be of one or two; the first is where they meet."""
+    """Two agents of torchrun, each with one rank of a group of one or two. They meet at the first."""
     soon = "join_timeout=90,last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=8"
     group = ["--nnodes", "1:2", "--nproc-per-node", "1", "--local-addr", "127.0.0.1", "--max-restarts", "3"]
     meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "host", "--rdzv-conf"]

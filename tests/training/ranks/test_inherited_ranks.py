@@ -1,4 +1,4 @@
-"""Moments of groups of ranks: each tells its part, and a group of another kind gets its slices."""
+"""Moments of groups of ranks: each sends its part, and a group of another kind gets its slices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def serve(daemon: MomentsDaemon, home: Path, kind: str, world: int, steps: int) 
 
 
 def held(daemon: MomentsDaemon) -> dict[str, np.ndarray]:
-    """What the daemon has, tensor by tensor."""
+    """What the daemon holds, by tensor."""
     schema = daemon.schema
     assert schema is not None and daemon.held is not None
     width = chunk_parameters(schema.size)

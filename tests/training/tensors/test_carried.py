@@ -1,4 +1,4 @@
-"""State that is not exchanged: what is told of it, and what another takes over."""
+"""State that is not exchanged: what is copied, and what another peer loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model does not train is told of by digests: the same for the same numbers, another for another base."""
+"""Digests of frozen parameters: equal for equal numbers, different for another base."""
 
 from __future__ import annotations
 

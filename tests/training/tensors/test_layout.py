@@ -1,4 +1,4 @@
-"""Which tensors are exchanged, and how they are moved: tied, frozen, buffers, dtypes, memory formats."""
+"""Which tensors are exchanged, and how they move: tied, frozen, buffers, dtypes, memory formats."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_loading_sets_the_residual_to_what_rounding_leaves() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Notes the elements of the largest tensor that was made anew."""
+    """Records the elements of the largest new tensor."""
 
     made = 0
 

@@ -1,4 +1,4 @@
-"""A model that changes after it was attached: what is followed, and what is said of the rest."""
+"""A model that changes after attach: what is followed, and what a warning names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flat(layout: Layout) -> np.ndarray:
 
 
 def swap_by_pointer(model: nn.Module) -> None:
-    """As some do with averaged weights."""
+    """As some scripts do with averaged weights."""
     for parameter in model.parameters():
         parameter.data = parameter.data + 1.0
 

@@ -1,4 +1,4 @@
-"""Who copies what beside the training, and what has to wait for it: as far as that can be seen without a device."""
+"""Copies beside the training, and what waits for them, as far as that shows without a device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch_norms(mean: float) -> nn.Sequential:
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_ranks_write_a_share_of_the_parameters_each_and_the_first_all_buffers(ranks: int) -> None:
-    """As DistributedDataParallel has it: the ranks' running averages differ, and the first one's are saved."""
+    """As in DistributedDataParallel: the ranks' running averages differ, and the first rank's are saved."""
     layouts = [Layout(batch_norms(float(rank))) for rank in range(ranks)]
     size, trainable = layouts[0].schema.size, layouts[0].schema.trainable
     into, times = np.full(size, np.nan, np.float32), np.zeros(size, int)
@@ -70,7 +70,7 @@ def test_no_correction_reaches_a_tensor_before_its_copy_is_waited_for(
 
 
 def test_side_streams_begin_behind_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What rounding keeps is made when it is first needed, in the training's stream."""
+    """A residual is made when it is first needed, in the training's stream."""
     model = nn.Linear(3, 2, dtype=torch.bfloat16)
     layout, made = Layout(model), list[bool]()
     monkeypatch.setattr(layout.streams, "begin", lambda devices: made.append(len(layout._residuals) == 2))
@@ -82,7 +82,7 @@ def test_side_streams_begin_behind_what_they_read(monkeypatch: pytest.MonkeyPatc
 
 
 class Noted(Layout):
-    """Notes at `finish` whether the memory is there still."""
+    """Records at `finish` whether the shared memory is still there."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -119,7 +119,7 @@ def test_a_follower_waits_for_its_copies_before_it_lets_the_memory_go(
     layout = Noted(batch_norms(0.0))
 
     class Link:
-        """Of a daemon that shares its memory at once."""
+        """The link to a daemon that shares its memory at once."""
 
         lost = ""
 
@@ -229,7 +229,7 @@ def test_memory_is_pinned_as_long_as_it_is_mapped_and_training_goes_on_without(
 
 
 def test_a_slice_is_pinned_if_all_of_it_is_wherever_its_vector_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank has pinned its part, which is seldom where the memory begins."""
+    """A rank pins its part, which seldom begins where the memory begins."""
     Runtime(monkeypatch)
     vector, there = mapped(), cast("torch.Tensor", SimpleNamespace(is_cuda=True))
     assert pin(vector, [(FAR, FAR + 5000)], DEVICE)

@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 
 
 class Constants(nn.Module):
-    """What people keep in persistent buffers."""
+    """Typical persistent buffers."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
