@@ -51,7 +51,11 @@ Mode: TypeAlias = Literal["async", "overlap", "sync"]
 
 
 class Phase(enum.Enum):
-    """Where the dialogue stands. The values appear in messages to the user."""
+    """Where the dialogue stands. The values appear in messages to the user.
+
+    The phases follow each other in this order up to OPEN. A lost daemon leads from each of them back to ALONE, `close`
+    to OVER. Events: connected, memory shared, x written (`done`), session offered, model loaded or kept (`done`).
+    """
 
     ALONE = "no daemon"
     GREETING = "connected, no shared memory yet"
@@ -63,14 +67,14 @@ class Phase(enum.Enum):
 
 
 class Dialogue:
-    """One training process and its daemon, over any number of connections. See `Session`, which carries on from it.
+    """The base of `Session`: one training process and its daemon, over any number of connections.
 
     Args:
         home: the peer's home.
         layout: the model's exchanged tensors.
         world: training processes of this replica group.
         every: steps between snapshots. None: as the daemon says. A number overrides the daemon's shorter rounds in the
-            warm start and its adaption to this host's speed.
+            warm start and its adaptation to this host's speed.
         clock: seconds, monotonic.
     """
 
@@ -89,7 +93,7 @@ class Dialogue:
         self._connection = DaemonConnection(home, layout, world)
         self._error: GossipdpError | None = None
         """what the last attempt to connect ended with, or the daemon's refusal"""
-        self._loss_reason = ""
+        self._lost_because = ""
         """why the daemon was lost, as last logged"""
         self._waiting_for = ""
         """what the daemon waits for, in its words"""
@@ -102,11 +106,17 @@ class Dialogue:
         self._corrections = Corrections(layout.schema)
         self._moments = MomentsSchedule()
         self._moments_given: set[links.Moment] = set()
+        """moments that were asked for and are in shared memory"""
         self._state_is_new = False
         """the daemon has a newer carried state than this model"""
         self._has_moments = self._wants_moments = False
-        self._loss, self._stall_seconds = math.nan, 0.0
+        """the optimizer has moments that can be shared; it has made no step, and can start from some"""
+        self._loss = math.nan
+        """the script's last loss; NaN: not known"""
+        self._stall_seconds = 0.0
+        """seconds that training has lost to gossip"""
         self._reported_at = -math.inf
+        """time of the last report"""
 
     # -- what is known --------------------------------------------------------------------------------------------
 
@@ -295,7 +305,7 @@ class Dialogue:
 
     def _begin(self) -> None:
         self._phase = Phase.OPEN
-        self._loss_reason = ""
+        self._lost_because = ""
         self._corrections.begin()
         self._times.begin(self.now())
 
@@ -309,9 +319,9 @@ class Dialogue:
         self.lose(reason)
 
     def _lose(self, reason: str, now: float) -> None:
-        if reason != self._loss_reason and self._loads:
+        if reason != self._lost_because and self._loads:
             log.warning("no daemon: %s; training goes on alone", reason)
-        self._loss_reason = reason
+        self._lost_because = reason
         self._drop()
         self._phase = Phase.ALONE
         self._connection.retry_later(now)
