@@ -1,1 +1,1 @@
-"""What runs inside the training process: the only package that imports torch. `gossipdp.attach` is its front door."""
+"""The code of the training process, and the only package that imports torch. Users call `gossipdp.attach`."""

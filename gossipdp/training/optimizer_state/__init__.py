@@ -1,1 +1,1 @@
-"""The inner optimizer's moments: reading, handing over, and restoring them."""
+"""The optimizers' state: Adam's moments, when they are sent, and the script's own checkpoint."""

@@ -1,1 +1,1 @@
-"""The model as vectors: schema, layout, streams, and what is carried beside the parameters."""
+"""The model as one flat vector: schema, layout, streams, and the state carried beside it."""
