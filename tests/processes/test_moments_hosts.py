@@ -57,6 +57,6 @@ def test_joiner_and_a_process_that_was_killed_begin_with_moments(network: Callab
     if moments == "true":
         assert joined["begins"] > 100 and joined["second"] > 0.0
         assert again["begins"] > 900 and again["second"] > 0.0
-        assert "the optimizer's moments came from" in second.text()
+        assert "received the optimizer's moments from" in second.text()
     else:
         assert joined["begins"] == again["begins"] == 0

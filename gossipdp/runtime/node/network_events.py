@@ -87,7 +87,7 @@ class NetworkEvents:
 
     def _dialable(self, address: str, dialable: bool, opinions: int, now: float) -> None:
         if dialable:
-            log.info("members dial this peer at %s again", address)
+            log.info("members can dial this peer at %s again", address)
         else:
             port = address.rpartition(":")[2]
             seen = f"members tried {address} {opinions} times in vain"

@@ -263,7 +263,7 @@ class Node:
                 self._checkpoints.ahead(clock, network, now)
             case events.StateReady(origin, clock):
                 self._belong()
-                log.info("model %s, network clock %d", origin, clock)
+                log.info("model %s, network clock %d steps", origin, clock)
                 self._checkpoints.model_ready(origin, now)
             case events.DataKnown() if self._data is not None:
                 self._data.known()

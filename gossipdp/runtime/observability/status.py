@@ -41,7 +41,6 @@ class Status:
 
     Args:
         network: the network's name.
-        address: the address that this peer advertises, "" if it cannot be dialled.
         metrics: ``host:port`` of the metrics, or "".
         home: the peer's home.
     """
