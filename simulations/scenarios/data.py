@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.events import DataKnown, Event, Left
@@ -213,12 +214,12 @@ def run(
     one = _Run(seed, peers, blocks, block, pace, conditions or Conditions(loss=0.01), preset)
     network, script = one.network, one.network.random("script")
     for host in network.hosts:
-        network.at(script.uniform(0.0, 3.0), "start", None, lambda host=host: one.start(host))  # type: ignore[misc]
+        network.at(script.uniform(0.0, 3.0), "start", None, partial(one.start, host))
     at, until = 10.0, 10.0 + 60.0 * minutes
     while churn and (at := at + script.expovariate(churn * peers / 60.0)) < until:
         host, crash, back = script.choice(network.hosts[1:]), script.random() < 0.5, at + script.uniform(*AWAY)
-        network.at(at, "end", None, lambda host=host, crash=crash: one.end(host, crash=crash))  # type: ignore[misc]
-        network.at(back, "start", None, lambda host=host: one.start(host))  # type: ignore[misc]
+        network.at(at, "end", None, partial(one.end, host, crash=crash))
+        network.at(back, "start", None, partial(one.start, host))
     network.run(until)
     return _judge(seed, one, until, time.perf_counter() - began)
 

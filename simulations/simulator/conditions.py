@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["Conditions"]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """Weather of a network. Times in seconds, `loss`, `duplicate` and `reorder` as probabilities."""
 

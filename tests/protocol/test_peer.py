@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from random import Random
@@ -425,7 +426,7 @@ def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_anot
 
 def test_founding_interrupted_by_a_new_training_process_ends_with_one_session():
     town = Town()
-    town.net.conditions.job = 0.1
+    town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.1))
     town.start(0, found=True)
     first = town.train(0)
     town.run(0.25)

@@ -40,7 +40,7 @@ class Divided(Cluster):
             self.network.at(0.1 * host.index, "start", None, lambda host=host: self.restart(host))
         self.network.run(12.0)
         assert all(host.running.ready for host in self.network.hosts)
-        self.network.conditions = weather
+        self.network.set_conditions(weather)
 
     def _config(self):
         config = super()._config()

@@ -133,7 +133,7 @@ class Epidemics:
     def finish(self, seconds=20.0):
         """Heal all faults, kill all training processes, and let all messages arrive."""
         self.network.links.heal()
-        self.network.conditions = self.calm
+        self.network.set_conditions(self.calm)
         self.run(SPAN * STEP)
         for trainer in self.trainers.values():
             if trainer.alive:

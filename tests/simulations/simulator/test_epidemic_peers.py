@@ -319,13 +319,15 @@ def _faults(seed):
     net = Epidemics(seed, 3 + seed % 6, chunks=1 + seed % 2, tolerant=True)
     random, hosts = net.random, net.network.hosts
     net.form(len(hosts) - 1)
-    net.network.conditions = Conditions(
-        latency=random.choice((0.005, 0.05)),
-        jitter=random.choice((0.2, 2.0)),
-        loss=random.choice((0.0, 0.1, 0.3)),
-        duplicate=random.choice((0.0, 0.1)),
-        reorder=random.choice((0.0, 0.1)),
-        job=0.002,
+    net.network.set_conditions(
+        Conditions(
+            latency=random.choice((0.005, 0.05)),
+            jitter=random.choice((0.2, 2.0)),
+            loss=random.choice((0.0, 0.1, 0.3)),
+            duplicate=random.choice((0.0, 0.1)),
+            reorder=random.choice((0.0, 0.1)),
+            job=0.002,
+        )
     )
     for fault in random.sample(("cut", "crash", "join", "pause"), 3):
         match fault:
@@ -344,7 +346,7 @@ def _faults(seed):
             case "pause":
                 net.network.pause(random.choice(net.up), random.uniform(0.5, 2.0))
         net.run(random.uniform(0.5, 1.5))
-    net.network.conditions = net.calm
+    net.network.set_conditions(net.calm)
     net.until_ready()
     net.run(3.0)
     # Who settled on another set than the others (seed 119) follows them once five have said so.

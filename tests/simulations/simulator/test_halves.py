@@ -171,7 +171,7 @@ def test_peers_of_either_side_that_crash_in_the_middle_change_nothing(seed):
     cluster.go_on(60.0)
     assert {5, 7} <= set(cluster.resynced) <= {5, 6, 7}
     # Nothing is at rest while every tenth message is lost.
-    cluster.network.conditions = Conditions()
+    cluster.network.set_conditions(Conditions())
     cluster.go_on(15.0)
     cluster.ends_at(theirs)
 
