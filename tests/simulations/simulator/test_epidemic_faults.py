@@ -20,7 +20,7 @@ from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 
 @pytest.mark.parametrize("peers", [2, 4])
-def test_halves_that_are_cut_off_for_less_than_three_epochs_need_no_state_anew(peers):
+def test_halves_cut_off_for_less_than_three_epochs_fetch_no_state(peers):
     net = Epidemics(7, peers, span=3 * SPAN)
     net.form()
     net.run(4.0)
@@ -33,7 +33,7 @@ def test_halves_that_are_cut_off_for_less_than_three_epochs_need_no_state_anew(p
     assert not net.of(ResyncEnded)
 
 
-def test_halves_that_are_cut_off_for_long_end_with_the_state_of_one():
+def test_halves_cut_off_for_long_end_with_the_state_of_one():
     net = Epidemics(8, 4)
     net.form()
     net.run(2.0)
@@ -46,7 +46,7 @@ def test_halves_that_are_cut_off_for_long_end_with_the_state_of_one():
     assert {event.reason for event in net.of(ResyncEnded) if event.complete} == {"diverged"}
 
 
-def test_whoever_was_alone_for_long_has_another_state_and_finds_it_out():
+def test_peer_alone_for_long_finds_out_that_its_state_differs():
     net = Epidemics(9, 2)
     net.form()
     net.run(2.0)
@@ -61,7 +61,7 @@ def test_whoever_was_alone_for_long_has_another_state_and_finds_it_out():
     assert sum(event.complete for event in net.of(ResyncEnded)) >= 1
 
 
-def test_a_network_that_comes_back_from_checkpoints_goes_on():
+def test_network_back_from_checkpoints_goes_on():
     net = Epidemics(10, 3)
     net.form()
     net.run(4.0)
@@ -82,8 +82,8 @@ def test_a_network_that_comes_back_from_checkpoints_goes_on():
     assert min(host.peer.clock for host in net.up) > clock
 
 
-def test_a_malformed_increment_is_refused_whole_and_by_all_alike():
-    """A peer whose payloads nobody can read harms nobody, and its own anchor alone."""
+def test_malformed_increment_is_refused_whole_by_all():
+    """A peer whose payloads no other can read harms only its own anchor."""
     net = Epidemics(11, 3)
     net.form()
     net.run(2.0)
@@ -109,7 +109,7 @@ def test_a_malformed_increment_is_refused_whole_and_by_all_alike():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_faults_all_who_are_ready_are_the_same_bits(seed):
+def test_after_faults_all_ready_peers_are_the_same_bits(seed):
     net = _faults(seed)
     net.agree()
     assert net.of(IncrementApplied)
@@ -117,12 +117,13 @@ def test_after_faults_all_who_are_ready_are_the_same_bits(seed):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12, 120))
-def test_after_many_faults_all_who_are_ready_are_the_same_bits(seed):
+def test_after_many_faults_all_ready_peers_are_the_same_bits(seed):
     _faults(seed).agree()
 
 
 def _faults(seed):
-    """A network of 3 to 8, of which one comes late, in bad weather; a cut, a crash and a pause, in some order."""
+    """Play a network of 3 to 8 peers in bad weather. One peer comes late; a cut, a crash and a pause strike in some
+    order."""
     net = Epidemics(seed, 3 + seed % 6, chunks=1 + seed % 2, tolerant=True)
     random, hosts = net.random, net.network.hosts
     net.form(len(hosts) - 1)
@@ -156,13 +157,13 @@ def _faults(seed):
     net.network.set_conditions(net.calm)
     net.until_ready()
     net.run(3.0)
-    # Who settled on another set than the others (seed 119) follows them once five have said so.
+    # A peer that settled on another set (seed 119) follows the others once five have said so.
     net.finish(20.0)
     return net
 
 
-def test_what_is_cut_short_by_a_crash_is_told_again_by_others():
-    """The origin dies when its neighbours have the first part of what it told, and the others nothing."""
+def test_increment_cut_short_by_a_crash_is_repeated_by_others():
+    """The origin dies when its neighbours have only the first part of its increment."""
     net = Epidemics(14, 4, chunks=2)
     net.form()
     net.run(4.0)
@@ -183,7 +184,7 @@ def test_what_is_cut_short_by_a_crash_is_told_again_by_others():
     assert told
 
 
-def test_what_a_proven_liar_published_is_taken_back_by_all():
+def test_increments_of_a_proven_liar_are_taken_back_by_all():
     net = Epidemics(15, 3)
     net.form()
     net.run(4.0)
@@ -206,7 +207,7 @@ def test_what_a_proven_liar_published_is_taken_back_by_all():
     assert all(net.of(UpdateRefused, host.index) == [UpdateRefused(liar, "void")] for host in net.up)
 
 
-def test_what_cannot_be_taken_back_any_more_is_fetched_anew():
+def test_state_is_fetched_if_an_increment_cannot_be_taken_back():
     net = Epidemics(16, 3)
     net.form()
     net.run(4.0)
@@ -220,7 +221,7 @@ def test_what_cannot_be_taken_back_any_more_is_fetched_anew():
     assert [(event.reason, event.complete) for event in net.of(ResyncEnded, 1)] == [("diverged", True)]
 
 
-def test_an_increment_that_nobody_took_up_makes_its_origin_fetch_the_state_anew():
+def test_origin_of_an_increment_that_no_peer_took_fetches_the_state():
     net = Epidemics(17, 3)
     net.form()
     net.run(4.0)
@@ -234,7 +235,7 @@ def test_an_increment_that_nobody_took_up_makes_its_origin_fetch_the_state_anew(
     assert any(event.complete for event in net.of(ResyncEnded, 1))
 
 
-def test_whoever_leaves_has_handed_on_what_it_published():
+def test_leaving_peer_hands_on_its_increments_first():
     net = Epidemics(18, 4)
     net.form()
     net.run(4.0)

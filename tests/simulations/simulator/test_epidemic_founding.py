@@ -11,7 +11,7 @@ from gossipdp.protocol.events import (
 from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 
-def test_a_lone_peer_s_steps_are_of_a_founding_of_its_own_though_no_rumour_tells_of_them():
+def test_lone_peer_s_steps_are_of_its_own_founding_even_without_rumours():
     """Rounds are so long that it is alone before it has published anything that the other lacks."""
     net = Epidemics(20, 2, every=8 * SPAN, warmup_steps=0)
     net.form()
@@ -26,7 +26,7 @@ def test_a_lone_peer_s_steps_are_of_a_founding_of_its_own_though_no_rumour_tells
     net.agree()
 
 
-def test_who_finds_nobody_with_another_state_goes_on_with_its_own():
+def test_peer_that_finds_no_other_state_goes_on_with_its_own():
     net = Epidemics(21, 2)
     net.form()
     net.run(3.0)
@@ -44,7 +44,7 @@ def test_who_finds_nobody_with_another_state_goes_on_with_its_own():
     assert len(net.of(RoundDone, follower, since=at)) > 20
 
 
-def test_of_three_that_all_look_for_another_state_one_gives_it():
+def test_one_of_three_peers_that_all_look_for_a_state_gives_it():
     net = Epidemics(5, 3)
     net.form()
     net.run(3.0)
@@ -57,7 +57,7 @@ def test_of_three_that_all_look_for_another_state_one_gives_it():
     net.agree()
 
 
-def test_a_clock_that_comes_far_at_once_makes_nobody_found_among_others():
+def test_clock_that_jumps_far_makes_no_peer_found_among_others():
     net = Epidemics(20, 3, every=6 * SPAN, warmup_steps=0)
     net.form()
     founded = [host.peer.strategy._standing.foundings for host in net.up]
@@ -67,7 +67,7 @@ def test_a_clock_that_comes_far_at_once_makes_nobody_found_among_others():
     net.agree()
 
 
-def test_who_goes_on_from_a_checkpoint_founds_after_its_clock():
+def test_peer_from_a_checkpoint_founds_after_its_clock():
     net = Epidemics(12, 2, resume_after=1.0)
     net.form()
     net.run(8.0)

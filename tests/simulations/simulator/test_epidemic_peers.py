@@ -1,4 +1,4 @@
-"""`epidemic` whole: networks of peers with training processes, under faults, end with the same bits everywhere."""
+"""`epidemic` in whole networks of peers with training processes: all end with the same bits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_all_apply_what_each_publishes_and_are_the_same_bits():
     assert min(inside) > 0
 
 
-def test_of_who_is_set_aside_increments_come_by_way_of_others():
+def test_increments_of_a_peer_set_aside_arrive_through_others():
     net = Epidemics(28, 3)
     net.form()
     net.run(2.0)
@@ -61,7 +61,7 @@ def test_of_who_is_set_aside_increments_come_by_way_of_others():
     net.agree()
 
 
-def test_a_clock_that_no_epoch_has_a_number_for_stops_nobody():
+def test_clock_that_no_epoch_has_a_number_for_stops_no_peer():
     net = Epidemics(26, 3)
     net.form()
     net.run(2.0)
@@ -79,7 +79,7 @@ def test_a_clock_that_no_epoch_has_a_number_for_stops_nobody():
     net.agree()
 
 
-def test_at_the_end_of_the_clock_no_epoch_begins_and_nobody_stops():
+def test_at_the_end_of_the_clock_no_epoch_begins_and_no_peer_stops():
     net = Epidemics(27, 3, span=1, every=8)
     net.form(2)
     net.run(2.0)
@@ -112,8 +112,8 @@ def test_replicas_end_where_training_leads_them():
         assert np.median(distance) < 0.25
 
 
-def test_what_travels_whole_in_the_warm_start_moves_by_all_of_it_and_no_more():
-    """alpha is for what top-k leaves behind; twice of a whole step would overshoot."""
+def test_uncompressed_increments_of_the_warm_start_move_by_their_full_size():
+    """alpha compensates what top-k leaves out. Twice a whole step would overshoot."""
     net = Epidemics(25, 2, warmup_steps=60)
     terms = set()
     execute = net._execute
@@ -132,7 +132,7 @@ def test_what_travels_whole_in_the_warm_start_moves_by_all_of_it_and_no_more():
 
 @pytest.mark.parametrize("compressor", ["threshold3", "lowrank4"])
 def test_replicas_agree_to_the_bit_under_a_compressor_of_varying_or_folded_payloads(compressor):
-    """`threshold3` sends as many bytes as stand out; `lowrank4` folds each chunk into a matrix of its own."""
+    """`threshold3` payloads vary in size; `lowrank4` folds each chunk into a matrix."""
     net = Epidemics(12, 3, strategy=replace(config().strategy, compressor=compressor, whole_until=0))
     net.form()
     net.run(20.0)
@@ -143,7 +143,7 @@ def test_replicas_agree_to_the_bit_under_a_compressor_of_varying_or_folded_paylo
     assert not net.of(EpochDiverged) and not net.of(UpdateRefused) and not net.of(ResyncEnded)
 
 
-def test_a_peer_alone_publishes_nothing_and_its_model_is_its_training_process_s():
+def test_lone_peer_publishes_nothing_and_has_its_training_process_s_model():
     net = Epidemics(4, 1, every=4)
     net.form()
     host, trainer = net.up[0], net.trainers[0]
@@ -157,7 +157,7 @@ def test_a_peer_alone_publishes_nothing_and_its_model_is_its_training_process_s(
     assert (host.algorithm.ledger.a == trainer.region.x).all()
 
 
-def test_a_joiner_takes_a_state_over_while_all_train_and_has_the_same_bits():
+def test_joiner_takes_over_a_state_during_training_and_has_the_same_bits():
     net = Epidemics(5, 3, chunks=3)
     net.form(2)
     net.run(5.0)
@@ -170,8 +170,8 @@ def test_a_joiner_takes_a_state_over_while_all_train_and_has_the_same_bits():
     assert net.of(IncrementPublished, 2) and net.of(IncrementApplied, 2)
 
 
-def test_a_state_is_frozen_between_increments_and_not_within_one():
-    """Freeze jobs of one snapshot have no job between them that moves a chunk."""
+def test_state_is_frozen_between_increments_and_not_within_one():
+    """Between the Freeze jobs of one snapshot no job moves a chunk."""
     net = Epidemics(6, 3, chunks=4)
     seen = {}
     execute = net._execute
@@ -204,7 +204,7 @@ def test_a_state_is_frozen_between_increments_and_not_within_one():
 
 
 def fingerprints(net, since=0.0):
-    """By epoch, of each who has one."""
+    """Epoch -> host -> its fingerprint."""
     found = {}
     for index in net.events:
         for event in net.of(EpochFingerprinted, index, since=since):
@@ -212,7 +212,7 @@ def fingerprints(net, since=0.0):
     return found
 
 
-def test_replicas_were_the_same_at_the_end_of_each_epoch_though_they_never_stood_still():
+def test_replicas_were_equal_at_the_end_of_each_epoch_during_training():
     net = Epidemics(22, 4, chunks=3)
     net.form(3)
     net.run(4.0)
@@ -225,7 +225,7 @@ def test_replicas_were_the_same_at_the_end_of_each_epoch_though_they_never_stood
     assert len({value for told in found.values() for value in told.values()}) == len(found), "they moved in each"
 
 
-def test_one_unit_in_one_parameter_is_seen_in_all_fingerprints_since():
+def test_one_unit_in_one_parameter_changes_all_later_fingerprints():
     net = Epidemics(23, 3)
     net.form()
     net.run(6.0)
@@ -241,7 +241,7 @@ def test_one_unit_in_one_parameter_is_seen_in_all_fingerprints_since():
 # -- training that waits ---------------------------------------------------------------------------------------
 
 
-def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_stops_is_waited_for_once():
+def test_in_mode_sync_a_round_settles_with_all_increments_and_a_stopped_peer_delays_one():
     net = Epidemics(24, 3, sync=True, warmup_steps=0)
     settled = []
 
@@ -258,7 +258,7 @@ def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_sto
     at = net.network.now
     net.run(10.0)
     rounds = len(net.of(SnapshotTaken, 0, since=at))
-    # Training does not wait here, so a round that the next one overtakes is never told of.
+    # Training does not wait here. A round that the next one overtakes is not reported.
     assert rounds >= 10 and len(settled) >= rounds / 2
     assert settled == [{1, 2}] * len(settled)
     net.trainers[2].die()
@@ -273,7 +273,7 @@ def test_in_mode_sync_a_round_settles_with_an_increment_of_everybody_and_who_sto
 # -- a host whose training diverges ------------------------------------------------------------------------------------
 
 
-def test_a_host_that_diverges_moves_nobody_much_and_all_cut_it_alike():
+def test_diverging_host_moves_no_peer_much_and_all_clip_it_equally():
     net = Epidemics(31, 4)
     for _ in range(2):
         net.network.add(config())
@@ -300,7 +300,7 @@ def test_a_host_that_diverges_moves_nobody_much_and_all_cut_it_alike():
     assert max(far[:3]) < 1.5, "without a bound it is 15"
 
 
-def test_a_round_is_cut_at_the_clock_of_its_own_last_step():
+def test_round_is_clipped_at_the_clock_of_its_own_last_step():
     net = Epidemics(32, 2)
     net.form(1)
     net.start(1)

@@ -9,7 +9,7 @@ from gossipdp.protocol.events import IncrementPublished
 from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 
-def test_no_share_is_set_aside_for_the_dead():
+def test_dead_peers_have_no_share():
     net = Epidemics(8, 3)
     net.form()
     net.run(3.0)
@@ -21,7 +21,7 @@ def test_no_share_is_set_aside_for_the_dead():
     assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
 
 
-def test_no_share_is_set_aside_for_one_that_never_trains():
+def test_peer_that_never_trains_has_no_share():
     net = Epidemics(11, 3)
     net.form(2)
     net.start(2, train=False)
@@ -33,7 +33,7 @@ def test_no_share_is_set_aside_for_one_that_never_trains():
     assert sum(event.weight for event in told) / (8.0 / (SPAN * STEP)) == pytest.approx(1.0, abs=0.15)
 
 
-def test_samples_of_closed_epochs_are_those_that_were_trained_on():
+def test_samples_of_closed_epochs_equal_the_trained_samples():
     net = Epidemics(9, 2)
     net.form()
     net.run(4.0)
@@ -44,7 +44,7 @@ def test_samples_of_closed_epochs_are_those_that_were_trained_on():
     assert closed == pytest.approx(trained, rel=0.1)
 
 
-def test_a_state_that_is_about_to_be_replaced_is_not_handed_on():
+def test_state_that_is_about_to_be_replaced_is_not_given():
     net = Epidemics(10, 2)
     net.form()
     net.run(2.0)

@@ -14,7 +14,7 @@ from simulations.simulator.bounds import containers
 from tests.simulations.simulator.epidemic_network import Epidemics
 
 
-def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
+def test_payload_crosses_about_one_link_per_peer():
     net = Epidemics(13, 6)
     net.form()
     net.run(12.0)
@@ -26,9 +26,9 @@ def test_the_payload_crosses_about_as_many_links_as_there_are_peers():
     assert came / counts["payload"] < 1.5
 
 
-def test_increments_cost_what_is_stated_to_each_that_receives_them():
+def test_increments_cost_each_receiver_the_stated_bytes():
     """Algorithms section 9, 15: 0.0283 bytes a parameter and contributor with topk64, four times that with topk256.
-    Counted are whole frames as they arrive; what else is said does not grow with the model."""
+    Counted are whole frames on arrival. Other traffic does not grow with the model."""
     net = Epidemics(5, 3, chunks=4, buffers=0)
     net.form()
     net.run(6.0)
@@ -50,7 +50,7 @@ def test_increments_cost_what_is_stated_to_each_that_receives_them():
     assert arrived.total() / (len(taken) * net.schema.size) == pytest.approx(4 * 0.0283, rel=0.05)
 
 
-def test_nothing_grows_with_what_has_happened():
+def test_no_container_grows_with_history():
     net = Epidemics(19, 3, chunks=1)
     net.form()
     net.run(60.0)
