@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossipdp.protocol.data.leasing import RATE
+from gossipdp.protocol.data.coverage import RATE
 from simulations.scenarios import data
 from simulations.scenarios.data import Conditions
 
