@@ -30,11 +30,12 @@ import msgspec
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
 from gossipdp.protocol.data.coverage import CoverageGossip
 from gossipdp.protocol.data.ledger import Ledger
+from gossipdp.protocol.data.reports import Reports
 from gossipdp.protocol.events import DataCovered, DataKnown, Notice
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import MAX_BLOCKS, MAX_LEASES, Coverage, Reader
+from gossipdp.protocol.wire.messages import MAX_BLOCKS, Coverage
 
 __all__ = ["MAX_DATA", "DataSet", "Lease", "Leasing"]
 
@@ -50,8 +51,6 @@ LEASE_LASTS: Final = 600.0
 """seconds after which an unfinished block is given up, or ten times the usual time if that is longer"""
 _LARGEST_EPOCH: Final = 1 << 30
 """past it, an epoch is believed only if it follows the known one"""
-_LARGEST_SEQUENCE: Final = 1 << 31
-"""largest sequence believed of a report that another member passes on; it leaves room to contradict"""
 
 
 class Leasing:
@@ -63,12 +62,11 @@ class Leasing:
     def __init__(
         self, membership: Membership, *, incarnation: int, random: Random, outputs: Outputs, now: float
     ) -> None:
-        self._membership, self._random, self._outputs = membership, random, outputs
-        self._me, self._incarnation = membership.me.id[:8], incarnation
-        self._sequence = 0
-        """counts this peer's reports, over all data sets"""
+        self._random, self._outputs = random, outputs
+        self._me = membership.me.id[:8]
         self._data: dict[bytes, Ledger] = {}
         self._gossip = CoverageGossip(self._data, self._me, membership, random=random, outputs=outputs, now=now)
+        self._reports = Reports(self._me, incarnation, membership, self._gossip)
         self._warned: set[bytes] = set()
         self.dropped = 0
         """malformed messages"""
@@ -84,8 +82,8 @@ class Leasing:
             return False
         if not kept.reads:
             kept.open()
-            self._report(kept)
-            self._follow(kept, now)
+            self._reports.make(kept)
+            self._reports.follow(kept, now)
             self._ask(kept, now)
         return True
 
@@ -94,8 +92,8 @@ class Leasing:
         data = self._data.get(digest)
         if data is not None and data.reads:
             data.close()
-            self._report(data)
-            self._follow(data, now)
+            self._reports.make(data)
+            self._reports.follow(data, now)
             self._gossip.soon(now)
 
     def known(self, digest: bytes) -> bool:
@@ -127,20 +125,20 @@ class Leasing:
         """
         data = self._data[digest]
         if data.presumed and now >= data.known_at + self._gossip.spreading():
-            self._follow(data, now)
+            self._reports.follow(data, now)
         epochs = range(data.epoch, data.epoch + 2 if latest is None else min(data.epoch + 1, latest) + 1)
         found = self._find(data, epochs, first, now)
         # In a finished epoch there is nothing to find, whichever members read.
         if found is None and data.presumed and epochs:
             # Members that have not reported may read nothing. Blocks that no member takes must not end the pass.
             data.presume_silent_idle()
-            self._follow(data, now)
+            self._reports.follow(data, now)
             found = self._find(data, epochs, first, now)
         if found is None and must:
             found = next((Lease(e, b) for e in epochs if (b := data.take_over(self._me, e)) is not None), None)
         if found is not None:
             data.take(found, now)
-            self._report(data)
+            self._reports.make(data)
             self._gossip.soon(now)
         return found
 
@@ -163,14 +161,14 @@ class Leasing:
         """Every sample of the block has been used."""
         data = self._data[digest]
         data.finish(lease, now)
-        self._report(data)
+        self._reports.make(data)
         self._gossip.soon(now)
 
     def release(self, digest: bytes, lease: Lease, now: float) -> None:
         """This peer will not finish the block."""
         data = self._data[digest]
         if data.release(lease):
-            self._report(data)
+            self._reports.make(data)
             self._gossip.soon(now)
 
     def state(self) -> bytes:
@@ -215,11 +213,10 @@ class Leasing:
             self.dropped += 1
             return
         news = data.merge(message.epoch, [part or 0 for part in finished])
-        live = self._incarnations() if message.readers else {}
-        changed = [self._learn(data, reader, source, live) for reader in message.readers]
-        if any(changed):
-            self._follow(data, now)
-        if news or any(changed):
+        changed = self._reports.learn(data, message.readers, source)
+        if changed:
+            self._reports.follow(data, now)
+        if news or changed:
             self._spread(data, now)
         self._warn(message)
         if message.reply:
@@ -235,7 +232,7 @@ class Leasing:
     def member_changed(self, now: float) -> None:
         """A member came, went or came back."""
         for data in self._data.values():
-            if self._follow(data, now):
+            if self._reports.follow(data, now):
                 self._spread(data, now)
 
     def timer(self) -> float | None:
@@ -291,62 +288,6 @@ class Leasing:
                     )
                     self._outputs.emit(Notice("GD-309", text))
                 return
-
-    def _learn(self, data: Ledger, reader: Reader, source: bytes, live: dict[bytes, int]) -> bool:
-        """Merge the report of a member, told by itself or by another. Returns whether it is news."""
-        known = data.readers.get(reader.peer)
-        passed_on = source[:8] != reader.peer
-        if passed_on and reader.sequence > _LARGEST_SEQUENCE:
-            return False
-        if reader.peer == self._me:
-            return self._contradict(data, reader, known)
-        # A member itself has to report of an incarnation that is not known yet.
-        if reader.peer not in live or (passed_on and reader.incarnation > live[reader.peer]):
-            return False
-        # A report of an incarnation that never began does not count.
-        known = known if known is not None and known.incarnation <= live[reader.peer] else None
-        if known is not None and (reader.incarnation, reader.sequence) <= (known.incarnation, known.sequence):
-            return False
-        data.report(reader)
-        return True
-
-    def _contradict(self, data: Ledger, reader: Reader, own: Reader | None) -> bool:
-        """Another member told a report that this peer has not made: make a later one. Returns whether it had to."""
-        if reader.incarnation != self._incarnation or reader == own:
-            return False
-        if own is not None and reader.sequence < own.sequence:
-            return False
-        self._sequence = max(self._sequence, reader.sequence)
-        self._report(data)
-        return True
-
-    def _incarnations(self) -> dict[bytes, int]:
-        """First bytes of the id of each live member -> its incarnation."""
-        return {member.id[:8]: member.incarnation for member in self._membership.alive()}
-
-    def _follow(self, data: Ledger, now: float) -> bool:
-        """Compute the owners again. Returns whether they changed.
-
-        For a newcomer, members that have not reported yet count as owners for a while. Else it would take their blocks
-        for its own.
-        """
-        live = self._incarnations()
-        for peer in [peer for peer in data.readers if peer not in live and peer != self._me]:
-            del data.readers[peer]
-        readers = {
-            peer
-            for peer, reader in data.readers.items()
-            if reader.reads and (peer == self._me or reader.incarnation == live[peer])
-        }
-        new = data.reads and now < data.known_at + self._gossip.spreading()
-        return data.follow(self._me, readers, {peer for peer in live if new and peer not in data.readers}, now)
-
-    def _report(self, data: Ledger) -> None:
-        """Make the own report anew."""
-        self._sequence += 1
-        codes = tuple(lease.code for lease in list(data.mine)[-MAX_LEASES:])
-        data.report(Reader(self._me, self._incarnation, self._sequence, data.reads, codes))
-        data.spread(self._gossip.rounds())
 
     def _spread(self, data: Ledger, now: float) -> None:
         """There is news of `data`."""

@@ -102,11 +102,10 @@ class AntiEntropy:
             self._refused = self._refused or source == self._asked
         else:
             # A stranger gets one page at most, and so does a member that asks again and again.
-            seen, again = self._view.contacts.seen.get(source), self._config.probe_interval / 2
-            if seen is None or now < seen.viewed + again or self._dissemination.budget.left(now) < 0.0:
+            overdrawn = self._dissemination.budget.left(now) < 0.0
+            if overdrawn or not self._view.contacts.may_view(source, self._config.probe_interval / 2, now):
                 self._welcome(source, now, few=not message.digest)
                 return
-            seen.viewed = now
             if message.digest:
                 self._answer(message, source, now)
             else:

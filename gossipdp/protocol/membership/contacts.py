@@ -106,6 +106,22 @@ class Contacts:
         if seen is not None:
             seen.rtt = seconds if seen.rtt is None else seen.rtt + (seconds - seen.rtt) / 8
 
+    def may_tell(self, peer: bytes, pause: float, now: float) -> bool:
+        """Whether the member may be told what is believed of it, at most once in `pause` seconds. Counts as telling."""
+        seen = self.sight(peer)
+        if now < seen.told + pause:
+            return False
+        seen.told = now
+        return True
+
+    def may_view(self, peer: bytes, pause: float, now: float) -> bool:
+        """Whether the member may get a view, at most once in `pause` seconds; a stranger may not. Counts as sending."""
+        seen = self.seen.get(peer)
+        if seen is None or now < seen.viewed + pause:
+            return False
+        seen.viewed = now
+        return True
+
     # -- training -----------------------------------------------------------------------------------------------
 
     def reported_speed(self, peer: bytes, speed: float, now: float) -> None:

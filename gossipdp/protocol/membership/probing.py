@@ -147,8 +147,7 @@ class Prober:
         if target == self._view.me.id:
             self._dissemination.send(asker, Pong(sequence, self._dissemination.records(asker, now)), now)
         elif len(self.nack_at) < MAX_RELAYED:
-            mine = self._ping(target, now, address)
-            self.sent[mine].asker, self.sent[mine].asked = asker, sequence
+            mine = self._ping(target, now, address, asker=asker, asked=sequence)
             # Half the timeout, not the 80 % of Lifeguard: the asker waits while the nack travels.
             self.nack_at[mine] = now + self._config.probe_timeout / 2
 
@@ -160,11 +159,9 @@ class Prober:
 
     def tell(self, peer: bytes, now: float) -> None:
         """Ping `peer` with what is believed of it, so that it can refute."""
-        seen = self._view.contacts.sight(peer)
-        if not should_tell(self._config, self._view.members[peer]):
+        if self._view.me.state == State.LEFT or not should_tell(self._config, self._view.members[peer]):
             return
-        if now >= seen.told + self._config.probe_timeout and self._view.me.state != State.LEFT:
-            seen.told = now
+        if self._view.contacts.may_tell(peer, self._config.probe_timeout, now):
             self._ping(peer, now)
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -246,13 +243,14 @@ class Prober:
         if probe.target in self._view.members and self._view.contacts.sight(probe.target).heard <= probe.started:
             self._silent(probe.target, now)
 
-    def _ping(self, peer: bytes, now: float, address: str = "") -> int:
+    def _ping(self, peer: bytes, now: float, address: str = "", *, asker: bytes = b"", asked: int = 0) -> int:
+        """Send a ping, for `asker` if it requested one with sequence `asked`. Returns its own sequence."""
         self._sequence += 1
         if len(self.sent) >= MAX_PINGS:
             oldest = next(iter(self.sent))
             del self.sent[oldest]
             self.nack_at.pop(oldest, None)
-        self.sent[self._sequence] = _Sent(peer, now)
+        self.sent[self._sequence] = _Sent(peer, now, asker, asked)
         ping = Ping(
             self._sequence,
             self._dissemination.records(peer, now),
