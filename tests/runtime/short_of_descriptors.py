@@ -1,6 +1,6 @@
-"""Does everything that takes a descriptor in a daemon whose limit is reached, and prints what came of each.
+"""Does everything in a daemon that needs a descriptor while none is left, and prints the result of each.
 
-`python short_of_descriptors.py HOME taken`: connections have taken all but the reserve. `... gone`: and the reserve.
+`python short_of_descriptors.py HOME taken`: connections hold all descriptors but the reserve. `gone`: the reserve, too.
 """
 
 from __future__ import annotations

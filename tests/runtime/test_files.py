@@ -1,5 +1,7 @@
-"""The small state files of a home: written whole or not at all, never believed when read. Crashes at every point are
-`test_store_torn`'s."""
+"""The small state files of a home: written whole or not at all, and checked when read.
+
+`test_store_torn` has crashes at every point.
+"""
 
 from __future__ import annotations
 

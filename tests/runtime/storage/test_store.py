@@ -1,5 +1,7 @@
-"""Checkpoints come back bit for bit, a damaged one is never used, a disk that fails costs one save. Crashes at every
-point are `test_store_torn`'s."""
+"""Checkpoints are read back bit for bit, a damaged one is never used, and a failing disk costs one save.
+
+`test_store_torn` has crashes at every point.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,8 @@ from gossipdp.errors import DataError
 from gossipdp.runtime.files import Files
 from gossipdp.runtime.storage import checkpoint as runtime_checkpoint
 from gossipdp.runtime.storage import store as runtime_store
-from gossipdp.runtime.storage.store import PINS, CheckpointMeta, Store
-
-
-def meta(round: int = 1) -> CheckpointMeta:
-    return CheckpointMeta(
-        network="tiny", run="ab" * 16, peer="cd" * 32, incarnation=3, round=round, clock=50 * round, steps=50 * round,
-        samples=400 * round, schema="ef" * 16,
-    )  # fmt: skip
-
-
-def vectors(round: int, size: int = 1000) -> dict[str, np.ndarray]:
-    return {"a": np.full(size, round, np.float32), "v": np.arange(size, dtype=np.float32) * round}
+from gossipdp.runtime.storage.store import Store
+from tests.runtime.storage.samples import meta, vectors
 
 
 def test_saved_checkpoint_is_read_back_bit_for_bit(tmp_path: Path) -> None:
@@ -451,46 +443,3 @@ def test_when_a_checkpoint_was_saved_is_in_its_manifest(tmp_path: Path) -> None:
     assert Store.saved_at(path) == json.loads((path / "manifest.json").read_text())["saved_at"] > 1.7e9
     (path / "manifest.json").write_bytes(b"{")
     assert math.isnan(Store.saved_at(path)) and math.isnan(Store.saved_at(tmp_path / "none"))
-
-
-def test_pinned_checkpoint_outlives_all_pruning_and_loads(tmp_path: Path) -> None:
-    store = Store(tmp_path / "c", keep=2)
-    first = store.save(vectors(1), meta(1), b"s")
-    store.pin(first, "GD-605 it is later")
-    store.pin(first, "and again")
-    assert store.pinned(first) and (first / "pinned").read_text() == "GD-605 it is later\n"
-    later = [store.save(vectors(round), meta(round), b"s") for round in (2, 3, 4)]
-    assert store.list() == [first, *later[1:]] and not store.pinned(later[2])
-    assert Store.verify(first).meta == meta(1)
-    assert store.why_pinned(first) == "GD-605 it is later" and store.why_pinned(later[2]) is None
-    (first / "pinned").unlink()
-    store.save(vectors(5), meta(5), b"s")
-    assert first not in store.list()
-
-
-def test_only_the_newest_pins_are_kept__and_lost_pins_are_returned(tmp_path: Path) -> None:
-    store = Store(tmp_path / "c", keep=1)
-    pinned, told = [], []
-    for round in range(1, PINS + 3):
-        pinned.append(store.save(vectors(round), meta(round), b"s"))
-        told += store.pin(pinned[-1], "it is later")
-    assert told == pinned[:2] and not any(map(store.pinned, told))
-    last = store.save(vectors(9), meta(9), b"s")
-    assert store.list() == [*pinned[2:], last]
-    assert store.pin(pinned[3], "again") == []
-
-
-def test_pin_with_a_torn_reason_is_a_pin(tmp_path: Path) -> None:
-    store = Store(tmp_path / "c", keep=1)
-    first = store.save(vectors(1), meta(1), b"s")
-    for torn in (b"", b"x" * 5000):
-        (first / "pinned").write_bytes(torn)
-        assert store.pinned(first) and store.why_pinned(first) == ""
-    store.save(vectors(2), meta(2), b"s")
-    assert first in store.list()
-
-
-def test_checkpoint_that_cannot_be_pinned_is_an_error_with_a_code(tmp_path: Path) -> None:
-    store = Store(tmp_path / "c")
-    with pytest.raises(DataError, match="GD-602"):
-        store.pin(store.dir / "checkpoint-00000001", "there is none")

@@ -1,10 +1,9 @@
 """The newest checkpoint reported as saved loads and verifies after any crash (safety I5, campaign T15).
 
-A power cut: the disk stops at a call, and afterwards holds what POSIX allows it to hold. Of a file, what was synced,
-and of the rest all, nothing, a part, or zeros; of a directory, each entry as it was last synced or as it was when the
-power went (Pillai et al., OSDI 2014). A disk that fails: calls are refused for a while. A kill: a process dies by
-SIGKILL inside a call, the next one goes on in the same directory, and dies in its turn. All of it goes through the
-checkpointer and its thread, as the node drives it.
+Power cut: the disk stops at a call, and then holds what POSIX allows (Pillai et al., OSDI 2014). A file has what was
+synced, and all, nothing, a part or zeros of the rest. A directory has each entry as last synced, or as at the cut.
+Failing disk: calls fail for a while. Kill: a process dies by SIGKILL inside a call, and the next one goes on in the
+same directory. All of it goes through the checkpointer and its thread, as the node drives it.
 """
 
 from __future__ import annotations
